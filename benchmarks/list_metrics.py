@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
-from recsys.evaluation.retrieval import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
 
 BATCH, HISTORY, DIM = 512, 20, 64
 

@@ -23,8 +23,8 @@ from recsys.config.compose import compose
 from recsys.config.settings import data_config
 from recsys.data.arrays import Arrays
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import sources
-from recsys.serving.pipeline import Pipeline
+from recsys.data.raw import read_sources
+from recsys.online.row_transforms import Pipeline
 
 SAMPLE = 100_000
 Row = dict[str, Any]
@@ -35,8 +35,8 @@ def criteo(folder: Path) -> tuple[Pipeline, list[Row]]:
     """Prepare the sample; return its pipeline and its last rows, with numbers as numbers, as JSON has them."""
     cfg = compose("train", ["data=criteo", f"data.sample.rows={SAMPLE}", f"data.prepared={folder}"])
     prepared = prepare(data_config(cfg))
-    [file] = sources.find_files(prepared.fitted.data)
-    raw = [b.frame.drop("__line__") for b in sources.read_blocks(prepared.fitted.data, file)][-1].tail(10_000)
+    [file] = read_sources.find_files(prepared.fitted.data)
+    raw = [b.frame.drop("__line__") for b in read_sources.read_blocks(prepared.fitted.data, file)][-1].tail(10_000)
     rows = [{k: v for k, v in row.items() if k != "label"} for row in raw.to_dicts()]
     numbers = [{k: int(v) if v is not None and k.startswith("int_") else v for k, v in row.items()} for row in rows]
     return Pipeline.load(prepared.folder), numbers

@@ -18,11 +18,11 @@ from pathlib import Path
 import polars as pl
 from omegaconf import OmegaConf
 
+from recsys.cli.console import quiet
 from recsys.config.compose import conf_dir
-from recsys.config.schema_data import DataConfig
-from recsys.console import quiet
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples.clicks import write_sample
+from recsys.schema.data_schema import DataConfig
 
 
 def config(folder: Path) -> DataConfig:

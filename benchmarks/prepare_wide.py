@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, LabelConfig, SourceConfig
-from recsys.console import quiet
+from recsys.cli.console import quiet
 from recsys.data.prepare.prepared import prepare
+from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig
 
 
 def write(folder: Path, rows: int, columns: int) -> DataConfig:

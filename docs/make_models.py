@@ -22,14 +22,14 @@ from recsys.batch import Batch
 from recsys.config.build import build_model
 from recsys.config.compose import compose
 from recsys.config.kinds import kind_of
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.model_list import Entry, entries
 from recsys.sharding.tables import tables
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "models.md"

@@ -47,7 +47,7 @@ def main() -> None:
         print(usage())
         return
     if arguments[0] in ("-V", "--version"):
-        from recsys.versions import describe
+        from recsys.cli.versions import describe
 
         print(describe())
         return

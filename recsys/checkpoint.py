@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
-from recsys.atomic import whole_file, whole_folder, write_json
-from recsys.config.schema_commands import ClusterConfig
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
-from recsys.console import bar, results, say
+from recsys.cli import command_line
+from recsys.cli.console import bar, results, say
 from recsys.errors import UserError, did_you_mean
-from recsys.outputs import check_output
+from recsys.files.atomic import whole_file, whole_folder, write_json
+from recsys.files.outputs import check_output
+from recsys.schema.command_schemas import ClusterConfig
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 
 if TYPE_CHECKING:
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -88,9 +88,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from recsys.config.kinds import meta_task
     from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
-    from recsys.run_files import CALIBRATION, CONFIG, DATA
+    from recsys.files.run_files import CALIBRATION, CONFIG, DATA
     from recsys.sharding.cluster import topology
-    from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
+    from recsys.sharding.planner import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
     from recsys.training.run_dir import write_manifest
@@ -208,7 +208,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
     from recsys.config.kinds import kind_of
-    from recsys.sharding.checkpoint import check_files
+    from recsys.sharding.sharded_checkpoint import check_files
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -252,8 +252,8 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv; the action and RUN_DIR come first, or as action= and run=."""
-    cli.name_words(("action", "run"), f"usage: {USAGE}")
-    cli.run("checkpoint", _command)
+    command_line.name_words(("action", "run"), f"usage: {USAGE}")
+    command_line.run("checkpoint", _command)
 
 
 if __name__ == "__main__":

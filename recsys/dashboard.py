@@ -12,11 +12,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.atomic import write_text
-from recsys.console import say
+from recsys.cli import command_line
+from recsys.cli.console import say
 from recsys.errors import UserError
-from recsys.outputs import check_output
+from recsys.files.atomic import write_text
+from recsys.files.outputs import check_output
 
 CURVES = ("roc", "pr", "calibration")
 
@@ -108,7 +108,7 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
-    cli.run("dashboard", _command)
+    command_line.run("dashboard", _command)
 
 
 if __name__ == "__main__":

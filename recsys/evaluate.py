@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.errors import UserError
 
 
@@ -17,7 +17,7 @@ def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
-    from recsys.training.evaluate import evaluate, show
+    from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     if not isinstance(cfg.run, str):
@@ -36,7 +36,7 @@ def _command(cfg: DictConfig) -> None:
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
         config = OmegaConf.to_container(changed, resolve=True)
         job = {"run": cfg.run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": config}
-        spawn(changed.trainer.devices, "recsys.training.evaluate:evaluate_rank", job)
+        spawn(changed.trainer.devices, "recsys.training.evaluate_run:evaluate_rank", job)
         return
     show(evaluate(cfg.run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
 
@@ -47,7 +47,7 @@ def _evaluate_ensemble(cfg: DictConfig) -> None:
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.training.show_metrics import show_tables
 
-    runs = cli.strings(cfg.run)
+    runs = command_line.strings(cfg.run)
     if len(runs) < 2:
         raise UserError(f"run={cfg.run}: name one run, or a list of two or more")
     for key in ("trainer", "protocol", "metrics"):
@@ -62,7 +62,7 @@ def _evaluate_ensemble(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
-    cli.run("evaluate", _command)
+    command_line.run("evaluate", _command)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
-from recsys.console import say
+from recsys.cli import command_line
+from recsys.cli.console import say
 from recsys.errors import UserError, did_you_mean
-from recsys.input_files import problem_of
+from recsys.files.input_files import problem_of
 
 if TYPE_CHECKING:
-    from recsys.serving.store.stores import FeatureStore
-    from recsys.serving.store.views import View
+    from recsys.store.stores import FeatureStore
+    from recsys.store.views import View
 
 ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
@@ -39,11 +39,11 @@ def _command(cfg: DictConfig) -> None:
         given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
         hint = did_you_mean(given, ACTIONS)
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
-    from recsys.serving.store.definition import load_views
+    from recsys.store.definition import load_views
 
     if OmegaConf.is_missing(cfg, "definition"):
         raise UserError("definition: is missing; add definition=features.yaml, a file of views (docs/serving.md)")
-    if cfg.action == "get" and not cli.strings(cfg["keys"]):
+    if cfg.action == "get" and not command_line.strings(cfg["keys"]):
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     if cfg.action != "join" and cfg.engine.name != "polars":
         raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
@@ -51,7 +51,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action in ("join", "feast"):
         (_join if cfg.action == "join" else _feast)(cfg, views)
         return
-    from recsys.serving.store.stores import faults_of, open_store
+    from recsys.store.stores import faults_of, open_store
 
     store = open_store(cfg.store, write=cfg.action in ("materialise", "follow"))
     with faults_of(cfg.store):
@@ -59,7 +59,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def _materialise(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
-    from recsys.serving.store.materialise import materialise
+    from recsys.store.materialise import materialise
 
     for name, count in materialise(views, store, cfg.until, _rejected(cfg)).items():
         new = f"the latest values of {count:,} entities are in {cfg.store}" if count else "no file is new"
@@ -67,10 +67,10 @@ def _materialise(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore
 
 
 def _get(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
-    from recsys.atomic import finite
-    from recsys.serving.store.online import values_at
+    from recsys.files.atomic import finite
+    from recsys.store.request_features import values_at
 
-    keys = cli.strings(cfg["keys"])
+    keys = command_line.strings(cfg["keys"])
     for view in views.values():
         found = values_at(view, store, keys, time.time())
         for key in keys:
@@ -83,10 +83,10 @@ def _rejected(cfg: DictConfig) -> Path | None:
 
 
 def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
-    from recsys import interrupts
-    from recsys.serving.store.follow import follow
+    from recsys.cli import interrupts
+    from recsys.store.follow import follow
 
-    names = cli.strings(cfg.views) or [v.name for v in views.values() if v.stream is not None]
+    names = command_line.strings(cfg.views) or [v.name for v in views.values() if v.stream is not None]
     for name in names:
         if name not in views:
             raise UserError(f"views={name}: no such view{did_you_mean(name, views)}")
@@ -108,10 +108,10 @@ def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> 
 def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     import polars as pl
 
-    from recsys.atomic import whole_file
     from recsys.config.settings import engine_config
     from recsys.data.prepare.engine import check_engine
-    from recsys.outputs import check_output
+    from recsys.files.atomic import whole_file
+    from recsys.files.outputs import check_output
 
     for key in ("input", "time", "output"):
         if cfg[key] is None:
@@ -128,8 +128,8 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     check_output(output, (".parquet",), inputs=[source])
     if output.exists():
         raise UserError(f"output={output}: already exists; name a file that does not exist yet")
-    from recsys.serving.store.fitting import check_rejected
-    from recsys.serving.store.views import readable
+    from recsys.store.fitting import check_rejected
+    from recsys.store.views import readable
 
     check_rejected(_rejected(cfg))
     with readable(f"input={source}"):
@@ -149,9 +149,9 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
 
 def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
     from recsys.config.settings import engine_config
-    from recsys.data.prepare.spark import borrowed_session
-    from recsys.outputs import check_output
-    from recsys.serving.store.spark import join
+    from recsys.data.prepare.spark_engine import borrowed_session
+    from recsys.files.outputs import check_output
+    from recsys.store.spark_join import join
 
     if (problem := problem_of(source)) and not source.is_dir():
         raise UserError(f"input={source}: {problem}")
@@ -169,7 +169,7 @@ def _say_joined(rows: int, views: Mapping[str, View], output: Path) -> None:
 
 
 def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
-    from recsys.serving.store.feast import write_repository
+    from recsys.store.feast import write_repository
 
     for view in views.values():
         view.check_values()
@@ -182,8 +182,8 @@ def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv; the action comes first."""
-    cli.name_words(("action",), "see --help")
-    cli.run("feature_store", _command)
+    command_line.name_words(("action",), "see --help")
+    command_line.run("feature_store", _command)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from recsys import cli
+from recsys.cli import command_line
+from recsys.cli.console import results
 from recsys.config.compose import compose, conf_dir
-from recsys.console import results
 from recsys.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def show(overrides: Sequence[str], *, long: bool = False) -> None:
     """Print the list. long: with the whole references of papers. Raises UserError for a mistake in the overrides."""
     table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
     if overrides:
-        with cli.explained(overrides):
+        with command_line.explained(overrides):
             compose("train", overrides)
         table.add_column("fits")
     names = []
@@ -143,10 +143,10 @@ def run() -> None:
     """Run the command with sys.argv."""
     long = LONG in sys.argv
     sys.argv[1:] = arguments = [a for a in sys.argv[1:] if a != LONG]
-    if any(a in cli.HELP for a in arguments):
+    if any(a in command_line.HELP for a in arguments):
         print(__doc__)
         return
-    cli.check_flags()
+    command_line.check_flags()
     if named := next((a for a in arguments if a.startswith("model=")), None):
-        sys.exit(cli.say_error(f"{named}: all models are listed; leave it out"))
-    sys.exit(cli.call(lambda: show(arguments, long=long)))
+        sys.exit(command_line.say_error(f"{named}: all models are listed; leave it out"))
+    sys.exit(command_line.call(lambda: show(arguments, long=long)))

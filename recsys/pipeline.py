@@ -15,7 +15,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.errors import UserError, did_you_mean
 
 ACTIONS = ("run", "evaluate", "candidates", "demo")
@@ -30,18 +30,18 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"output: is missing; usage: {USAGE}")
     output = Path(cfg.output)
     if cfg.action == "evaluate":
-        from recsys.stages.evaluate.command import evaluate
+        from recsys.stages.evaluate.evaluate_pipeline import evaluate
 
         evaluate(cfg, output)
         return
     if output.exists():
         raise UserError(f"output={output}: already exists; name a file that does not exist yet")
     if cfg.action == "candidates":
-        from recsys.stages.candidates import write_candidates
+        from recsys.stages.ranker_rows import write_candidates
 
         write_candidates(cfg, output)
         return
-    from recsys.stages.run_files import run_files
+    from recsys.stages.lists_for_requests import run_files
 
     run_files(cfg, output)
 
@@ -58,21 +58,21 @@ def main() -> None:
     """Run the command with the overrides of sys.argv; the action may come first."""
     from recsys.config.compose import check_file
 
-    cli.name_words(("action",), f"usage: {USAGE}")
+    command_line.name_words(("action",), f"usage: {USAGE}")
     given = dict(a.partition("=")[::2] for a in sys.argv[1:] if "=" in a)
     action = given.get("action", "run")
     if action not in ACTIONS:
-        sys.exit(cli.say_error(f"{action}: no such action{did_you_mean(action, ACTIONS)}; usage: {USAGE}"))
-    if action == "demo" or any(a in cli.HELP for a in sys.argv[1:]):
-        cli.run("pipeline", _demo)
+        sys.exit(command_line.say_error(f"{action}: no such action{did_you_mean(action, ACTIONS)}; usage: {USAGE}"))
+    if action == "demo" or any(a in command_line.HELP for a in sys.argv[1:]):
+        command_line.run("pipeline", _demo)
         return
     if "run" not in given:
-        sys.exit(cli.say_error(f"run: is missing; usage: {USAGE}"))
+        sys.exit(command_line.say_error(f"run: is missing; usage: {USAGE}"))
     try:
         check_file(Path(given["run"]))
     except UserError as e:
-        sys.exit(cli.say_error(str(e)))
-    cli.run("pipeline", _command, Path(given["run"]))
+        sys.exit(command_line.say_error(str(e)))
+    command_line.run("pipeline", _command, Path(given["run"]))
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
-from recsys.atomic import write_text
-from recsys.console import say
+from recsys.cli import command_line
+from recsys.cli.console import say
 from recsys.errors import DoesNotFit, UserError
-from recsys.outputs import check_output
+from recsys.files.atomic import write_text
+from recsys.files.outputs import check_output
 
 if TYPE_CHECKING:
-    from recsys.config.schema_commands import ClusterConfig
     from recsys.features import FeatureSpec
+    from recsys.schema.command_schemas import ClusterConfig
     from recsys.sharding.estimate.compare import PlanAttempt
     from recsys.sharding.estimate.report import PlanReport
     from recsys.sharding.infeasible import Infeasibility
@@ -81,7 +81,7 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
     from recsys.sharding.infeasible import infeasible
-    from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
+    from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.sharders import is_fused
 
     cluster, sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.cluster, cfg.sharding, cfg.optim.sparse))
@@ -216,7 +216,7 @@ def _none_fits(tried: list[PlanAttempt]) -> str:
 
 def _outputs(given: Any) -> list[Path]:
     """Return `output` as paths. Raises UserError for a path that cannot be written."""
-    paths = [Path(p) for p in cli.strings(given)]
+    paths = [Path(p) for p in command_line.strings(given)]
     for path in paths:
         check_output(path, (".json", ".html"))
     return paths
@@ -255,9 +255,9 @@ def main() -> None:
 
     for arguments in expand(sys.argv[1:]):
         sys.argv[1:] = arguments
-        if code := cli.status("plan", collect):
+        if code := command_line.status("plan", collect):
             sys.exit(code)
-    sys.exit(cli.call(lambda: _command(choices)) if choices else 0)
+    sys.exit(command_line.call(lambda: _command(choices)) if choices else 0)
 
 
 if __name__ == "__main__":

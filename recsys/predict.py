@@ -2,7 +2,7 @@
 
 Scores raw rows, with or without a label, through the transforms that were fitted in training. With run=[RUN_DIR,...],
 it averages the predictions of several runs. For a retrieval model,
-lists the k best items of each group (recsys.serving.recommender). From Python:
+lists the k best items of each group (recsys.online.recommender). From Python:
 
     predictor = Predictor.load("outputs/my_run")
     predictor.predict(pl.DataFrame(...))       # raw columns in, probabilities out
@@ -15,23 +15,23 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.console import results, say
+from recsys.cli import command_line
+from recsys.cli.console import results, say
 from recsys.errors import UserError
-from recsys.outputs import check_output
+from recsys.files.outputs import check_output
 
 
 def _command(cfg: DictConfig) -> None:
+    from recsys.cli.versions import check_versions
     from recsys.config.kinds import check_scores_rows, kind_of
     from recsys.data.prepare.writer import bad_rows_file
-    from recsys.serving.predict_files import input_files, predict_files, predict_mean
+    from recsys.online.predict_files import input_files, predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
-    from recsys.versions import check_versions
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
-    files = input_files(cli.strings(cfg.input))
-    first, *others = runs = cli.strings(cfg.run)
+    files = input_files(command_line.strings(cfg.input))
+    first, *others = runs = command_line.strings(cfg.run)
     trained, path = open_run(first)
     output = Path(cfg.output)
     check_output(output, (".parquet",), inputs=files, root=trained.data.root)
@@ -53,7 +53,7 @@ def _command(cfg: DictConfig) -> None:
             cfg, (predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how))
         )
     else:
-        from recsys.serving.recommender import recommend_files
+        from recsys.online.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
         summary = recommend_files(first, files, output, **how)
@@ -84,7 +84,7 @@ def _report_scores(cfg: DictConfig, summary: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
-    cli.run("predict", _command)
+    command_line.run("predict", _command)
 
 
 if __name__ == "__main__":

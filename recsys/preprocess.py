@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.atomic import write_text
-from recsys.console import bar, results, say
+from recsys.cli import command_line
+from recsys.cli.console import bar, results, say
 from recsys.errors import UserError
-from recsys.outputs import check_output
+from recsys.files.atomic import write_text
+from recsys.files.outputs import check_output
 
 if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
@@ -32,7 +32,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     Write the report and the export if the config asks for them.
     """
     from recsys.config.settings import data_config, engine_config
-    from recsys.data.check import check_data, check_files, names_files
+    from recsys.data.check_data import check_data, check_files, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
@@ -113,7 +113,7 @@ def main() -> None:
     def command(cfg: DictConfig) -> None:
         preprocess(cfg)
 
-    cli.run("preprocess", command)
+    command_line.run("preprocess", command)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.errors import UserError
 
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config.schema_commands import ServeConfig
-    from recsys.serving.server.processes import serve
+    from recsys.schema.command_schemas import ServeConfig
+    from recsys.server.supervisor import serve
 
     if cfg.pipeline_file is None:
         if OmegaConf.is_missing(cfg, "models"):
@@ -34,12 +34,12 @@ def _command(cfg: DictConfig) -> None:
         return
     if not OmegaConf.is_missing(cfg, "models"):
         raise UserError(f"pipeline={cfg.pipeline_file}: is served instead of a model; leave out {cfg.models}")
-    from recsys.stages.servable import write_folder
+    from recsys.stages.served_pipeline import write_folder
 
     with TemporaryDirectory(prefix="recsys-pipeline-") as folder:
-        with cli.explained(list(cfg.overrides), "pipeline"):
+        with command_line.explained(list(cfg.overrides), "pipeline"):
             write_folder(Path(cfg.pipeline_file), list(cfg.overrides), Path(folder))
-        cfg.models, cfg.loader = folder, "recsys.stages.servable:load"
+        cfg.models, cfg.loader = folder, "recsys.stages.served_pipeline:load"
         settings = OmegaConf.to_object(cfg)
         assert isinstance(settings, ServeConfig)
         serve(settings)
@@ -47,13 +47,17 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with sys.argv, which has a folder or model=FOLDER. A folder's name may contain a =."""
-    cli.check_flags()
+    command_line.check_flags()
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
     if len(words) > 1:
-        sys.exit(cli.say_error(f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"))
-    sys.argv[1:] = [f"model={cli.quoted(w)}" for w in words] + rest
-    cli.run("serve", _command)
+        sys.exit(
+            command_line.say_error(
+                f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"
+            )
+        )
+    sys.argv[1:] = [f"model={command_line.quoted(w)}" for w in words] + rest
+    command_line.run("serve", _command)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import time
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.console import say
+from recsys.cli import command_line
+from recsys.cli.console import say
 from recsys.distributed.failures import exit_process
 
 ZOO = "model=zoo"
@@ -25,7 +25,7 @@ def _sweep(arguments: list[str]) -> int:
     """Run a sweep and return its exit status; `model=zoo` stands for all models that fit the data."""
     from recsys.sweep.begin import begin
 
-    if ZOO in arguments and (code := cli.call(lambda: _name_models(arguments))):
+    if ZOO in arguments and (code := command_line.call(lambda: _name_models(arguments))):
         return code
     return begin(arguments)
 
@@ -52,13 +52,13 @@ def main() -> None:
         train(resumed_config(cfg, sys.argv[1:]) if names_a_run(cfg) else cfg)
         say(f"done in {time.monotonic() - start:.0f} s")
 
-    rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]
+    rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
         exit_process(_sweep(rest))
     if ZOO in rest:
-        exit_process(cli.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
+        exit_process(command_line.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
     sys.argv[1:] = rest  # --help and --cfg show one run
-    cli.run("train", command)
+    command_line.run("train", command)
 
 
 if __name__ == "__main__":

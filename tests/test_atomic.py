@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from recsys.atomic import put_in_place, whole_file, whole_folder
 from recsys.errors import UserError
+from recsys.files.atomic import put_in_place, whole_file, whole_folder
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from recsys import atomic
+from recsys.files import atomic
 with atomic.{what}(Path(sys.argv[1])) as building:
     (building / "part" if "{what}" == "whole_folder" else building).write_text("of a process that was killed")
     print("writing", flush=True)

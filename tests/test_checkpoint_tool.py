@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from recsys.checkpoint import export_embeddings, inspect, reshard
 from recsys.config.compose import compose, load_config
 from recsys.errors import UserError
-from recsys.serving.predictor import Predictor
+from recsys.online.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 

@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.serving.predictor import Predictor
+from recsys.online.predictor import Predictor
 from recsys.training.ema import Ema
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 from recsys.training.optimizers import split_parameters
 from recsys.training.run import train
 from recsys.training.run_dir import write_manifest

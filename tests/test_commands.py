@@ -9,7 +9,7 @@ import pytest
 from forks import run_forked, warm_python
 
 from recsys import __main__ as entry
-from recsys import command_help
+from recsys.cli import command_help
 from recsys.config.compose import COMMANDS
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ def test_warnings_of_libraries_do_not_reach_the_user(tmp_path: Path) -> None:
     """Those of Python's and those that libraries log; `python -W` shows the former."""
     code = """
 import logging, sys, warnings
-from recsys import cli
+from recsys.cli import command_line
 def command(cfg):
     import numpy, torch
     numpy_array = numpy.zeros(1)
@@ -79,7 +79,7 @@ def command(cfg):
     for name in ("torch.fx", "torch.fx._symbolic_trace", "torchrec.distributed", "torch.distributed.run"):
         logging.getLogger(name).warning("of a library's")
 sys.argv = ["recsys.report"]
-sys.exit(cli.status("report", command))
+sys.exit(command_line.status("report", command))
 """
     quiet = subprocess.run([warm_python(), "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (quiet.returncode, quiet.stderr) == (0, "")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forks import WARM, run_forked, warm_python
 
-from recsys import versions
+from recsys.cli import versions
 from recsys.config.compose import compose
 from recsys.doctor import checks
 from recsys.doctor.checks import Finding

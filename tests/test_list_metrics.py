@@ -15,12 +15,12 @@ from torch import Tensor
 import recsys.evaluation.best_candidates
 import recsys.evaluation.list_metrics
 import recsys.evaluation.retrieval_counts
-from recsys.config.schema_run import ProtocolConfig
 from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
-from recsys.evaluation.retrieval import Protocols, RankingMetrics
-from recsys.serving.recommender import top_k
+from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.online.recommender import top_k
+from recsys.schema.run_schema import ProtocolConfig
 
 
 def measure(

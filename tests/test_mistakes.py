@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys import cli, losses, versions
+from recsys import losses
+from recsys.cli import command_line, versions
+from recsys.cli.console import log_to
 from recsys.config import check_early
 from recsys.config.compose import compose, compose_file
-from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.losses import tasks
@@ -48,7 +49,7 @@ def own(tmp_path: Path, csv: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
     """(exit status, what standard error says after 'error: ')."""
     monkeypatch.setattr("sys.argv", ["recsys.train", *overrides])
-    status = cli.status("train", lambda cfg: train(cfg) and None)
+    status = command_line.status("train", lambda cfg: train(cfg) and None)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, lines
     return status, lines[0].removeprefix("error: ")
@@ -183,7 +184,7 @@ def test_run_dir_with_another_config(
 ) -> None:
     command = ["data=mine", "data.root=raw", "run_dir=r", "trainer.batch_size=32", "trainer.threads=1"]
     monkeypatch.setattr("sys.argv", ["recsys.train", *command])
-    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+    assert command_line.status("train", lambda cfg: train(cfg) and None) == 0
     capsys.readouterr()
     status, said = run(monkeypatch, capsys, *command, "optim.sparse.lr=0.3")
     assert status == 2
@@ -195,7 +196,7 @@ def test_resuming_with_fewer_epochs_than_are_done(
 ) -> None:
     command = ["data=mine", "data.root=raw", "trainer.batch_size=32", "trainer.threads=1"]
     monkeypatch.setattr("sys.argv", ["recsys.train", *command, "run_dir=r", "trainer.max_epochs=3"])
-    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+    assert command_line.status("train", lambda cfg: train(cfg) and None) == 0
     capsys.readouterr()
     status, said = run(monkeypatch, capsys, *command, "resume=r", "trainer.max_epochs=2")
     assert status == 2
@@ -203,7 +204,7 @@ def test_resuming_with_fewer_epochs_than_are_done(
         r"trainer.max_epochs=2: r/checkpoints/\S+ has already finished 3 epochs; set trainer.max_epochs=3 or more", said
     )
     monkeypatch.setattr("sys.argv", ["recsys.train", *command, "resume=r", "trainer.max_epochs=3"])
-    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+    assert command_line.status("train", lambda cfg: train(cfg) and None) == 0
 
 
 def test_feature_named_twice_in_yaml(
@@ -356,7 +357,7 @@ def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsy
 )
 def test_null_for_a_key_that_cannot_be_null(key: str, expected: str) -> None:
     text = f"Error merging override {key}=null\n    field '{key}' is not Optional"
-    assert expected in cli._explain(ValueError(text), "train", [])
+    assert expected in command_line._explain(ValueError(text), "train", [])
 
 
 def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
@@ -386,6 +387,6 @@ def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
 )
 def test_mistakes_in_the_file_of_a_pipeline(own: Path, text: bytes, expected: str) -> None:
     (own / "p.yaml").write_bytes(text)
-    with pytest.raises(UserError) as found, cli.explained([], "pipeline"):
+    with pytest.raises(UserError) as found, command_line.explained([], "pipeline"):
         compose_file(Path("p.yaml"))
     assert expected in str(found.value)

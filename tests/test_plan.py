@@ -14,16 +14,16 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from recsys.config.compose import compose
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.distributed.ranks import ensure_process_group
 from recsys.errors import DoesNotFit, UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.memory import GIB
 from recsys.plan import expand, main, plan, try_all
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.estimate.compare import best_first
 from recsys.sharding.estimate.plan_page import page
 from recsys.sharding.estimate.report import PlanReport, optimizer_bytes
-from recsys.sharding.plan import make_plan
+from recsys.sharding.planner import make_plan
 
 MLPERF = ["data=criteo_1tb", "model.dim=128", "trainer.batch_size=65536"]
 

@@ -12,21 +12,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "recsys"
 USED = {  # name: the files that may use it
-    "_ALL_BROKERS_DOWN": {"serving/store/streams.py"},  # of confluent_kafka, which documents its codes of errors
+    "_ALL_BROKERS_DOWN": {"store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
     "_enumerator": {"sharding/infeasible.py"},
-    "_exit": {"distributed/failures.py", "interrupts.py"},  # of os, which documents it
-    "_PARTITION_EOF": {"serving/store/streams.py"},
+    "_exit": {"distributed/failures.py", "cli/interrupts.py"},  # of os, which documents it
+    "_PARTITION_EOF": {"store/streams.py"},
     "_StorageInfo": {"sharding/safe_reader.py"},
     "_feature_table_map": {"sharding/dense_lookups.py"},
     "_get_layout": {"sharding/safe_reader.py"},
-    "_inductor": {"serving/export/torch_forms.py"},  # torch documents AOTInductor there
+    "_inductor": {"export/torch_forms.py"},  # torch documents AOTInductor there
     "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
     "_local_cols": {"sharding/dense_lookups.py"},
     "_local_rows": {"sharding/dense_lookups.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
     "_lookups": {"sharding/dense_lookups.py", "data/transforms/fitted.py"},  # the latter has its own
-    "_optimizer_classes": {"sharding/plan.py"},
+    "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
     "_storage_reservation": {"plan.py", "sharding/infeasible.py"},
     "_to_model": {"dashboard.py"},
@@ -96,4 +96,4 @@ def test_trackers_and_launchers() -> None:
 
 @pytest.mark.parametrize("file", sorted({f for files in USED.values() for f in files}))
 def test_uses_have_a_reason(file: str) -> None:
-    assert "private" in (ROOT / file).read_text() or file in ("data/transforms/fitted.py", "sharding/plan.py")
+    assert "private" in (ROOT / file).read_text() or file in ("data/transforms/fitted.py", "sharding/planner.py")

@@ -11,7 +11,7 @@ from reference_ranking import Found, by_sorting, columns, lists, measure, same
 from torch import Tensor
 
 import recsys.evaluation.retrieval_counts
-from recsys.evaluation.retrieval import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
 
 
 @st.composite

@@ -13,9 +13,9 @@ import pytest
 from run_folders import write_labels, write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.evaluation.binary import binary_metrics
-from recsys.evaluation.retrieval import query_metrics, ranking_metrics
+from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
 from recsys.report import __main__ as command
 from recsys.report import resampling as statistics
 from recsys.report.comparison import compare
@@ -553,7 +553,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["recsys.report", *arguments])
-    monkeypatch.setattr(cli, "exit_process", sys.exit)
+    monkeypatch.setattr(command_line, "exit_process", sys.exit)
     with pytest.raises(SystemExit) as done:
         command.main()
     return int(done.value.code or 0)

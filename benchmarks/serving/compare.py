@@ -29,8 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from recsys.serving.artefact import load
-from recsys.serving.artefact.single_graph import SingleGraph
+from recsys.export.artefact import load
+from recsys.export.artefact.run_single_graph import SingleGraph
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -34,7 +34,7 @@ def make_model(artefact: Path) -> Any:
     """Return the exported model as a kserve.Model."""
     from kserve import InferOutput, InferRequest, InferResponse, Model
 
-    from recsys.serving.artefact.load import load
+    from recsys.export.artefact.load_artefact import load
 
     servable = load(artefact)
 

@@ -27,12 +27,12 @@ import numpy as np
 import polars as pl
 
 from recsys.config.compose import compose_file
-from recsys.serving.artefact import load as load_artefact
-from recsys.serving.artefact.retrieval import RetrievalModel
-from recsys.serving.index import build
-from recsys.serving.index.build import least_products, measure
-from recsys.serving.queries import in_batches
-from recsys.serving.servable import Query
+from recsys.export.artefact import load as load_artefact
+from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.index import build
+from recsys.index.build_index import least_products, measure
+from recsys.online.queries import in_batches
+from recsys.online.servable import Query
 from recsys.stages.assemble import load
 from recsys.stages.staged import StagedRecommender
 

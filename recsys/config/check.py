@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from recsys.cli.secrets import still_masked, variable
 from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
 from recsys.config.check_early import check_calibration, check_metrics
 from recsys.config.check_places import check_places
@@ -16,7 +17,6 @@ from recsys.config.targets import bind, check_takes
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, check_values, range_problem
-from recsys.secrets import still_masked, variable
 
 if TYPE_CHECKING:
     from recsys.data.transforms import ResolvedData
@@ -61,8 +61,8 @@ def check_parts(cfg: DictConfig) -> "ResolvedData":
     Returns:
         The data config with its features resolved.
     """
-    from recsys.data.check import check_data
-    from recsys.versions import check_versions
+    from recsys.cli.versions import check_versions
+    from recsys.data.check_data import check_data
 
     plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
     if missing := sorted(_missing_keys(plain)):
@@ -198,7 +198,7 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: 
     import numpy as np
     import torch
 
-    from recsys.data.check import names_files
+    from recsys.data.check_data import names_files
     from recsys.data.raw.vector_files import table_widths
     from recsys.data.transforms import feature_spec
     from recsys.models.common.layers import has_batch_norm

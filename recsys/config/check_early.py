@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.cli.console import say
 from recsys.config.kinds import (
     NO_LOSS,
     check_ranking_keys,
@@ -21,9 +22,8 @@ from recsys.config.kinds import (
     wrong_loss,
 )
 from recsys.config.targets import moved
-from recsys.console import say
 from recsys.data.raw.vector_files import table_widths
-from recsys.data.transforms.columns import ResolvedData, is_bag
+from recsys.data.transforms.resolved_data import ResolvedData, is_bag
 from recsys.errors import UserError, did_you_mean
 from recsys.features import CALIBRATIONS
 

@@ -17,32 +17,32 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
-from recsys.config import schema_commands, schema_run, schema_stages
+from recsys.cli.console import say_once
+from recsys.cli.secrets import masked, remember, restored
 from recsys.config.targets import check_run_config
-from recsys.console import say_once
 from recsys.errors import UserError
-from recsys.input_files import problem_of
+from recsys.files.input_files import problem_of
+from recsys.files.run_files import config_text
 from recsys.ranges import check_values
-from recsys.run_files import config_text
-from recsys.secrets import masked, remember, restored
+from recsys.schema import command_schemas, pipeline_schema, run_schema
 
 NO_SCHEMA = "lacks the schema; let it begin with defaults: [pipeline_schema, _self_]"  # a pipeline's file
 COMMANDS = {
-    "train": schema_run.TrainConfig,
-    "evaluate": schema_commands.EvaluateConfig,
-    "predict": schema_commands.PredictConfig,
-    "export": schema_commands.ExportConfig,
-    "feature_store": schema_commands.FeatureStoreConfig,
-    "plan": schema_commands.PlanConfig,
-    "preprocess": schema_commands.PreprocessConfig,
-    "checkpoint": schema_commands.CheckpointToolConfig,
-    "dashboard": schema_commands.DashboardConfig,
-    "doctor": schema_commands.DoctorConfig,
-    "new": schema_commands.NewConfig,
-    "report": schema_commands.ReportConfig,
-    "serve": schema_commands.ServeConfig,
-    "loadtest": schema_commands.LoadTestConfig,
-    "pipeline": schema_stages.PipelineConfig,
+    "train": run_schema.TrainConfig,
+    "evaluate": command_schemas.EvaluateConfig,
+    "predict": command_schemas.PredictConfig,
+    "export": command_schemas.ExportConfig,
+    "feature_store": command_schemas.FeatureStoreConfig,
+    "plan": command_schemas.PlanConfig,
+    "preprocess": command_schemas.PreprocessConfig,
+    "checkpoint": command_schemas.CheckpointToolConfig,
+    "dashboard": command_schemas.DashboardConfig,
+    "doctor": command_schemas.DoctorConfig,
+    "new": command_schemas.NewConfig,
+    "report": command_schemas.ReportConfig,
+    "serve": command_schemas.ServeConfig,
+    "loadtest": command_schemas.LoadTestConfig,
+    "pipeline": pipeline_schema.PipelineConfig,
 }
 
 
@@ -126,7 +126,7 @@ def check_file(file: Path, key: str = "run") -> None:
 
 def check_schema(cfg: DictConfig, file: Path) -> None:
     """Raise UserError if a pipeline's file does not begin with its schema."""
-    if OmegaConf.get_type(cfg) is not schema_stages.PipelineConfig:
+    if OmegaConf.get_type(cfg) is not pipeline_schema.PipelineConfig:
         raise UserError(f"{file}: {NO_SCHEMA}")
 
 
@@ -231,7 +231,7 @@ def typed(cfg: Any) -> DictConfig:
             OmegaConf.update(cfg, new, value)
             parent, _, key = old.rpartition(".")
             (OmegaConf.select(cfg, parent) if parent else cfg).pop(key)
-    merged = OmegaConf.merge(OmegaConf.structured(schema_run.TrainConfig), cfg)
+    merged = OmegaConf.merge(OmegaConf.structured(run_schema.TrainConfig), cfg)
     assert isinstance(merged, DictConfig)
     return merged
 

@@ -148,13 +148,13 @@ class Retrieval(ModelKind):
         _check_loss(cfg, "RetrievalLoss")
 
     def candidates(self, fitted: Any) -> Any:
-        from recsys.data.tensors import candidates_of
+        from recsys.data.batch_tensors import candidates_of
 
         return candidates_of(fitted)
 
     def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import RetrievalEvaluator
-        from recsys.evaluation.retrieval import RankingMetrics
+        from recsys.evaluation.retrieval_metrics import RankingMetrics
 
         return RetrievalEvaluator(RankingMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
@@ -225,7 +225,7 @@ def meta_task(cfg: DictConfig, features: Any) -> Any:
 
 def protocol_of(cfg: DictConfig) -> Any:
     """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
-    from recsys.evaluation.retrieval import Protocols
+    from recsys.evaluation.retrieval_metrics import Protocols
 
     p = cfg.protocol
     lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)

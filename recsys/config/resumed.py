@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recsys.config.compose import compose, composing, load_config, parse_overrides
 from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
-from recsys.run_files import CONFIG
+from recsys.files.run_files import CONFIG
 
 AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys.config import schema_data
 from recsys.config.plain import from_plain
 from recsys.errors import UserError
+from recsys.schema import data_schema
 
 if TYPE_CHECKING:
     from recsys.data.transforms import ResolvedData
@@ -23,13 +23,13 @@ def data_of(plain: dict[str, Any]) -> "ResolvedData":
     from recsys.data.raw.nvidia_spec import expand_spec
     from recsys.data.transforms import resolve
 
-    return resolve(expand_spec(from_plain(schema_data.DataConfig, plain)))
+    return resolve(expand_spec(from_plain(data_schema.DataConfig, plain)))
 
 
-def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:
+def engine_config(cfg: DictConfig) -> data_schema.EngineConfig:
     """Return the engine config as an object."""
     engine = OmegaConf.to_object(cfg.engine)
-    assert isinstance(engine, schema_data.EngineConfig)
+    assert isinstance(engine, data_schema.EngineConfig)
     return engine
 
 

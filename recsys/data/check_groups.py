@@ -1,9 +1,9 @@
 """Check the parts of a data config that use groups: earlier rows, sequences and items."""
 
-from recsys.config.schema_data import DenseConfig, SequenceConfig, SparseConfig
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.encodings import Target
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import DenseConfig, SequenceConfig, SparseConfig
 
 LOOK_BACK_KEYS = ("lag", "difference", "last")
 

@@ -3,15 +3,15 @@
 import codecs
 import re
 
-from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.blocks import LINE_FORMATS
+from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import repeated
 from recsys.data.raw.nested import exploded_paths
-from recsys.data.raw.sources import OPTIONAL
-from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.raw.read_sources import OPTIONAL
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import SourceConfig, TextConfig
 
 FORMATS = (*LINE_FORMATS, "parquet", "jsonl", "json", "arrow", "npz", "npy", *TABLE_FORMATS)
 # A run's config may come from elsewhere, so its query must not write.

@@ -8,12 +8,6 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import (
-    DenseConfig,
-    SequenceConfig,
-    SparseConfig,
-    SplitConfig,
-)
 from recsys.data.arrays import places_of_ranges
 from recsys.data.transforms import (
     GROUP,
@@ -23,9 +17,15 @@ from recsys.data.transforms import (
     SPLIT,
     TARGETS,
 )
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.hashing import group_numbers
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
+from recsys.schema.data_schema import (
+    DenseConfig,
+    SequenceConfig,
+    SparseConfig,
+    SplitConfig,
+)
 
 MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.

@@ -25,15 +25,15 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
 from recsys.data.arrays import dense_slices
+from recsys.data.batch_tensors import Tensors
 from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
-from recsys.data.tensors import Tensors
 from recsys.data.transforms import HISTORY, TARGETS
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
-from recsys.manifest import BackgroundCheck
+from recsys.files.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
-from recsys.manifest import DamagedFile
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.files.manifest import DamagedFile
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class RawSchema:
     @classmethod
     def from_data(cls, data: ResolvedData) -> RawSchema:
         """Read the side tables and the types of Parquet columns under data.root."""
-        from recsys.data.raw import sources  # serving imports this module, and reads no files
+        from recsys.data.raw import read_sources
 
         inputs = FeatureInputs.from_config(data)
         sides = {
-            i: sources.side_table(data, data.source.joins[i], report=say).select(data.source.joins[i].key, *names)
+            i: read_sources.side_table(data, data.source.joins[i], report=say).select(data.source.joins[i].key, *names)
             for i, names in sorted(inputs.sides.items())
         }
-        return cls(sources.raw_types(data, inputs.raw).select(sorted(inputs.raw)), sides)
+        return cls(read_sources.raw_types(data, inputs.raw).select(sorted(inputs.raw)), sides)
 
     @classmethod
     def load(cls, folder: Path, data: ResolvedData) -> RawSchema:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.manifest import UNREADABLE, DamagedFile
+from recsys.files.manifest import UNREADABLE, DamagedFile
 
 
 @dataclass(frozen=True)

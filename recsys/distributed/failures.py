@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from recsys import interrupts
-from recsys.console import console, log, log_file
+from recsys.cli import interrupts
+from recsys.cli.console import console, log, log_file
+from recsys.cli.secrets import mask_text
 from recsys.errors import DoesNotFit, UserError
-from recsys.secrets import mask_text
 
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
 FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota, limit of a file's size

@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from recsys import secrets
-from recsys.console import say
+from recsys.cli import secrets
+from recsys.cli.console import say
+from recsys.cli.interrupts import Interrupted
 from recsys.distributed.ranks import silence
-from recsys.interrupts import Interrupted
 
 PREFIX = "recsys-job-"  # of the private folders of jobs
 LOOPBACKS = ("lo", "lo0")  # names of the loopback interface on Linux and on macOS

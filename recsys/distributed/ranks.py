@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from recsys.console import quiet
+from recsys.cli.console import quiet
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 

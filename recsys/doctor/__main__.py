@@ -7,8 +7,8 @@ exit status is 1 if something that training needs does not work.
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.console import results, say
+from recsys.cli import command_line
+from recsys.cli.console import results, say
 
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
@@ -37,7 +37,7 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
-    cli.run("doctor", _command)
+    command_line.run("doctor", _command)
 
 
 if __name__ == "__main__":

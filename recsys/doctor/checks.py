@@ -49,7 +49,7 @@ class Finding:
 
 def packages(_: DictConfig) -> Iterator[Finding]:
     """Check the installed packages and their versions."""
-    from recsys.versions import VersionMismatch, check_versions
+    from recsys.cli.versions import VersionMismatch, check_versions
 
     python = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
@@ -113,8 +113,8 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
 def data(cfg: DictConfig) -> Iterator[Finding]:
     """Check that the data of the config can be read."""
     from recsys.config.settings import data_config
-    from recsys.data.check import check_data, check_files, names_files
-    from recsys.data.raw.sources import read_blocks
+    from recsys.data.check_data import check_data, check_files, names_files
+    from recsys.data.raw.read_sources import read_blocks
 
     config = data_config(cfg)
     what = f"data={config.name}"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from recsys.atomic import write_json
 from recsys.evaluation.binary import Rows
 from recsys.features import CALIBRATIONS, Label
-from recsys.manifest import read_json
-from recsys.run_files import CALIBRATION
+from recsys.files.atomic import write_json
+from recsys.files.manifest import read_json
+from recsys.files.run_files import CALIBRATION
 
 METHODS = ("none", "platt", "isotonic")
 STEPS = 100  # of Newton's method, which needs fewer than ten

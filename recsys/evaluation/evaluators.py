@@ -20,10 +20,10 @@ from recsys.data.transforms import GROUP, Fitted
 from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, groups_at, rank, several, undefined
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.group_metrics import group_metrics
-from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
+from recsys.evaluation.retrieval_metrics import RankingMetrics
 from recsys.evaluation.slices import slices
-from recsys.evaluation.values import ValueMetrics, value_metrics
+from recsys.evaluation.value_metrics import ValueMetrics, value_metrics
 from recsys.features import Label
 from recsys.predictions import label_slices, predict
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.console import bar, say
+from recsys.cli.console import bar, say
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label
 from recsys.models.common.boosters import Columns, Rows, Settings, Trees, booster_of

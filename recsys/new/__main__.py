@@ -9,13 +9,13 @@ from dataclasses import fields
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
+from recsys.cli import command_line
 
 
 def _command(cfg: DictConfig) -> None:
     from recsys.errors import NeedsAnswer, UserError
     from recsys.new.questions import Answers
-    from recsys.new.write import new_data, new_experiment, new_model
+    from recsys.new.write_config import new_data, new_experiment, new_model
 
     given = {k: v for k, v in cfg.create.items() if v is not None}
     if len(given) != 1:
@@ -37,7 +37,7 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
-    cli.run("new", _command)
+    command_line.run("new", _command)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.columns import FEW, Column
-from recsys.new.groups import EVENT_KEYS
-from recsys.new.names import names_an_id_of, words
+from recsys.new.column_kinds import FEW, Column
+from recsys.new.group_keys import EVENT_KEYS
+from recsys.new.known_names import names_an_id_of, words
 from recsys.new.statistics import mean
 
 KINDS = ("id", "row id", "category", "text")

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from recsys.new.columns import Column
+from recsys.new.column_kinds import Column
 from recsys.new.propose import Proposal
 from recsys.new.questions import MARK, Question
 from recsys.new.yaml_text import comment, entry, flow, mapping

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recsys.new.columns import Column
+from recsys.new.column_kinds import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
+from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.leaks import outcome_form
-from recsys.new.names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from typing import Any
 
 import polars as pl
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import ELEMENT, LINE, LIST, numbered
+from recsys.data.raw.byte_ranges import ALL, WHOLE
 from recsys.data.raw.nested import explode_blocks
-from recsys.data.raw.ranges import ALL, WHOLE
-from recsys.new.columns import Marks, column_of
-from recsys.new.features import sql_name
-from recsys.new.names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.column_kinds import Marks, column_of
+from recsys.new.known_names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.propose_features import sql_name
 from recsys.new.questions import Answers
 from recsys.new.sample import Layout, thinned
 from recsys.new.statistics import mean
+from recsys.schema.data_schema import SourceConfig
 
 MOST_ROWS = 400_000  # of the sample, after it is exploded
 SEPARATORS = (" ", "|", ";", ",")

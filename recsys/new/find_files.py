@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from recsys.data.raw.outputs import DEFAULT, Outputs
+from recsys.data.raw.own_outputs import DEFAULT, Outputs
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.errors import UserError
-from recsys.input_files import problem_of
-from recsys.new.names import ascii_letters
+from recsys.files.input_files import problem_of
+from recsys.new.known_names import ascii_letters
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data

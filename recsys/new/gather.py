@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.new.find_files import Found, split_of
-from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
+from recsys.new.known_names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
 from recsys.new.questions import Answers, Question
 from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 

@@ -8,8 +8,8 @@ import polars as pl
 
 from recsys.data.raw.blocks import LIST
 from recsys.errors import NeedsAnswer, UserError, did_you_mean
-from recsys.new.columns import Column
-from recsys.new.names import (
+from recsys.new.column_kinds import Column
+from recsys.new.known_names import (
     AMOUNTS,
     EVENT_POSITIVES,
     EVENTS,

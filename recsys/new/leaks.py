@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.columns import Column, watched
+from recsys.new.column_kinds import Column, watched
 from recsys.new.copies import determines
 from recsys.new.find_files import ROLES
+from recsys.new.known_names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of
 from recsys.new.label import Label, label_of
-from recsys.new.names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow

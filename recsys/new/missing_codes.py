@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from recsys.new.columns import Column, Marks, column_of
-from recsys.new.names import LABELS, RATINGS, rank_of
+from recsys.new.column_kinds import Column, Marks, column_of
+from recsys.new.known_names import LABELS, RATINGS, rank_of
 from recsys.new.statistics import mean
 
 NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)

@@ -8,20 +8,21 @@ from typing import Any
 
 import polars as pl
 
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.raw.blocks import LIST
 from recsys.data.raw.storage import partitions
 from recsys.errors import NeedsAnswer, UserError
+from recsys.new import choose_split as splits
 from recsys.new import label as labels
-from recsys.new import split as splits
-from recsys.new.columns import Column, column_of, columns_of, count_partitions
+from recsys.new.choose_split import Split
+from recsys.new.column_kinds import Column, column_of, columns_of, count_partitions
 from recsys.new.copies import MOSTLY_KNOWN, basket, copies, elements_of, set_ids_of_items, set_ids_of_lists
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
-from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
-from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
+from recsys.new.group_keys import EVENT_KEYS, group_of, has_one, queries_of_grades
+from recsys.new.known_names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.label import Label
 from recsys.new.leaks import (
     AFTERWARDS,
@@ -35,13 +36,12 @@ from recsys.new.leaks import (
     written_with,
 )
 from recsys.new.missing_codes import set_codes
-from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
+from recsys.new.propose_features import Features, features_of, sql_name, time_sql
 from recsys.new.questions import Answers, Question
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
-from recsys.new.split import Split
 from recsys.new.statistics import mean, quantile
 from recsys.new.yaml_text import flow
 

@@ -2,8 +2,8 @@
 
 import re
 
-from recsys.config.schema_data import TextConfig
 from recsys.data.raw.dialect import BREAK, without_breaks
+from recsys.schema.data_schema import TextConfig
 
 SEPARATORS = (",", ";", "\t", "|")
 ESCAPED = re.compile(r'\\"')

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from recsys.data.raw.ranges import UNREADABLE, is_compressed, open_bytes
+from recsys.data.raw.byte_ranges import UNREADABLE, is_compressed, open_bytes
 from recsys.errors import UserError
 
 HEAD = 4 << 20  # bytes

@@ -4,12 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recsys.errors import UserError, did_you_mean
-from recsys.new.columns import Column
+from recsys.new.column_kinds import Column
+from recsys.new.known_names import (
+    BIRTHS,
+    ITEMS,
+    SESSIONS,
+    TIMES,
+    USERS,
+    WEIGHTS,
+    has_word,
+    names_an_id_of,
+    rank_of,
+    words,
+)
 from recsys.new.label import MOST_RATINGS, is_event
-from recsys.new.names import BIRTHS, ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
 from recsys.new.questions import Answers
 from recsys.new.statistics import largest, least, mean
-from recsys.new.times import TimeGuess
+from recsys.new.time_formats import TimeGuess
 
 MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")

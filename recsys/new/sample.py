@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 
 from recsys.data.raw import json_lines, slots, svmlight
 from recsys.data.raw.blocks import LINE_FORMATS
+from recsys.data.raw.byte_ranges import is_compressed
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
-from recsys.data.raw.ranges import is_compressed
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
-from recsys.input_files import problem_of
+from recsys.files.input_files import problem_of
 from recsys.new import quoted, raw_bytes
-from recsys.new.dialect import Dialect, dialect_of, encoding_of, fields, without_excel
+from recsys.new.find_dialect import Dialect, dialect_of, encoding_of, fields, without_excel
 
 ROWS = 200_000
 CELLS = 20_000_000

@@ -8,14 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.sources import SIDE_FORMATS
+from recsys.data.raw.read_sources import SIDE_FORMATS
 from recsys.errors import UserError
-from recsys.new.columns import Column, Marks, column_of, columns_of
-from recsys.new.dialect import fields
-from recsys.new.features import Features, features_of, sql_name
+from recsys.new.column_kinds import Column, Marks, column_of, columns_of
+from recsys.new.find_dialect import fields
 from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
-from recsys.new.names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, words
+from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, words
+from recsys.new.propose_features import Features, features_of, sql_name
 from recsys.new.questions import Question
 from recsys.new.sample import Layout, layout_of, read_sample
 from recsys.new.source import quoting

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.new.columns import Column, Marks
-from recsys.new.dialect import Dialect
+from recsys.new.column_kinds import Column, Marks
+from recsys.new.find_dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
 from recsys.new.roles import name_unnamed

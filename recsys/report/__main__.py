@@ -11,11 +11,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from recsys import cli
-from recsys.atomic import write_text
-from recsys.console import results, say
+from recsys.cli import command_line
+from recsys.cli.console import results, say
 from recsys.errors import UserError
-from recsys.outputs import check_output
+from recsys.files.atomic import write_text
+from recsys.files.outputs import check_output
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 
@@ -67,8 +67,8 @@ def main() -> None:
     """Run the command with sys.argv, which has folders or runs=[...]. A folder's name may contain a =."""
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
-    sys.argv[1:] = ([f"runs=[{','.join(map(cli.quoted, words))}]"] if words else []) + rest
-    cli.run("report", _command)
+    sys.argv[1:] = ([f"runs=[{','.join(map(command_line.quoted, words))}]"] if words else []) + rest
+    command_line.run("report", _command)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from recsys.html.charts import Paint
+from recsys.pages.charts import Paint
 
 Interval = tuple[float, float]
 BRIGHT = 8  # number of lines with a colour of their own

@@ -245,7 +245,7 @@ def _read(run: Run) -> dict[str, tuple[bytes, Measured]]:
 
 def _predictions(frame: Any) -> tuple[bytes, Measured]:
     from recsys.evaluation.metrics_table import BY_KIND
-    from recsys.evaluation.values import row_values
+    from recsys.evaluation.value_metrics import row_values
 
     label, rows = frame["label"].to_numpy(), frame["row"].to_numpy().astype(np.int64).tobytes()
     weight = frame["weight"].to_numpy() if "weight" in frame.columns else None
@@ -294,7 +294,7 @@ def _ranks(run: Run, frame: Any) -> tuple[bytes, Measured]:
 
 def _queries(run: Run, query: np.ndarray, frame: Any) -> Means:
     """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
-    from recsys.evaluation.retrieval import query_metrics
+    from recsys.evaluation.retrieval_metrics import query_metrics
 
     k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))
     k = k or tuple(sorted({int(m.split("@")[1].split("_")[0]) for m in run.test if m.startswith("ndcg@")}))

@@ -6,9 +6,9 @@ from typing import Any
 
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import is_better, label
-from recsys.html.charts import Paint
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, plain, tail
+from recsys.pages.charts import Paint
+from recsys.pages.formatting import html, plain, tail
+from recsys.pages.sortable_tables import Column, table
 from recsys.report.cells import Interval, dots
 from recsys.report.comparison import Group, Line, Measure
 from recsys.report.resampling import Difference, holm

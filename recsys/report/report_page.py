@@ -8,11 +8,11 @@ from typing import Any
 from recsys.data.profile.drift import wilson
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
-from recsys.html import document, footer
-from recsys.html.charts import Paint, Series, legend
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html
-from recsys.report import charts, sections
+from recsys.pages import document, footer
+from recsys.pages.charts import Paint, Series, legend
+from recsys.pages.formatting import html
+from recsys.pages.sortable_tables import Column, table
+from recsys.report import report_charts, sections
 from recsys.report.cells import BRIGHT
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import beaten_by_baseline, comparison, note, verdict
@@ -161,13 +161,13 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     for name, title in (("train/loss", "training loss"), ("train/lr_factor", "factor of the learning rate")):
         series = _series(lines, paints, name)
         if any(len(s.points) > 1 for s in series):
-            made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
+            made.append(report_charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
         why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
         return note(f"No curves: {why}.")
-    averaged = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
+    averaged = any(len(s.points) > report_charts.POINTS for s in _series(lines, paints, "train/loss"))
     remark = (
-        note(f"With more than {charts.POINTS} logged steps, each point is the mean of its neighbours.")
+        note(f"With more than {report_charts.POINTS} logged steps, each point is the mean of its neighbours.")
         if averaged
         else ""
     )
@@ -186,7 +186,7 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
         for name in (f"{of_label}/{own}".lstrip("/") for own in VALIDATION):
             series = _series(lines, paints, f"validation/{name}")
             if any(len(s.points) > 1 for s in series):
-                made.append(charts.lines(label(name), series))
+                made.append(report_charts.lines(label(name), series))
         if made:
             parts.append(f'{_heading(of_label, labels)}<div class="grid">{"".join(made)}</div>')
     if parts:
@@ -206,8 +206,8 @@ def _rates(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
             return [Series(paints[id(x)], [(p[0], p[1]) for p in x.first.curve(of_label, name)]) for x in lines]
 
         if any(s.points for s in series("roc")):
-            roc = charts.rates("ROC: true positive rate", series("roc"), "false positive rate", True)
-            pr = charts.rates("precision", series("pr"), "recall", False)
+            roc = report_charts.rates("ROC: true positive rate", series("roc"), "false positive rate", True)
+            pr = report_charts.rates("precision", series("pr"), "recall", False)
             parts.append(f'{heading}<div class="grid">{roc}{pr}</div>')
     if not parts:
         return note("No run has curves.json.")
@@ -244,6 +244,6 @@ def _calibration(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
             made.append((paints[id(line)], ", ".join(caption), bins, bounds))
         if made:
             tops = [max(p, y, *(between or ())) for _, _, *b in made for (p, y, _), between in zip(*b, strict=True)]
-            drawn = "".join(charts.reliability(*one, max(tops)) for one in made)
+            drawn = "".join(report_charts.reliability(*one, max(tops)) for one in made)
             parts.append(f'{heading}<div class="small">{drawn}</div>')
     return "".join(parts) or note("No run has curves.json.")

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys import manifest
+from recsys.cli.secrets import mask_overrides, mask_text, masked
 from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
-from recsys.run_files import RESULTS, config_text
-from recsys.secrets import mask_overrides, mask_text, masked
+from recsys.files import manifest
+from recsys.files.run_files import RESULTS, config_text
 
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 

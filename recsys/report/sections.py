@@ -6,9 +6,9 @@ from html import escape
 from typing import Any
 
 from recsys.evaluation import metrics_table
-from recsys.html.charts import Paint, legend
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, plain, tail
+from recsys.pages.charts import Paint, legend
+from recsys.pages.formatting import html, plain, tail
+from recsys.pages.sortable_tables import Column, table
 from recsys.report.cells import Dot, bar, dots
 from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import (

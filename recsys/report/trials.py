@@ -4,9 +4,9 @@ import shlex
 from html import escape
 
 from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, plain
-from recsys.report import charts
+from recsys.pages.formatting import html, plain
+from recsys.pages.sortable_tables import Column, table
+from recsys.report import report_charts
 from recsys.report.comparison import main_metric
 from recsys.report.comparison_table import note
 from recsys.report.runs import Sweep
@@ -33,12 +33,12 @@ def trials(s: Sweep) -> str:
         parts.append(f'<p>The best trial, {html(order[0].number)}:</p><pre class="wrap">{escape(command)}</pre>')
     if len(keys) > 1 and len(done) > 1:
         lines = done[::-1]  # the best is drawn last, over the others
-        axes = [charts.ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
-        axes.append(charts.ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
+        axes = [report_charts.ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
+        axes.append(report_charts.ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
         tips = ["\n".join([f"trial {t.number}", *(f"{k}={v}" for k, v in t.values.items())]) for t in lines]
         tips = [f"{tip}\n{metric} {values[t.number]:.5f}" for tip, t in zip(tips, lines, strict=True)]
         title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
-        parts.append(charts.parallel(title, axes, tips, len(lines) - 1))
+        parts.append(report_charts.parallel(title, axes, tips, len(lines) - 1))
     pictures = []
     for key in keys:
         points = []
@@ -48,7 +48,7 @@ def trials(s: Sweep) -> str:
                 tip = "\n".join([*heading, *(f"{k}={v}" for k, v in t.values.items())])
                 points.append((t.values[key], values[t.number], tip, "var(--c2)" if t.number == best else "var(--c0)"))
         if len(points) > 1 and len({p[0] for p in points}) > 1:
-            pictures.append(charts.swept(f"{metric} over {plain(key, 60)}", points, key))
+            pictures.append(report_charts.swept(f"{metric} over {plain(key, 60)}", points, key))
     if pictures:
         parts.append(f'<div class="grid">{"".join(pictures)}</div>')
         parts.append(note("Each dot is a trial, the orange dot the best one."))

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torchrec.distributed.planner import Topology
 
-from recsys.config.schema_commands import ClusterConfig
 from recsys.errors import UserError
 from recsys.memory import GIB
 from recsys.ranges import check_values
+from recsys.schema.command_schemas import ClusterConfig
 
 
 def this_machine(accelerator: str, devices: int) -> ClusterConfig:

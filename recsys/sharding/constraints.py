@@ -8,9 +8,9 @@ from omegaconf.errors import OmegaConfBaseException
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS, SEQUENCE_TYPES, TYPES
 from recsys.sharding.tables import PADDINGS, TableInfo
 

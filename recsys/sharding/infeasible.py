@@ -14,8 +14,8 @@ from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ShardingOption, Storage
 
-from recsys.config.schema_run import SparseOptimConfig
 from recsys.memory import GIB
+from recsys.schema.run_schema import SparseOptimConfig
 from recsys.sharding.estimate.report import optimizer_bytes
 
 SHOWN = 10

@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.default_planner import create_default_global_s
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWriteData, WriteItem, WriteItemType
 
-from recsys import manifest
-from recsys.atomic import whole_folder, write_json
-from recsys.sharding.checkpoint import ROWWISE, column_edges
+from recsys.files import manifest
+from recsys.files.atomic import whole_folder, write_json
+from recsys.sharding.sharded_checkpoint import ROWWISE, column_edges
 from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
 from recsys.sharding.table_shards import Region, TableShards, blocks
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from recsys.config.schema_run import SparseOptimConfig
+from recsys.schema.run_schema import SparseOptimConfig
 
 
 class RowOptimizer(Optimizer):

@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
 from recsys.errors import UserError
-from recsys.input_files import problem_of
-from recsys.manifest import UNREADABLE, DamagedFile, inside
+from recsys.files.input_files import problem_of
+from recsys.files.manifest import UNREADABLE, DamagedFile, inside
 
 METADATA = ".metadata"
 NOT_LOADED = "which is not part of a checkpoint; it is not loaded"

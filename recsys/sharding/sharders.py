@@ -10,7 +10,7 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingType
 
-from recsys.config.schema_run import SparseOptimConfig
+from recsys.schema.run_schema import SparseOptimConfig
 from recsys.sharding.tables import TableInfo
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")

@@ -16,8 +16,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from recsys import manifest
 from recsys.errors import UserError
+from recsys.files import manifest
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly
 
 PLAN = "plan.json"

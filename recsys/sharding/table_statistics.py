@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed import DistributedModelParallel
 
-from recsys.sharding.checkpoint import local_tables
 from recsys.sharding.row_optimizer import RowOptimizer
+from recsys.sharding.sharded_checkpoint import local_tables
 from recsys.sharding.tables import TableInfo
 
 SEEN = ("sum", "exp_avg_sq")  # states that are 0 until a row has a gradient

@@ -14,23 +14,23 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.config.build import make
 from recsys.config.check import check_target
 from recsys.config.plain import from_plain
-from recsys.config.schema_stages import PipelineConfig
 from recsys.errors import UserError, did_you_mean
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.online import OnlineFeatures
-from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import View
+from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
-from recsys.stages.models import Models
+from recsys.stages.open_models import Models
 from recsys.stages.order import Order
+from recsys.stages.read_tables import check_times, distinct_rows, read_table
 from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
 from recsys.stages.staged import Settings, StagedRecommender
-from recsys.stages.tables import check_times, distinct_rows, read_table
 from recsys.stages.visitor import Events, rows_by
+from recsys.store.definition import load_views
+from recsys.store.request_features import OnlineFeatures
+from recsys.store.stores import open_store
+from recsys.store.views import View
 
 COMMAND_KEYS = ("run", "input", "output")
 

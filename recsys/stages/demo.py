@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from recsys.cli.console import say
 from recsys.config.compose import conf_dir
-from recsys.console import say
 from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
 

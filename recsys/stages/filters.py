@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.raw.derive import is_true
 from recsys.errors import UserError
-from recsys.input_files import problem_of
+from recsys.files.input_files import problem_of
 from recsys.ranges import Range
 from recsys.stages.expressions import Condition
 from recsys.stages.resources import Resources

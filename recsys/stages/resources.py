@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from recsys.serving.store.online import OnlineFeatures
 from recsys.stages.catalogue import Catalogue
-from recsys.stages.models import Models
+from recsys.stages.open_models import Models
 from recsys.stages.visitor import Events
+from recsys.store.request_features import OnlineFeatures
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ import numpy as np
 
 from recsys.data.arrays import Arrays
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
-from recsys.serving.artefact.ranking import RankingModel
-from recsys.serving.python_values import RowError
-from recsys.serving.servable import Row
+from recsys.export.artefact.served_ranking import RankingModel
+from recsys.online.python_values import RowError
+from recsys.online.servable import Row
 from recsys.stages.expressions import Formula
-from recsys.stages.models import Models
+from recsys.stages.open_models import Models
 from recsys.stages.resources import Resources
 from recsys.stages.retrieved import Retrieved, column_names
 from recsys.stages.visitor import Visitor

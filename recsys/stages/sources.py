@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import UserError
+from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.online.servable import Query
 from recsys.ranges import Range
-from recsys.serving.artefact.retrieval import RetrievalModel
-from recsys.serving.servable import Query
 from recsys.stages.catalogue import ABSENT, unit
 from recsys.stages.expressions import Condition
-from recsys.stages.models import Models
+from recsys.stages.open_models import Models
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
@@ -132,7 +132,7 @@ class Similar(Source):
         return self._model.vectors
 
     def bind(self, resources: Resources, key: str) -> None:
-        from recsys.serving.index import build
+        from recsys.index import build
 
         assert self._model is not None and self._model.vectors is not None
         self._numbers = resources.catalogue.numbers(self._model.names)

@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import UserError
-from recsys.serving.servable import Query, Row
-from recsys.serving.store.online import OnlineFeatures
+from recsys.online.servable import Query, Row
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge
@@ -22,6 +21,7 @@ from recsys.stages.retrieved import Retrieved
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
 from recsys.stages.visitor import Events, Visitor, as_key
+from recsys.store.request_features import OnlineFeatures
 
 MORE = 4  # how many times as many candidates are wanted if filters leave too few
 

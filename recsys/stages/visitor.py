@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.serving.python_values import RowError
-from recsys.serving.servable import Row
+from recsys.online.python_values import RowError
+from recsys.online.servable import Row
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import cli
+from recsys.cli import command_line
+from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.compose import compose_sweep
 from recsys.config.kinds import check_leads, metric_names, monitor_of
-from recsys.config.schema_run import SweepConfig
-from recsys.console import log_to, say
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.ranges import check_values
+from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
@@ -64,7 +64,7 @@ def begin(arguments: list[str]) -> int:
         with record.lock(folder):
             code = run(sweep, space, folder, runner)
 
-    return cli.call(work) or code
+    return command_line.call(work) or code
 
 
 def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:
@@ -92,7 +92,7 @@ def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
     """Return the config of the first trial with the sweep's own settings, and the default folder."""
     own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
     overrides = [*space.overrides(space.ends()[0]), *own]
-    with cli.explained(overrides):
+    with command_line.explained(overrides):
         return compose_sweep(overrides)
 
 

@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from recsys import cli
-from recsys.console import results
+from recsys.cli import command_line
+from recsys.cli.console import results
 from recsys.errors import UserError, did_you_mean
 from recsys.sweep import record, show
 
@@ -52,7 +52,7 @@ def _resume(folder: Path, changes: list[str]) -> int:
     if Path(sweep.cwd) != Path.cwd():
         folder = folder.resolve()
         os.chdir(sweep.cwd)
-    from recsys.config.schema_run import SweepConfig
+    from recsys.schema.run_schema import SweepConfig
     from recsys.sweep.begin import check_settings, launcher, run
     from recsys.sweep.search import check_method
     from recsys.sweep.space import read_space
@@ -100,4 +100,4 @@ def main() -> None:
         else:
             (status if action == "status" else best)(folder)
 
-    sys.exit(cli.call(work) or code)
+    sys.exit(command_line.call(work) or code)

@@ -9,9 +9,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from recsys.atomic import write_text
+from recsys.cli.secrets import mask_overrides, masked, restore_overrides, restored
 from recsys.errors import UserError
-from recsys.secrets import mask_overrides, masked, restore_overrides, restored
+from recsys.files.atomic import write_text
 
 FILE, LOCK = "sweep.json", ".lock"
 FAILED = ("failed", "killed")

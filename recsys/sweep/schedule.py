@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.sweep import show
 from recsys.sweep.machine import Machine

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.console import results, say
+from recsys.cli.console import results, say
+from recsys.cli.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
-from recsys.secrets import mask_overrides, masked
 from recsys.sweep.record import FAILED, Run, Sweep, Trial
 from recsys.sweep.watch import progress
 

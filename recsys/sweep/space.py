@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from recsys.cli import explained
+from recsys.cli.command_line import explained
 from recsys.config.compose import compose, parse_overrides
 from recsys.errors import UserError, did_you_mean
 

@@ -15,7 +15,7 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import LABEL
 from recsys.data.transforms.labels import label_columns
 from recsys.evaluation.binary import Rows, binary_metrics
-from recsys.evaluation.values import value_metrics
+from recsys.evaluation.value_metrics import value_metrics
 
 FILE = "teacher.parquet"
 

@@ -9,8 +9,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 
-from recsys import interrupts
-from recsys.console import Bar, say
+from recsys.cli import interrupts
+from recsys.cli.console import Bar, say
 from recsys.evaluation.metrics_table import mode_of
 from recsys.training.module import RecsysModule, world_size
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from recsys import manifest
-from recsys.atomic import remove_folder, whole_folder
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.evaluation.metrics_table import lower_is_better
-from recsys.manifest import DamagedFile
-from recsys.sharding.checkpoint import check_files
+from recsys.files import manifest
+from recsys.files.atomic import remove_folder, whole_folder
+from recsys.files.manifest import DamagedFile
+from recsys.sharding.sharded_checkpoint import check_files
 from recsys.training.callbacks import CLOCK_STEPS, over
 from recsys.training.module import RecsysModule
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from recsys.batch import Batch
+from recsys.cli.console import bar
 from recsys.config.kinds import check_scores_rows
 from recsys.config.settings import data_config
-from recsys.console import bar
 from recsys.data.loader import ParquetLoader
 from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError

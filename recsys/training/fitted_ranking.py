@@ -8,11 +8,10 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from recsys import manifest
 from recsys.batch import Batch
+from recsys.cli.console import bar, say_once
 from recsys.config.build import build_model
 from recsys.config.kinds import kind_of
-from recsys.console import bar, say_once
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
@@ -21,8 +20,9 @@ from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.files import manifest
 from recsys.training.checkpoints import write_fitted_checkpoint
-from recsys.training.results import write_details
+from recsys.training.split_details import write_details
 from recsys.training.trainer import as_counts, restored_module, split_loader
 
 

@@ -12,21 +12,21 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.batch import Batch
-from recsys.console import say_once
+from recsys.cli.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
-from recsys.sharding import checkpoint
+from recsys.sharding import sharded_checkpoint
 from recsys.sharding.init import check_vectors, init_tables
-from recsys.sharding.plan import describe, make_plan, shard
+from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.ema import Ema
+from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
 from recsys.training.run_state import RunState
-from recsys.training.settings import Placement, Updates
 from recsys.training.timing import Timing
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
@@ -269,7 +269,9 @@ class RecsysModule(pl.LightningModule):
         state |= self._optimizers.state_dict()
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
-        checkpoint.save(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan)
+        sharded_checkpoint.save(
+            path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan
+        )
         self.last_checkpoint = path
 
     def not_finite(self) -> str | None:
@@ -297,12 +299,12 @@ class RecsysModule(pl.LightningModule):
         run_state = known if known is not None and known.checkpoint == path else RunState.load(path)
         state = dict(run_state.state)
         if not training:
-            checkpoint.load_model(path, self.dmp, self.tables)
+            sharded_checkpoint.load_model(path, self.dmp, self.tables)
             if "ema" in state:
                 Ema.put(self._averaged(), state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # only a run that resumes has this state
         assert self._optimizers is not None
-        checkpoint.load_all(
+        sharded_checkpoint.load_all(
             path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state["global_step"]
         )
         self._optimizers.load_state_dict(state, self._schedulers())

@@ -8,11 +8,11 @@ from torch.optim import Optimizer
 from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
-from recsys.config.schema_run import SparseOptimConfig
 from recsys.errors import UserError
+from recsys.schema.run_schema import SparseOptimConfig
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo
-from recsys.training.settings import MakeOptimizer
+from recsys.training.module_settings import MakeOptimizer
 
 
 class Optimizers:

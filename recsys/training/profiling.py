@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from recsys.console import results, say
+from recsys.cli.console import results, say
 
 WARM = 10  # number of first steps, which are not representative
 OPERATORS = 15

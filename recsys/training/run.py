@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from recsys import interrupts, manifest
-from recsys.atomic import write_json
+from recsys.cli import interrupts
+from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.check_early import check_early, check_vector_widths
 from recsys.config.compose import load_config
 from recsys.config.kinds import kind_of
 from recsys.config.resumed import run_to_resume
 from recsys.config.settings import accelerator_of, data_config, engine_config
-from recsys.console import log_to, say
 from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.atomic import write_json
 from recsys.training.show_metrics import show
 
 if TYPE_CHECKING:
-    from recsys.data.check import SplitFiles
+    from recsys.data.check_data import SplitFiles
     from recsys.data.loader import ParquetLoader
     from recsys.data.prepare.prepared import Prepared
     from recsys.data.transforms import ResolvedData
@@ -153,7 +154,7 @@ def check_raw_files(cfg: DictConfig) -> RawFiles:
     Returns:
         The data config, and the raw files; None if it names none.
     """
-    from recsys.data.check import check_data, check_files, check_root, names_files
+    from recsys.data.check_data import check_data, check_files, check_root, names_files
 
     say("checking the config")
     run_to_resume(cfg)
@@ -186,9 +187,9 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     from recsys.training.bayes import best_metrics
     from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
     from recsys.training.item_updates import short_training
-    from recsys.training.results import write_details
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.run_state import RunState
+    from recsys.training.split_details import write_details
     from recsys.training.trainer import (
         build_module,
         build_trainer,
@@ -276,12 +277,12 @@ def _calibrate(
 def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     """Fit a model that is not trained step by step, measure both held-out splits, and write metrics.json."""
     from recsys.distributed.ranks import Ranks
-    from recsys.training import closed_form, fitted_ranking
+    from recsys.training import fitted_ranking, fitted_retrieval
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.trainer import build_loggers
 
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods = fitted_ranking if kind_of(cfg).scores_rows else closed_form
+    methods = fitted_ranking if kind_of(cfg).scores_rows else fitted_retrieval
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start

@@ -9,15 +9,15 @@ are prepared with the run's own transforms.
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.atomic import write_json
-from recsys.config.schema_data import DataConfig
-from recsys.console import say
-from recsys.data.check import SplitFiles
+from recsys.cli.console import say
+from recsys.data.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
 from recsys.errors import UserError
-from recsys.manifest import UNREADABLE, DamagedFile, read_json
-from recsys.run_files import DATA
+from recsys.files.atomic import write_json
+from recsys.files.manifest import UNREADABLE, DamagedFile, read_json
+from recsys.files.run_files import DATA
+from recsys.schema.data_schema import DataConfig
 from recsys.training.run_dir import check_ids
 
 

@@ -17,20 +17,20 @@ from typing import Any
 import polars as pl
 from omegaconf import DictConfig, OmegaConf
 
-from recsys import manifest
-from recsys.atomic import whole_file
+from recsys.cli.console import say
 from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
 from recsys.config.kinds import kind_of
 from recsys.config.resumed import AUTO, names_a_run, run_to_resume
 from recsys.config.settings import data_config
-from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms.columns import feature_spec
 from recsys.data.transforms.fitted import fitted_files, is_fitted
+from recsys.data.transforms.resolved_data import feature_spec
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
-from recsys.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
+from recsys.files import manifest
+from recsys.files.atomic import whole_file
+from recsys.files.manifest import DamagedFile
+from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from recsys.atomic import write_json
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.files.atomic import write_json
 
 LOCK, OWNER = ".lock", ".owner.json"
 _held: dict[Path, FileLock] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.manifest import DamagedFile
+from recsys.files.manifest import DamagedFile
 from recsys.sharding.safe_reader import load_plain
 
 STATE = "state.pt"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from recsys.console import results, say
+from recsys.cli.console import results, say
 from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label, shown_tables
 from recsys.training.advice import too_good, too_weak
 

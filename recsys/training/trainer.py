@@ -9,26 +9,26 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 
-from recsys.atomic import write_json
+from recsys.cli.console import say
 from recsys.config.build import make, make_scheduler
 from recsys.config.compose import without_secrets
 from recsys.config.kinds import build_task, kind_of, monitor_of
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.config.settings import accelerator_of, seconds_of
-from recsys.console import say
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
+from recsys.files.atomic import write_json
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
+from recsys.training.module_settings import Placement, Updates
 from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
-from recsys.training.settings import Placement, Updates
 
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 

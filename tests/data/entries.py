@@ -9,14 +9,14 @@ from typing import Any
 import polars as pl
 import torch
 
-from recsys.config.schema_data import DataConfig
+from recsys.data.batch_tensors import Tensors
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.raw import formats, sources
+from recsys.data.raw import formats, read_sources
 from recsys.data.raw.blocks import LINE, Block
-from recsys.data.tensors import Tensors
 from recsys.data.transforms import parse_rows
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.predict_files import file_blocks
+from recsys.online.predict_files import file_blocks
+from recsys.online.row_transforms import Pipeline
+from recsys.schema.data_schema import DataConfig
 
 
 def moved(prepared: Prepared, tmp_path: Path) -> Pipeline:
@@ -61,11 +61,11 @@ def raw_frame(data: DataConfig, file: Path) -> pl.DataFrame:
 
 def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int) -> None:
     """Check all rows in batch, and the last ones, those of validation and test among them, one by one."""
-    files = sources.find_files(data, [*data.split.validation_files, *data.split.test_files] or None)
+    files = read_sources.find_files(data, [*data.split.validation_files, *data.split.test_files] or None)
     if data.split.by == "files":
         files = files[::-1]  # validation first
     raw = pl.concat([raw_frame(data, f) for f in files]).drop(LINE)
-    blocks = [b.frame for f in files for b in sources.read_blocks(data, f)]
+    blocks = [b.frame for f in files for b in read_sources.read_blocks(data, f)]
     frame, bad = parse_rows(data, Block(files[0], pl.concat(blocks)), labelled=False)
     assert not bad and frame.height == raw.height
     raw_rows = pipeline._rows
@@ -109,14 +109,14 @@ def check_histories(prepared: Prepared, data: DataConfig, pipeline: Pipeline) ->
 
     They come as data frames, as the files have them, and from files.
     """
-    raw_rows, config = pipeline._rows, sources.history_config(data)
+    raw_rows, config = pipeline._rows, read_sources.history_config(data)
     away = replace(config, root="/nowhere")
-    for file in sources.find_files(data):
-        expected = pl.concat([parse_rows(config, b, labelled=False)[0] for b in sources.read_blocks(config, file)])
+    for file in read_sources.find_files(data):
+        expected = pl.concat([parse_rows(config, b, labelled=False)[0] for b in read_sources.read_blocks(config, file)])
         assert expected.height
         frame, bad = raw_rows.parse(raw_rows.keep_history(raw_rows.from_frame(raw_frame(data, file).drop(LINE))))
         assert not bad
         assert frame.drop(LINE).equals(expected.drop(LINE).select(frame.drop(LINE).columns))
         complete = lambda frame: raw_rows.keep_history(raw_rows.complete(frame))  # noqa: E731
-        blocks = sources.read_blocks(away, file, complete=complete)
+        blocks = read_sources.read_blocks(away, file, complete=complete)
         assert pl.concat([raw_rows.parse(b.frame)[0] for b in blocks]).equals(expected)

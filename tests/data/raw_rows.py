@@ -6,8 +6,7 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.config.schema_data import DataConfig, LabelConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.transforms import (
@@ -18,6 +17,7 @@ from recsys.data.transforms import (
     parse_rows,
     resolve,
 )
+from recsys.schema.data_schema import DataConfig, LabelConfig
 
 
 def of_yaml(text: str) -> DataConfig:

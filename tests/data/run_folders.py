@@ -12,7 +12,7 @@ import torch
 from recsys.batch import Batch
 from recsys.evaluation.binary import Scores, binary_metrics
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.evaluation.retrieval import ranking_metrics
+from recsys.evaluation.retrieval_metrics import ranking_metrics
 from recsys.features import Label
 
 

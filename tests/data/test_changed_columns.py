@@ -7,15 +7,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config.schema_data import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.new.propose import propose
-from recsys.serving.pipeline import Pipeline
+from recsys.online.row_transforms import Pipeline
+from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
 OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
 
@@ -56,7 +56,7 @@ def test_a_column_that_one_file_lacks(tmp_path: Path, format_: str) -> None:
     data = config(tmp_path, format_, optional_columns=["n"])
     check_data(data)
     files = [file for file, _ in check_files(data)]
-    frames = [block.frame for file in files for block in sources.read_blocks(data, file)]
+    frames = [block.frame for file in files for block in read_sources.read_blocks(data, file)]
     assert [str(v) if v is not None else None for f in frames for v in f["n"].to_list()] == [None, None, "7"]
     prepared = prepare(data)
     lacking = Pipeline.load(prepared.folder)([{"user": "a"}])

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
-from recsys.config.schema_data import DenseConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import (
@@ -34,6 +33,7 @@ from recsys.data.transforms import (
 from recsys.data.transforms.steps import Params, Transform
 from recsys.data.transforms.training_statistics import Counts, Moments, Sample
 from recsys.errors import UserError
+from recsys.schema.data_schema import DenseConfig
 
 FLOATS = st.floats(-1e30, 1e30, allow_subnormal=False)
 FEW = settings(max_examples=examples(60), deadline=None)

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
-from recsys.config.schema_data import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import sources, text
+from recsys.data.raw import read_sources, text
 from recsys.data.raw.blocks import LINE
-from recsys.data.raw.ranges import FileRange
+from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.transforms import ResolvedData, parse_rows, resolve
 from recsys.errors import UserError
+from recsys.schema.data_schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 TWO = [("1", "2", 2), ("0", "3", 3)]
@@ -129,7 +129,7 @@ def parsed(folder: Path, content: bytes, **more: Any) -> pl.DataFrame:
         sparse={"s": SparseConfig()},
     )
     check_files(data)
-    parts = [parse_rows(data, block) for block in sources.read_blocks(data, folder / "f.csv")]
+    parts = [parse_rows(data, block) for block in read_sources.read_blocks(data, folder / "f.csv")]
     assert not [bad for _, rows in parts for bad in rows], [bad for _, rows in parts for bad in rows]
     return pl.concat(frame for frame, _ in parts)
 
@@ -189,7 +189,7 @@ def test_columns_in_another_order_in_each_file(tmp_path: Path) -> None:
 def test_labels(tmp_path: Path, labels: list[str], config: LabelConfig, expected: list[int]) -> None:
     data = ResolvedData(name="t", root=str(tmp_path), label=config, dense={"a": DenseConfig()})
     (tmp_path / "f.csv").write_text("y,a\n" + "".join(f"{y},1\n" for y in labels))
-    [block] = sources.read_blocks(data, tmp_path / "f.csv")
+    [block] = read_sources.read_blocks(data, tmp_path / "f.csv")
     frame, bad = parse_rows(data, block)
     assert frame["__label__"].to_list() == expected and not bad
 
@@ -272,7 +272,7 @@ def test_any_rows_come_back(
     data = config(folder, **source)
     size = (folder / "f.csv").stat().st_size
     ranges = [FileRange(0, cut), FileRange(cut, size)] if encoding != "utf-16" and cut < size else [FileRange()]
-    blocks = [b for r in ranges for b in sources.read_blocks(data, folder / "f.csv", r)]
+    blocks = [b for r in ranges for b in read_sources.read_blocks(data, folder / "f.csv", r)]
     frames = [(b.as_text() if b.as_text else b).frame for b in blocks]
     got = pl.concat(f.drop(LINE) for f in frames).rows() if frames else []
     assert [(a or "", b or "") for _, a, b in got] == [(a, b) for a, b in kept]

@@ -13,11 +13,11 @@ import pytest
 from entries import check_entries, check_histories, moved
 
 from recsys.config.compose import compose, conf_dir
-from recsys.config.schema_data import SplitConfig
 from recsys.config.settings import data_config
-from recsys.data.check import SAMPLES
+from recsys.data.check_data import SAMPLES
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import clicks
+from recsys.schema.data_schema import SplitConfig
 
 RealData = Callable[[str], Path]
 CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")

@@ -8,15 +8,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.config.schema_data import DenseConfig, GroupConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import arrow_files, formats, nested, sources, text
+from recsys.data.raw import arrow_files, formats, nested, read_sources, text
 from recsys.data.raw.blocks import ELEMENT, LINE
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
-from recsys.serving.predict_files import file_blocks
-from recsys.serving.raw_rows import RawRows
+from recsys.online.predict_files import file_blocks
+from recsys.online.raw_rows import RawRows
+from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
 SESSIONS = [
     {
@@ -69,9 +69,9 @@ def exploded(data: ResolvedData) -> list[tuple[Any, ...]]:
     check_files(data)
     names = [data.sparse_columns[n].column or n for n in ("session", "item")] + [data.label.column or ""]
     found = []
-    for file in sources.find_files(data):
+    for file in read_sources.find_files(data):
         for r in formats.file_ranges(data.source, file):
-            for block in sources.read_blocks(data, file, r):
+            for block in read_sources.read_blocks(data, file, r):
                 found += block.frame.select(*(pl.col(n).cast(pl.String) for n in names), ELEMENT).rows()
     return found
 
@@ -140,11 +140,11 @@ def test_text_of_lists_without_rows_or_order(tmp_path: Path) -> None:
         name="t", root=str(tmp_path), source=SourceConfig(explode={"a": ","}), label=LabelConfig("y"),
         sparse={"a": SparseConfig()},
     )  # fmt: skip
-    [block] = sources.read_blocks(data, tmp_path / "a.csv")
+    [block] = read_sources.read_blocks(data, tmp_path / "a.csv")
     assert block.frame.select("a", "y", LINE).rows() == [("x", "1", 2), ("y", "1", 2), ("z", "1", 4)]
     (tmp_path / "a.csv").write_text("y,a,b\n1,1||3,a|b|c\n")
     data = replace(data, source=SourceConfig(explode={"a": "|", "b": "|"}), sparse={n: SparseConfig() for n in "ab"})
-    [block] = sources.read_blocks(data, tmp_path / "a.csv")
+    [block] = read_sources.read_blocks(data, tmp_path / "a.csv")
     assert block.frame.select("a", "b").rows() == [("1", "a"), (None, "b"), ("3", "c")]
 
 
@@ -162,7 +162,7 @@ def test_lists_within_elements_stay_lists(tmp_path: Path) -> None:
             sparse={"sku": SparseConfig(), "tags": SparseConfig(column="o.lines.tags", split=" ")},
         )
         check_files(data)
-        [block] = sources.read_blocks(data, tmp_path / f"a.{kind}")
+        [block] = read_sources.read_blocks(data, tmp_path / f"a.{kind}")
         assert block.frame.select("sku", "o.lines.tags", LINE).rows() == [("a", ["x", "z"], 1), ("b", [], 1)]
 
 
@@ -172,7 +172,7 @@ def test_rows_to_predict_are_exploded_too_without_the_label(tmp_path: Path) -> N
     rows = RawRows.load(prepare(data).folder)
     file = tmp_path / "new.csv"
     file.write_text("session,aid,ts\n7,1 2 3,5 nonsense 6\n8,,\n9,4,8\n")
-    sources.check_columns(sources.prediction_source(data, file), file, rows.raw.sides)
+    read_sources.check_columns(read_sources.prediction_source(data, file), file, rows.raw.sides)
     [(frame, bad)] = file_blocks(rows, file)
     assert frame.select(LINE, ELEMENT, "ts").rows() == [(2, 1, 5.0), (2, 3, 6.0), (4, 1, 8.0)]
     assert [(b.line, b.element) for b in bad] == [(2, 2)]

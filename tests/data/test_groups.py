@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.config.schema_data import DataConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.group_features import arrange
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import shuffle
@@ -20,8 +19,9 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats
 from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.raw_rows import RawRows
+from recsys.online.raw_rows import RawRows
+from recsys.online.row_transforms import Pipeline
+from recsys.schema.data_schema import DataConfig
 
 SPLITS = ("train", "validation", "test")
 Event = tuple[str, str, int]  # user, item, time

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.config.schema_data import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import Fitted, ResolvedData, parse_rows
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.errors import UserError
+from recsys.schema.data_schema import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
 BUCKETS = st.integers(1, MOST_BUCKETS)

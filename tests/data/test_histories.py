@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms import ResolvedData, resolve
 from recsys.models.common.behaviour import history_pairs

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 import torch
 
-from recsys.config.schema_data import DataConfig, LabelConfig, SparseConfig, TableVectorsConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import Fitted
 from recsys.errors import UserError
+from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig, TableVectorsConfig
 from recsys.sharding import init
 from recsys.sharding.tables import TableInfo
 

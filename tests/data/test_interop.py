@@ -16,24 +16,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recsys.config.compose import compose
-from recsys.config.schema_data import (
-    DataConfig,
-    DenseConfig,
-    GroupConfig,
-    LabelConfig,
-    SparseConfig,
-)
 from recsys.config.settings import data_config
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import fixed_width, formats, text
 from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.transforms import LABEL, ResolvedData
 from recsys.errors import UserError
+from recsys.online.predictor import Predictor
+from recsys.online.row_transforms import Pipeline
 from recsys.preprocess import preprocess
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.predictor import Predictor
+from recsys.schema.data_schema import (
+    DataConfig,
+    DenseConfig,
+    GroupConfig,
+    LabelConfig,
+    SparseConfig,
+)
 
 SPLITS = ("train", "validation", "test")
 

@@ -16,16 +16,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
 
 from recsys.batch import Batch
-from recsys.config.schema_data import (
-    DenseConfig,
-    LabelConfig,
-    NamedLabelConfig,
-    SourceConfig,
-    SparseConfig,
-    SplitConfig,
-    WeightConfig,
-)
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.reasons import Reasons
@@ -35,10 +26,19 @@ from recsys.evaluation import calibration
 from recsys.evaluation.binary import Rows, binary_metrics
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.evaluation.values import value_metrics
+from recsys.evaluation.value_metrics import value_metrics
 from recsys.features import FeatureSpec, Label
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
 from recsys.predictions import columns, predict
+from recsys.schema.data_schema import (
+    DenseConfig,
+    LabelConfig,
+    NamedLabelConfig,
+    SourceConfig,
+    SparseConfig,
+    SplitConfig,
+    WeightConfig,
+)
 
 FEW = settings(max_examples=examples(60), deadline=None)
 ROWS = 1000

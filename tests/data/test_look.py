@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from raw_rows import learn
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.config.compose import compose, conf_dir
-from recsys.config.schema_data import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import DataProfile, Profiler, page, profiler
+from recsys.data.profile.distributions import from_axis, histogram
 from recsys.data.profile.drift import drift, psi, wilson
-from recsys.data.profile.numbers import from_axis, histogram
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.data.transforms import LABEL, ResolvedData, resolve
 from recsys.preprocess import preprocess
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 NOWHERE = Path("/nowhere")
 
@@ -380,7 +380,7 @@ def test_mistake(
     (tmp_path / "train.tsv").write_text("\t".join(["1", *["2"] * 13, *["a"] * 26]) + "\n")
     root = [] if any(o.startswith(("data=", "data.root")) for o in overrides) else [f"data.root={tmp_path}"]
     monkeypatch.setattr("sys.argv", ["recsys.preprocess", *root, *overrides])
-    assert cli.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
+    assert command_line.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and message in lines[0]
 

@@ -20,17 +20,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
 
+from recsys.data.batch_tensors import Tensors
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import LINE
-from recsys.data.tensors import Tensors
 from recsys.data.transforms import parse_rows
 from recsys.errors import UserError
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.predict_files import file_blocks
-from recsys.serving.predictor import Predictor
-from recsys.serving.python_values import RowError
-from recsys.serving.raw_rows import RawRows
+from recsys.online.predict_files import file_blocks
+from recsys.online.predictor import Predictor
+from recsys.online.python_values import RowError
+from recsys.online.raw_rows import RawRows
+from recsys.online.row_transforms import Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,7 +61,7 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
     prepared = prepare(data)
     sums = SimpleNamespace(dmp=lambda batch: (None, batch.dense.tanh().mean(1, keepdim=True)))
     predictor = Predictor(sums, RawRows.load(prepared.folder))
-    [file] = sources.find_files(data)
+    [file] = read_sources.find_files(data)
     raw = raw_frame(data, file).drop(LINE)
     files = pl.concat([predictor.score(rows)[0] for rows, _ in file_blocks(predictor.rows, file)])
     assert predictor.predict(raw).equals(files["probability"]) and files["probability"].n_unique() > 100
@@ -97,10 +97,10 @@ def test_nothing_of_training_is_imported(csv: Pipeline, tmp_path: Path) -> None:
     csv.save(tmp_path)
     code = f"""
 import sys
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.predict_files import file_blocks
-from recsys.serving.predictor import Predictor
-from recsys.serving.raw_rows import RawRows
+from recsys.online.row_transforms import Pipeline
+from recsys.online.predict_files import file_blocks
+from recsys.online.predictor import Predictor
+from recsys.online.raw_rows import RawRows
 assert "torch" not in sys.modules
 pipeline, row = Pipeline.load({str(tmp_path)!r}), {{"price": "3", "user": 7, "item": 2}}
 arrays = pipeline.arrays([row])
@@ -245,7 +245,7 @@ def test_any_text_is_as_in_a_file(csv: Pipeline, tmp_path: Path, rows: list[dict
         sides(folder)
     (folder / "f.csv").write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
     here = replace(data, root=str(folder))
-    [block] = sources.read_blocks(here, folder / "f.csv")
+    [block] = read_sources.read_blocks(here, folder / "f.csv")
     frame, bad = parse_rows(here, block, labelled=False)
     wrong = {b.line - 2: b.reason for b in bad}
     asked = [row | {"clock": 24010103} for row in rows]

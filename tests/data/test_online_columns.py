@@ -20,10 +20,10 @@ from recsys.data.arrays import Arrays
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import steps
 from recsys.errors import UserError
-from recsys.serving import lookups, raw_columns
-from recsys.serving.pipeline import Pipeline
-from recsys.serving.python_values import RowError
-from recsys.serving.raw_rows import RawRows
+from recsys.online import fast_lookups, raw_columns
+from recsys.online.python_values import RowError
+from recsys.online.raw_rows import RawRows
+from recsys.online.row_transforms import Pipeline
 
 NUMBERS = """
 dense:
@@ -214,7 +214,7 @@ def test_memos_are_bounded() -> None:
     pipeline = text_pipeline(LOCAL)
     given = [{"w": f"w{i}", "t": str(10**9 + 5000 * i), "b": f"a|{i}", "i": 3} for i in range(60)]
     expected = by_polars(pipeline, given)
-    with patch.object(lookups, "LIMIT", 16):
+    with patch.object(fast_lookups, "LIMIT", 16):
         for first in range(0, 60, 10):
             chosen = given[first : first + 10]
             assert pipeline.arrays(chosen).dense.tobytes() == expected.dense[first : first + 10].tobytes()

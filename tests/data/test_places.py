@@ -16,14 +16,14 @@ import pytest
 from every_transform import CSV, PARQUET, write_csv, write_parquet
 from omegaconf import OmegaConf
 
-from recsys.config.schema_data import DataConfig
 from recsys.data.prepare.digests import digests
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, sources, storage
+from recsys.data.raw import formats, read_sources, storage
 from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
-from recsys.serving.predict_files import input_files
+from recsys.online.predict_files import input_files
+from recsys.schema.data_schema import DataConfig
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
     memory.pipe("/empty/x.txt", b"x")
     for root, message in told.items():
         with pytest.raises(UserError, match=message) as e:
-            sources.find_files(replace(data, root=root))
+            read_sources.find_files(replace(data, root=root))
         assert "\n" not in str(e.value)
     with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a local folder"):
         prepare(replace(data, prepared="s3://bucket/prepared"))
@@ -187,7 +187,7 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         resolve_path("gs://b/x", "data.root")
     memory.pipe("/broken/f.parquet", b"PAR1 and nothing")
     with pytest.raises(UserError, match=r"f.parquet: not a Parquet file"):
-        sources.check_columns(
+        read_sources.check_columns(
             of_yaml(PARQUET, "memory://broken", tmp_path), list_remote_files("memory://broken", "x")[0]
         )
 

@@ -13,7 +13,16 @@ import pytest
 from forks import warm_python
 from omegaconf import OmegaConf
 
-from recsys.config.schema_data import (
+from recsys.data.check_data import check_files
+from recsys.data.prepare import bad_rows
+from recsys.data.prepare import passes as build
+from recsys.data.prepare import prepared as preparing
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, text
+from recsys.data.raw.reasons import Reasons
+from recsys.data.transforms import LABEL, ResolvedData, resolve
+from recsys.errors import UserError
+from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     GroupConfig,
@@ -23,15 +32,6 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.check import check_files
-from recsys.data.prepare import bad_rows
-from recsys.data.prepare import passes as build
-from recsys.data.prepare import prepared as preparing
-from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, text
-from recsys.data.raw.reasons import Reasons
-from recsys.data.transforms import LABEL, ResolvedData, resolve
-from recsys.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "validation", "test")
@@ -280,7 +280,7 @@ import os, signal, sys
 from recsys.data.prepare import passes as p
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import formats
-from recsys.config.schema_data import *; from recsys.data.transforms import ResolvedData
+from recsys.schema.data_schema import *; from recsys.data.transforms import ResolvedData
 formats.RANGE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
@@ -315,7 +315,7 @@ print(len(calls), done.folder)
 
 
 def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
-    from recsys.config.schema_data import JoinConfig, SourceConfig
+    from recsys.schema.data_schema import JoinConfig, SourceConfig
 
     raw = write(tmp_path / "raw")
     (raw / "side.txt").write_text("s,k\nv1,p\n")
@@ -353,7 +353,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     code = f"""
 from recsys.data.prepare import passes as build
 from recsys.data.prepare.prepared import prepare
-from recsys.config.schema_data import *; from recsys.data.transforms import ResolvedData
+from recsys.schema.data_schema import *; from recsys.data.transforms import ResolvedData
 built = []
 run = build.Build.run
 build.Build.run = lambda self: (built.append(1), run(self))

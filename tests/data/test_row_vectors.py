@@ -9,7 +9,14 @@ import polars as pl
 import pytest
 from test_typed_formats import write_arrow
 
-from recsys.config.schema_data import (
+from recsys.data.check_data import check_data, check_files
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.features import DenseFeature
+from recsys.online.row_transforms import Pipeline
+from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     JoinConfig,
@@ -17,13 +24,6 @@ from recsys.config.schema_data import (
     SourceConfig,
     SparseConfig,
 )
-from recsys.data.check import check_data, check_files
-from recsys.data.loader import ParquetLoader
-from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
-from recsys.features import DenseFeature
-from recsys.serving.pipeline import Pipeline
 
 ROWS, WIDTH = 200, 4
 

@@ -8,11 +8,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import LINE
 from recsys.data.raw.formats import column_names, file_ranges, read
 from recsys.data.raw.slots import HEAD_LINES
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 SLOTS = ("user", "item", "210", "7", "dense_feature")
 FIELDS = st.lists(st.tuples(st.sampled_from(SLOTS), st.sampled_from(["0", "1", "77", "0.5", "x-y"])), max_size=8)

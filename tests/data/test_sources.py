@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys.config.schema_data import (
+from recsys.data.check_data import check_data, check_files
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import read_sources, text
+from recsys.data.raw.blocks import LINE, BadRow
+from recsys.data.raw.byte_ranges import FileRange
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.online.predict_files import input_files
+from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     JoinConfig,
@@ -21,14 +29,6 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.check import check_data, check_files
-from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import sources, text
-from recsys.data.raw.blocks import LINE, BadRow
-from recsys.data.raw.ranges import FileRange
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
-from recsys.serving.predict_files import input_files
 
 
 def config(
@@ -49,7 +49,7 @@ def read(folder: Path, content: bytes, name: str = "f.csv", **more: Any) -> tupl
     data = config(folder, **{"files": [name], **more})
     check_data(data)
     check_files(data)
-    blocks = [b.as_text() if b.as_text else b for b in sources.read_blocks(data, folder / name)]
+    blocks = [b.as_text() if b.as_text else b for b in read_sources.read_blocks(data, folder / name)]
     frame = pl.concat([b.frame for b in blocks]) if blocks else pl.DataFrame()
     return frame, [b for block in blocks for b in block.bad]
 
@@ -318,7 +318,7 @@ def test_a_missing_column_is_told_before_a_row_is_read(tmp_path: Path, monkeypat
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("rows were read")
 
-    monkeypatch.setattr(sources, "read_blocks", never)
+    monkeypatch.setattr(read_sources, "read_blocks", never)
     assert "data.dense.price: f.csv has no column price; did you mean prices?" in error(
         tmp_path, b"y,prices\n1,2\n", dense=("price",)
     )
@@ -328,21 +328,21 @@ def test_a_missing_column_is_told_before_a_row_is_read(tmp_path: Path, monkeypat
 def test_files(tmp_path: Path) -> None:
     data = config(tmp_path / "none")
     with pytest.raises(UserError, match="no such folder"):
-        sources.find_files(data)
+        read_sources.find_files(data)
     with pytest.raises(UserError, match="no file matches"):
-        sources.find_files(config(tmp_path))
+        read_sources.find_files(config(tmp_path))
     for name in ("b.csv", "a.csv", ".hidden", "_metadata"):
         (tmp_path / name).write_text("x")
     (tmp_path / "_SUCCESS").write_text("")
-    assert [p.name for p in sources.find_files(config(tmp_path))] == ["a.csv", "b.csv"]
-    assert [p.name for p in sources.find_files(config(tmp_path, files=["_m*", "a*"]))] == ["_metadata", "a.csv"]
-    assert sources.find_files(config(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
+    assert [p.name for p in read_sources.find_files(config(tmp_path))] == ["a.csv", "b.csv"]
+    assert [p.name for p in read_sources.find_files(config(tmp_path, files=["_m*", "a*"]))] == ["_metadata", "a.csv"]
+    assert read_sources.find_files(config(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
     for glob in ("/abs/*", ""):
         with pytest.raises(UserError, match=r"data\.source\.files"):
-            sources.find_files(config(tmp_path, files=[glob]))
+            read_sources.find_files(config(tmp_path, files=[glob]))
     (tmp_path / "c.csv").write_text("")
     with pytest.raises(UserError, match=r"c\.csv: the file is empty"):
-        sources.find_files(config(tmp_path))
+        read_sources.find_files(config(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     )
     check_data(data)
     check_files(data)
-    [block] = sources.read_blocks(data, tmp_path / "f.txt")
+    [block] = read_sources.read_blocks(data, tmp_path / "f.txt")
     assert block.frame.select("user", "item", "tags", LINE).rows() == [
         ("u1", "a", ["1", "two"], 1), ("u1", "b", [], 1), ("u1", "c", [], 1), ("u2", "a", ["1", "two"], 2),
         ("u4", "c", [], 5), ("u4", "d", None, 5), ("u5", "x", ["3"], 6),
@@ -421,7 +421,7 @@ def test_lists_cut_anywhere(tmp_path: Path) -> None:
     size = (tmp_path / "f.txt").stat().st_size
     for step in (1, 7, 100, size):
         blocks = [
-            b for at in range(0, size, step) for b in sources.read_blocks(data, tmp_path / "f.txt", FileRange(at, min(at + step, size)))
+            b for at in range(0, size, step) for b in read_sources.read_blocks(data, tmp_path / "f.txt", FileRange(at, min(at + step, size)))
         ]  # fmt: skip
         frame = pl.concat([b.frame for b in blocks])
         assert frame.select("y", "a").rows() == [(w[0], x) for w in map(str.split, lines) for x in w[1:]]
@@ -435,9 +435,9 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "lfs.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n")
     for name, why in (("pipe", "is a named pipe"), ("link", "is a link to /none/of/this"), ("lfs", "git lfs pull")):
         with pytest.raises(UserError, match=rf"{name}.csv: .*{why}"):
-            sources.find_files(config(tmp_path, files=[f"*{name[1:]}.csv"]))
+            read_sources.find_files(config(tmp_path, files=[f"*{name[1:]}.csv"]))
     with pytest.raises(UserError, match=r"pipe.csv: is a named pipe"):
-        sources.find_files(replace(config(tmp_path), root=str(tmp_path / "pipe.csv")))
+        read_sources.find_files(replace(config(tmp_path), root=str(tmp_path / "pipe.csv")))
 
 
 def test_brackets_in_names_are_no_globs(tmp_path: Path) -> None:

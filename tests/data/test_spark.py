@@ -22,7 +22,6 @@ from forks import warm_python
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
-from recsys.config.schema_data import DataConfig, EngineConfig, LabelConfig
 from recsys.data.prepare import engine as engines
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
@@ -33,15 +32,16 @@ from recsys.data.raw import formats
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
-from recsys.serving.store.aggregates import Aggregate
-from recsys.serving.store.views import View
+from recsys.schema.data_schema import DataConfig, EngineConfig, LabelConfig
+from recsys.store.aggregates import Aggregate
+from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
-from recsys.data.prepare import spark
-from recsys.data.prepare.spark import Spark, borrowed_session, flatten_options, start_session
+from recsys.data.prepare import spark_engine
+from recsys.data.prepare.spark_engine import Spark, borrowed_session, flatten_options, start_session
 from recsys.data.prepare.spark_tasks import ItemRunner, write_pickle
-from recsys.serving.store.spark import join
+from recsys.store.spark_join import join
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -157,7 +157,7 @@ YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "qu
 @pytest.mark.slow
 @pytest.mark.parametrize("yaml", [pytest.param(y, id=n) for n, y in YAMLS.items()])
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
+    monkeypatch.setattr(spark_engine, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
     (tmp_path / "raw").mkdir()
     for n in range(3):
         lines = [f"{i % 2},u{i * 7 % 31},{i * 13 % 17},{i * 5 % 97},{i * 3 % 41}.5" for i in range(n, 1200, 3)]
@@ -200,7 +200,7 @@ def test_real_data(
 
 @pytest.mark.slow
 def test_totals_are_those_of_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark, "SMALL_BYTES", 0)
+    monkeypatch.setattr(spark_engine, "SMALL_BYTES", 0)
     folder = tmp_path / "a=b" / "_x {1}[2]*"  # neither partitions nor globs
     folder.mkdir(parents=True)
     tables = [
@@ -259,7 +259,7 @@ def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
 
     task = Thread(target=write)
     task.start()
-    spark._remove(results)
+    spark_engine._remove(results)
     task.join()
     assert not results.exists()
 
@@ -331,12 +331,12 @@ def test_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
     """In a process of its own: a session is there in this one."""
     code = """
 import sys
-from recsys import cli
+from recsys.cli import command_line
 from recsys.preprocess import preprocess
-from recsys.serving.store.aggregates import Aggregate
-from recsys.serving.store.views import View
+from recsys.store.aggregates import Aggregate
+from recsys.store.views import View
 sys.argv[1:] = ["engine=spark", *sys.argv[1:]]
-sys.exit(cli.status("preprocess", lambda cfg: preprocess(cfg) and None))
+sys.exit(command_line.status("preprocess", lambda cfg: preprocess(cfg) and None))
 """
     sample = ["data.sample.rows=500", "data.prepared=p"]
     for arguments, java in ((["engine.master=lokal"], None), ([], "/nowhere")):

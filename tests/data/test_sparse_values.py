@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
 
-from recsys.config.schema_data import DataConfig
-from recsys.data.check import check_data, check_files
+from recsys.data.check_data import check_data, check_files
 from recsys.data.loader import batch_of
 from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.errors import UserError
+from recsys.schema.data_schema import DataConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 TEXT = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=4))

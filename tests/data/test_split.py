@@ -10,12 +10,12 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.config.schema_data import SplitConfig
 from recsys.data.prepare import split as split_module
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
 from recsys.data.prepare.split import Splitter, check_split, order_statistic
 from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
+from recsys.schema.data_schema import SplitConfig
 
 
 def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | None = None) -> list[ParsedChunk]:

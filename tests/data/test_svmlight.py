@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import LINE
 from recsys.data.raw.formats import column_names, file_ranges, read
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 SOURCE = SourceConfig(format="svmlight")
 

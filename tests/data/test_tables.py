@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from test_typed_formats import ROWS, content, flat, log, mine
 
-from recsys.config.schema_data import JoinConfig, SourceConfig, SparseConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.prepare import stored_tables
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw import tables
+from recsys.data.raw import databases
 from recsys.errors import UserError
+from recsys.schema.data_schema import JoinConfig, SourceConfig, SparseConfig
 
 QUERY = "SELECT l.*, p.plan FROM log l JOIN plans p ON p.code = l.code WHERE l.price >= 0 ORDER BY l.n"
 
@@ -54,7 +54,7 @@ def duckdb_file(folder: Path) -> Path:
 
 def test_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite by ADBC and by SQLAlchemy, and DuckDB, give the rows of the same table in Parquet."""
-    monkeypatch.setattr(tables, "BATCH_ROWS", 100)
+    monkeypatch.setattr(databases, "BATCH_ROWS", 100)
     log, plans = frames()
     (tmp_path / "raw").mkdir()
     log.join(plans, on="code", maintain_order="left").write_parquet(tmp_path / "raw" / "f.parquet")
@@ -73,7 +73,7 @@ def test_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = sqlite_file(tmp_path)
     reads: list[str] = []
-    read = tables.read_table
+    read = databases.read_table
     monkeypatch.setattr(stored_tables.tables, "read_table", lambda s, r: reads.append(r) or read(s, r))
     config = data(tmp_path, f"sqlite:///{file}", format="sql", query=QUERY)
     first = prepare(config)
@@ -84,7 +84,7 @@ def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatc
     assert sum(prepare(config).info["rows"].values()) == 200 and len(reads) == 2
     # a server does not say whether its rows have changed
     monkeypatch.setattr(stored_tables.tables, "database_file", lambda *_: None)
-    monkeypatch.setattr(tables, "database_file", lambda *_: None)
+    monkeypatch.setattr(databases, "database_file", lambda *_: None)
     again = prepare(config)
     assert prepare(config).folder == again.folder and len(reads) == 4
     assert not list((tmp_path / "prepared" / "tables").glob(".reading-*"))
@@ -115,12 +115,12 @@ ENDLESS = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELEC
 
 GIVEN_UP = """
 import sys, time
-from recsys.config.schema_data import SourceConfig
+from recsys.schema.data_schema import SourceConfig
 from recsys.data.raw import tables
 from recsys.errors import UserError
-tables.BATCH_ROWS = 1000
+databases.BATCH_ROWS = 1000
 try:
-    for frame in tables.read_table(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):
+    for frame in databases.read_table(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):
         time.sleep(0.05)  # so that rows always wait
 except UserError as e:
     print(e)
@@ -161,7 +161,7 @@ def test_a_query_reaches_no_files(tmp_path: Path) -> None:
 def test_duckdb_gives_rows_before_it_has_all(tmp_path: Path) -> None:
     """So that a result larger than the memory can be read."""
     query = "SELECT range AS n FROM range(1000000000000)"
-    frames = tables.read_table(
+    frames = databases.read_table(
         SourceConfig(format="sql", query=query, query_timeout_s=5), f"duckdb:///{duckdb_file(tmp_path)}"
     )
     assert next(frames)["n"].head(2).to_list() == [0, 1]

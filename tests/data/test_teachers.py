@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyp
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
 from recsys.data.prepare.prepared import prepare
-from recsys.data.samples import interactions, queries, sales
+from recsys.data.samples import graded_queries, interactions, sales
 from recsys.training.bayes import best_metrics
 from recsys.training.run import train
 
@@ -20,7 +20,7 @@ ROWS = 60_000  # more than a block, and not a whole number of blocks
 SAMPLES: dict[str, tuple[Callable[..., None], str]] = {
     "interactions": (interactions.write_sample, "log.csv"),
     "sales": (sales.write_sample, "sales.csv"),
-    "queries": (queries.write_sample, "documents.csv"),
+    "queries": (graded_queries.write_sample, "documents.csv"),
 }
 
 

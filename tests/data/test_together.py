@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from recsys.batch import Batch
-from recsys.config.schema_data import DenseConfig, GroupConfig, LabelConfig, SequenceConfig, SparseConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.group_features import add_group_features
 from recsys.data.lanes import concat, rows_of
 from recsys.data.loader import ParquetLoader
@@ -20,6 +19,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms import GROUP, ResolvedData
 from recsys.data.transforms.hashing import group_numbers
 from recsys.errors import UserError
+from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SequenceConfig, SparseConfig
 
 ROWS, GROUPS = 1500, 130
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.config.schema_data import (
+from recsys.data.loader import batch_of
+from recsys.data.raw.blocks import LINE, Block
+from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
+from recsys.errors import UserError
+from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     LabelConfig,
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.loader import batch_of
-from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
-from recsys.errors import UserError
 
 FEW = settings(max_examples=examples(60), deadline=None)
 

@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from test_sources import config, error
 
-from recsys.config.schema_data import (
+from recsys.data.check_data import check_files
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, read_sources, text
+from recsys.data.raw.blocks import LINE
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.online.row_transforms import Pipeline
+from recsys.schema.data_schema import (
     ArrayConfig,
     DenseConfig,
     LabelConfig,
@@ -20,13 +27,6 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.check import check_files
-from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, sources, text
-from recsys.data.raw.blocks import LINE
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
-from recsys.serving.pipeline import Pipeline
 
 ROWS = 300
 
@@ -117,7 +117,7 @@ def test_lines_that_are_no_objects(tmp_path: Path) -> None:
     lines = ['{"y": 1, "a": 2}', "", '{"y": 0', "[1, 2]", '{"y": {"x": 1}, "a": 3}', '{"y": 0, "a": null, "more": [1]}']
     (tmp_path / "f.jsonl").write_text("\n".join(lines) + "\n")
     data = config(tmp_path, format="jsonl", files=["f.jsonl"])
-    [block] = sources.read_blocks(data, tmp_path / "f.jsonl")
+    [block] = read_sources.read_blocks(data, tmp_path / "f.jsonl")
     assert block.frame.select("y", "a", LINE).rows() == [("1", "2", 1), ("0", None, 6)]
     assert [(b.line, b.reason) for b in block.bad] == [
         (3, "not a JSON object"),
@@ -133,7 +133,7 @@ def test_lists_of_objects_are_lists_of_their_values(tmp_path: Path) -> None:
     rows = [{"y": 1, "items": [{"id": 7, "n": 1}, {"id": "x"}]}, {"y": 0, "items": []}, {"y": 0}]
     (tmp_path / "f.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     data = config(tmp_path, format="jsonl", dense=("items.n",))
-    [block] = sources.read_blocks(data, tmp_path / "f.jsonl")
+    [block] = read_sources.read_blocks(data, tmp_path / "f.jsonl")
     assert block.frame["items.n"].to_list() == [["1", None], [], None]
     assert block.frame.columns == ["y", "items.n", LINE]  # no other column was decoded
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from raw_rows import of_yaml
 
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.loader import ParquetLoader, batch_of
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
-from recsys.serving.pipeline import Pipeline
+from recsys.online.row_transforms import Pipeline
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((6, 5)).astype(np.float32)

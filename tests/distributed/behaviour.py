@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.bst import BST
 from recsys.models.dien import DIEN
@@ -15,9 +14,10 @@ from recsys.models.din import DIN
 from recsys.models.hstu_rank import HSTURank
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 STEPS, ROWS = 3, 16  # rows a step, over all ranks
 ITEMS, KINDS = 31, 6

@@ -10,12 +10,12 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 STEPS, ROWS = 3, 12  # rows a step, over all ranks
 SPEC = FeatureSpec(

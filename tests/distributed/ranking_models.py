@@ -8,13 +8,13 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 ROWS = 8  # of a step, over all ranks
 FEATURES = FeatureSpec(

@@ -9,18 +9,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
 from recsys.candidates import Candidates
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.evaluation.evaluators import RetrievalEvaluator
-from recsys.evaluation.retrieval import Protocols, RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
+from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import RetrievalTask
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 N, ROWS, LENGTH = 31, 8, 5
 ABOUT = FeatureSpec(

@@ -12,16 +12,16 @@ from forks import fork
 from parity import Case, Trained, blocks_of, reference
 from processes import run
 
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.sharding import checkpoint
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding import sharded_checkpoint
 from recsys.sharding.reshard import rewrite
 from recsys.sharding.sharders import FUSED_OPTIMIZERS
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement
+from recsys.training.module_settings import Placement
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 
@@ -39,13 +39,13 @@ EACH, LAST = 3, 20  # steps with each plan of a chain, and with its last
 def save(trained: Trained, path: Path, step: int) -> None:
     m = trained.module
     state: dict[str, Any] = {"global_step": step}
-    checkpoint.save(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state, m.plan)
+    sharded_checkpoint.save(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state, m.plan)
 
 
 def load(trained: Trained, path: Path) -> int:
     m = trained.module
     state = torch.load(path / "state.pt", weights_only=False)
-    checkpoint.load_all(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state["global_step"])
+    sharded_checkpoint.load_all(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state["global_step"])
     if "adam" in m.sparse_optimizer:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])
@@ -124,13 +124,13 @@ def killed_while_saving(folder: str, store: str) -> None:
     save(trained, path, 1)
     torch.save(trained.predict(), Path(folder) / "predictions")
     trained.step(0)
-    real = checkpoint.dcp.save
+    real = sharded_checkpoint.dcp.save
 
     def save_half(*args: Any, **kwargs: Any) -> None:
         real(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.dcp.save = save_half
+    sharded_checkpoint.dcp.save = save_half
     save(trained, path, 2)
 
 
@@ -144,7 +144,7 @@ def test_a_kill_during_the_save_leaves_the_previous_one_loadable(tmp_path: Path)
 def read_one(rank: int, world_size: int, path: str) -> Any:
     trained = Trained(Case("none", "rowwise_adagrad"))
     trained.step(5)
-    checkpoint.load_model(Path(path), trained.dmp, trained.module.tables)
+    sharded_checkpoint.load_model(Path(path), trained.dmp, trained.module.tables)
     return trained.predict()
 
 
@@ -172,11 +172,13 @@ def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, floa
     shards = [s.tensor for s in weight.local_shards()]
     before = reset_peak()
     if not Path(path).exists():
-        checkpoint.save(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, {"global_step": 1}, module.plan)
+        sharded_checkpoint.save(
+            Path(path), module.dmp, module.tables, "rowwise_adagrad", None, {"global_step": 1}, module.plan
+        )
     else:
         for s in shards:
             s.zero_()
-        checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, step=1)
+        sharded_checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, step=1)
     taken = (peak() - before) / 2**30
     return taken, sum(s.nbytes for s in shards) / 2**30, float(sum(s.square().sum(dtype=torch.float64) for s in shards))
 

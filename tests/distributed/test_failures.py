@@ -13,7 +13,7 @@ from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
 
-from recsys import interrupts
+from recsys.cli import interrupts
 from recsys.config.compose import compose
 from recsys.config.resumed import AUTO
 from recsys.distributed import failures

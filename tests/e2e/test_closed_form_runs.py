@@ -5,10 +5,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys import cli, evaluate
+from recsys import evaluate
+from recsys.cli import command_line
 from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.training.evaluate import evaluate as measure
+from recsys.training.evaluate_run import evaluate as measure
 from recsys.training.run import begin, train
 
 POPULARITY = ["model=popularity", "data=sample_sequences", "data.sample.rows=1000", "run_dir=run", "trainer.threads=1"]
@@ -32,7 +33,7 @@ def test_more_processes_than_one_are_refused(
     train(compose("train", POPULARITY))
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["recsys.evaluate", "run=run", "trainer.devices=2"])
-    assert cli.status("evaluate", evaluate._command) == 2
+    assert command_line.status("evaluate", evaluate._command) == 2
     told = "trainer.devices=2: closed-form models are fitted in one process; set trainer.devices=1"
     assert capsys.readouterr().err == f"error: {told}\n"
     with pytest.raises(UserError, match=told):  # a process on each of two hosts

@@ -14,11 +14,11 @@ from small_csv import Commands
 from tritonclient.grpc import model_config_pb2
 
 from recsys.config.compose import compose
+from recsys.export.artefact.load_artefact import load
+from recsys.online.predictor import Predictor
 from recsys.report.__main__ import report
-from recsys.serving.artefact.load import load
-from recsys.serving.predictor import Predictor
 from recsys.training.ensemble import evaluate_ensemble
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 pytest.importorskip("lightgbm")

@@ -14,9 +14,9 @@ from recsys.config.check import check
 from recsys.config.compose import load_config
 from recsys.config.targets import locate
 from recsys.errors import UserError
-from recsys.serving.predict_files import predict_files
-from recsys.serving.recommender import recommend_files
-from recsys.training.evaluate import evaluate
+from recsys.online.predict_files import predict_files
+from recsys.online.recommender import recommend_files
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.schedules import warmup_cosine
 

@@ -11,13 +11,14 @@ import polars as pl
 import pytest
 import torch
 
-from recsys import cli, predict
+from recsys import predict
+from recsys.cli import command_line
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.serving.predictor import Predictor
-from recsys.serving.recommender import Recommender, recommend_files, top_k
-from recsys.training.evaluate import evaluate
+from recsys.online.predictor import Predictor
+from recsys.online.recommender import Recommender, recommend_files, top_k
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 SMALL = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=1"]
@@ -102,7 +103,7 @@ def test_history_is_left_out_unless_told_otherwise(runs: Runs) -> None:
 def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     recommender, log = Recommender.load(runs.of("sasrec")), runs.log
     whole = recommender.recommend(log, k=5)
-    monkeypatch.setattr("recsys.serving.recommender.BLOCK", 1000)
+    monkeypatch.setattr("recsys.online.recommender.BLOCK", 1000)
     recommender.batch_size = 7
     parts = recommender.recommend(log.sample(fraction=1, shuffle=True, seed=1), k=5)  # in any order: they have times
     assert parts["user"].to_list() != whole["user"].to_list()
@@ -144,7 +145,7 @@ def test_equal_scores_fall_by_place() -> None:
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["recsys.predict", *arguments])
-    status = cli.status("predict", predict._command)
+    status = command_line.status("predict", predict._command)
     return status, capsys.readouterr().err
 
 
@@ -199,7 +200,7 @@ def test_mistakes(
     with pytest.raises(UserError, match=r"the data frame has no column item"):
         Recommender.load(run).recommend(log.drop("item"))
     with pytest.raises(
-        UserError, match=r"its model retrieves items and cannot score rows; use recsys.serving.recommender"
+        UserError, match=r"its model retrieves items and cannot score rows; use recsys.online.recommender"
     ):
         Predictor.load(run)
 
@@ -218,7 +219,7 @@ def test_models_that_predict_have_no_lists(
         assert status == 2
         assert f"error: {key.replace('false', 'False')}: applies to retrieval models; this run's model gives a" in said
     with pytest.raises(
-        UserError, match=r"its model scores rows and cannot retrieve items; use recsys.serving.predictor.Predictor"
+        UserError, match=r"its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
     ):
         Recommender.load("run")
 

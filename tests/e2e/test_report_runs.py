@@ -45,7 +45,7 @@ def test_a_page_of_them(home: Path) -> None:
 @pytest.mark.parametrize("name", ["mf", "popularity"])
 def test_where_targets_stand_is_kept(home: Path, name: str) -> None:
     """They give metrics.json again, whether the model was trained or fitted at once."""
-    from recsys.evaluation.retrieval import ranking_metrics
+    from recsys.evaluation.retrieval_metrics import ranking_metrics
 
     test = json.loads((home / name / "metrics.json").read_text())["test"]
     frame = pl.read_parquet(home / name / "test_ranks.parquet")

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
-from recsys.config.schema_data import DataConfig
 from recsys.errors import UserError
-from recsys.training.evaluate import evaluate
+from recsys.schema.data_schema import DataConfig
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 RealData = Callable[[str], Path]

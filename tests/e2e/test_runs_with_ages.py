@@ -43,7 +43,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("data", "model"), [("aged", ["model=hstu_rank", "model.times=ages"]), ("side", ["model=din"])]
 )
 def test_the_same_numbers_everywhere(home: Path, data: str, model: list[str]) -> None:
-    from recsys.serving.artefact import load
+    from recsys.export.artefact import load
 
     ok(run_forked("recsys.train", f"data={data}", *model, *TRAIN, f"run_dir={data}", cwd=home))
     trained = pl.read_parquet(home / data / "test_predictions.parquet")["probability"].to_numpy()

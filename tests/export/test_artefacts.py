@@ -17,22 +17,23 @@ from google.protobuf import text_format
 from milvus_servers import free_port, lite, whole
 from tritonclient.grpc import model_config_pb2
 
-from recsys import export, manifest
 from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
-from recsys.serving.artefact import Artefact, load
-from recsys.serving.artefact.load import model_of
-from recsys.serving.artefact.session import TableSession, open_session
-from recsys.serving.artefact.single_graph import SingleGraph
-from recsys.serving.artefact.verify import verify
-from recsys.serving.export.write import Form, Source, write_artefact
-from recsys.serving.index.build import KINDS
-from recsys.serving.predictor import Predictor
-from recsys.serving.python_values import RowError
-from recsys.serving.recommender import Recommender
-from recsys.serving.servable import Query
-from recsys.serving.triton.recommend import TritonPythonModel
+from recsys.export import __main__ as export
+from recsys.export.artefact import Artefact, load
+from recsys.export.artefact.load_artefact import model_of
+from recsys.export.artefact.run_single_graph import SingleGraph
+from recsys.export.artefact.session import TableSession, open_session
+from recsys.export.artefact.verify import verify
+from recsys.export.triton.recommend import TritonPythonModel
+from recsys.export.write_artefact import Form, Source, write_artefact
+from recsys.files import manifest
+from recsys.files.manifest import DamagedFile
+from recsys.index.build_index import KINDS
+from recsys.online.predictor import Predictor
+from recsys.online.python_values import RowError
+from recsys.online.recommender import Recommender
+from recsys.online.servable import Query
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -151,7 +152,7 @@ def test_shared_columns_are_transformed_once(artefact: Path, raw: pl.DataFrame) 
 def test_it_loads_without_torch(artefact: Path) -> None:
     code = f"""
 import sys
-from recsys.serving.artefact import load
+from recsys.export.artefact import load
 model = load({str(artefact)!r})
 print(model.run(model.features([{{"int_1": "3"}}]))["probability"].shape,
       [m for m in ("torch", "pytorch_lightning", "hydra", "torchrec", "wandb", "onnx") if m in sys.modules])
@@ -538,7 +539,7 @@ spec.loader.exec_module(model)
 config = {"parameters": {"python_path": {"string_value": "bundle"}}, "input": []}
 args = {"model_config": json.dumps(config), "model_repository": sys.argv[2], "model_version": "1"}
 model.TritonPythonModel().initialize(args)
-print(sys.modules["recsys.serving"].__file__)
+print(sys.modules["recsys.online"].__file__)
 """
     own = tmp_path / "copied" / "shop"
     words = [sys.executable, "-I", "-c", program, str(own / "1" / "model.py"), str(own)]

@@ -20,8 +20,15 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.data.arrays import Arrays
-from recsys.data.tensors import Tensors
+from recsys.data.batch_tensors import Tensors
 from recsys.errors import UserError
+from recsys.export.artefact.inputs import check_feed, graph_inputs
+from recsys.export.artefact.signature import feature_inputs
+from recsys.export.choices import TABLES
+from recsys.export.fused_tables import FusedTable, Part, fuse, write_tables
+from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
+from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
+from recsys.export.retrieval_graph import ITEMS, QueryGraph
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.bst import BST
@@ -48,13 +55,6 @@ from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
 from recsys.predictions import columns, predict
-from recsys.serving.artefact.inputs import check_feed, graph_inputs
-from recsys.serving.artefact.signature import feature_inputs
-from recsys.serving.export.choices import TABLES
-from recsys.serving.export.graphs import RankingGraph, example_inputs, to_onnx, trace
-from recsys.serving.export.lookups import ItemVectors, Tables, replace_lookups
-from recsys.serving.export.retrieval import ITEMS, QueryGraph
-from recsys.serving.export.tables import FusedTable, Part, fuse, write_tables
 from recsys.sharding.tables import tables
 
 LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label("kind", "classes", ("a", "b", "c")))

@@ -15,12 +15,13 @@ import polars as pl
 import pytest
 from damages import DAMAGES, copy
 
-from recsys import export, manifest
 from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.serving.artefact import load, session
-from recsys.serving.artefact.verify import verify
-from recsys.serving.servable import Query
+from recsys.export import __main__ as export
+from recsys.export.artefact import load, session
+from recsys.export.artefact.verify import verify
+from recsys.files import manifest
+from recsys.online.servable import Query
 from recsys.training.run import train
 
 SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]

@@ -11,15 +11,15 @@ from model_inputs import random_arrays
 
 from recsys.batch import Batch
 from recsys.data.arrays import Arrays
-from recsys.data.tensors import Tensors
+from recsys.data.batch_tensors import Tensors
 from recsys.errors import UserError
+from recsys.export.artefact.folder import GRAPH
+from recsys.export.artefact.inputs import graph_inputs
+from recsys.export.artefact.session import open_session
+from recsys.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.gbm import GBM
 from recsys.predictions import columns, predict
-from recsys.serving.artefact.folder import GRAPH
-from recsys.serving.artefact.inputs import graph_inputs
-from recsys.serving.artefact.session import open_session
-from recsys.serving.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("xgboost")

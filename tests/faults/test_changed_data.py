@@ -11,10 +11,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
-from recsys.config.schema_data import DataConfig
 from recsys.errors import UserError
-from recsys.serving.predictor import Predictor
-from recsys.training.evaluate import evaluate
+from recsys.online.predictor import Predictor
+from recsys.schema.data_schema import DataConfig
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 DATA = """

@@ -10,11 +10,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from small_csv import Commands, write_mine
 
-from recsys.config import schema_commands, schema_data, schema_run
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.ranges import Range, Width, check_values, number, range_problem
+from recsys.schema import command_schemas, data_schema, run_schema
 
 DATA = ["data=mine", "data.root=raw"]
 
@@ -152,7 +152,7 @@ def test_every_number_of_a_schema_declares_its_range() -> None:
         "ShardingConfig.column_block": "check_sharding: a multiple of 4",
     }
     found = set()
-    for module in (schema_data, schema_run, schema_commands):
+    for module in (data_schema, run_schema, command_schemas):
         for schema in vars(module).values():
             if not (isinstance(schema, type) and is_dataclass(schema)):
                 continue
@@ -167,7 +167,7 @@ def test_every_number_of_a_schema_declares_its_range() -> None:
 
 def test_ranges_are_read_from_nested_schemas_and_annotations() -> None:
     with pytest.raises(UserError, match=r"^data\.sparse\.x\.buckets=0: must be from 1 to"):
-        check_values({"data": {"sparse": {"x": {"buckets": 0}}}}, schema_run.TrainConfig)
+        check_values({"data": {"sparse": {"x": {"buckets": 0}}}}, run_schema.TrainConfig)
     assert range_problem([4, 0], list[Width] | None) == "must be at least 1"
     assert range_problem(None, list[Width] | None) is None
     assert range_problem([4, 8], list[Width]) is None

@@ -11,12 +11,12 @@ import pytest
 from damages import flip
 from small_run import Home
 
-from recsys import manifest
 from recsys.data.prepare.digests import digests
 from recsys.data.row_groups import row_groups
-from recsys.manifest import BackgroundCheck, DamagedFile
+from recsys.files import manifest
+from recsys.files.manifest import BackgroundCheck, DamagedFile
 from recsys.training.checkpoints import checkpoints_of
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 
 RNG = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ from forks import WARM, run_forked
 from small_csv import Commands, write_mine
 
 from recsys.models.ease import EASE
-from recsys.training import closed_form, module
+from recsys.training import fitted_retrieval, module
 
 STEP = ["data=mine", "data.root=raw", "trainer.threads=1", "run_dir=r"]
 BEYOND = ["optim.dense.lr=3e38", "+optim.dense.weight_decay=1e4", "data.split.validation=0"]  # weights become infinite
@@ -93,7 +93,7 @@ def test_a_closed_form_model(commands: Commands, monkeypatch: pytest.MonkeyPatch
     status, [error] = commands("train", *ease)
     assert status == 2 and re.search(r"^the fitted \S+ is NaN or infinite, so no checkpoint was written; try", error)
     assert nothing_is_left(Path("r"))
-    monkeypatch.setattr(closed_form, "all_finite", lambda _: True)  # as in a run from before the check
+    monkeypatch.setattr(fitted_retrieval, "all_finite", lambda _: True)  # as in a run from before the check
     status, [error] = commands("train", *ease)
     assert status == 2 and error.startswith("test: the scores of some items are NaN or infinite; try other values")
     assert not Path("r/metrics.json").exists()

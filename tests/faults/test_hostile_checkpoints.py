@@ -12,13 +12,13 @@ import torch
 from small_run import Home
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
-from recsys import manifest
 from recsys.errors import UserError
-from recsys.serving.predictor import Predictor
+from recsys.files import manifest
+from recsys.online.predictor import Predictor
 from recsys.sharding.safe_reader import METADATA, load_plain, read_metadata
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.checkpoints import checkpoints_of
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 
 
 class Run:

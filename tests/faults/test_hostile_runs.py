@@ -13,14 +13,16 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from recsys import checkpoint, cli, evaluate, manifest, predict
+from recsys import checkpoint, evaluate, predict
+from recsys.cli import command_line
 from recsys.config.check import check
 from recsys.config.compose import compose, load_config
 from recsys.config.targets import bind, locate
 from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.online.predictor import Predictor
 from recsys.report.runs import read as read_runs
-from recsys.serving.predictor import Predictor
-from recsys.training.evaluate import evaluate as evaluate_run
+from recsys.training.evaluate_run import evaluate as evaluate_run
 from recsys.training.run import train
 
 OVERRIDES = ["data.sample.rows=1200", "trainer.batch_size=300", "trainer.threads=1", "model.dim=4", "model=deepfm"]
@@ -82,7 +84,7 @@ def says(command: str, run: Path, trained: Path, monkeypatch: Any, capsys: Any) 
     given = [a.format(run=run, input=raw, prepared=trained.parent / "prepared") for a in arguments]
     monkeypatch.setattr("sys.argv", [command, *given])
     capsys.readouterr()
-    assert cli.status(command, function) == 2
+    assert command_line.status(command, function) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, errors
     return str(errors[0])

@@ -11,7 +11,7 @@ import pytest
 from forks import WARM, Command
 from small_run import SMALL
 
-from recsys.manifest import check
+from recsys.files.manifest import check
 from recsys.training.checkpoints import checkpoints_of
 
 LONG = [
@@ -23,9 +23,9 @@ LONG = [
 ]
 SIGNALS_WHILE_READING = """
 import os, signal, time
-from recsys import interrupts
+from recsys.cli import interrupts
 interrupts.install()
-from recsys.config.schema_data import SourceConfig
+from recsys.schema.data_schema import SourceConfig
 from recsys.data.raw.dialect import _fields
 for n in range(100):
     interrupts.install()  # as the signal before was the last that is handled
@@ -118,7 +118,7 @@ def test_no_signal_is_lost_while_text_is_read() -> None:
 
 SIGNALS_WHERE_PYTHON_SWALLOWS = """
 import os, signal, time
-from recsys import interrupts
+from recsys.cli import interrupts
 interrupts.install()
 
 class Freed:

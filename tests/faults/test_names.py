@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from recsys import cli
+from recsys.cli import command_line
 from recsys.config.compose import compose
-from recsys.config.schema_data import DataConfig, DenseConfig, GroupConfig, ItemsConfig, SparseConfig
 from recsys.config.settings import data_config
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
+from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, ItemsConfig, SparseConfig
 
 ODD = ["", " ", ".", "..", "../../x", "/tmp/x", "a/b", "a\\b", "*", "cat_?", "[a]", "a\0b", "a\nb", "\u202e", "x" * 300]
 
@@ -25,7 +25,7 @@ def test_a_data_set_writes_below_its_folder_only(
     home.mkdir(parents=True)
     monkeypatch.chdir(home)
     monkeypatch.setattr("sys.argv", ["recsys.preprocess", f"data.name='{name}'", "data.sample.rows=200"])
-    assert cli.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
+    assert command_line.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: data.name=") and line.endswith("; choose a plain name, such as my_data")
     assert len(line) < 150

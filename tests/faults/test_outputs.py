@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_run import Home
 
-from recsys.atomic import write_text
 from recsys.errors import UserError
-from recsys.outputs import check_output
+from recsys.files.atomic import write_text
+from recsys.files.outputs import check_output
 
 
 @pytest.fixture

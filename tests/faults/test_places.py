@@ -12,8 +12,8 @@ from forks import run_forked
 from small_csv import Commands, write_mine
 from torch.distributed.checkpoint.api import CheckpointException
 
-from recsys.console import log, log_to
-from recsys.data.raw.outputs import Outputs
+from recsys.cli.console import log, log_to
+from recsys.data.raw.own_outputs import Outputs
 from recsys.distributed import failures
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32"]
@@ -90,7 +90,7 @@ def test_folders_of_outputs(tmp_path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from recsys import cli
+from recsys.cli import command_line
 from importlib import import_module
 command, size = sys.argv[1], int(sys.argv[2])
 sys.argv = [sys.argv[0], *sys.argv[3:]]

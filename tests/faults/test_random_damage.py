@@ -19,10 +19,10 @@ from small_run import Home
 from recsys.config.settings import data_config
 from recsys.data.prepare.prepared import prepare
 from recsys.errors import UserError
+from recsys.online.predictor import Predictor
 from recsys.report.runs import read
-from recsys.serving.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run_dir import choose_checkpoint, open_run
 
 FAULTS = 100

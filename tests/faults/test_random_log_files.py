@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.serving.store import materialise as materialising
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.follow import follow
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.online import values_at
-from recsys.serving.store.stores import open_store
+from recsys.store import materialise as materialising
+from recsys.store.definition import load_views
+from recsys.store.follow import follow
+from recsys.store.materialise import materialise
+from recsys.store.request_features import values_at
+from recsys.store.stores import open_store
 
 YAML = """
 v:

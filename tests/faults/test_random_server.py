@@ -18,7 +18,7 @@ import tritonclient.grpc
 from served import Served, serving
 from tritonclient.utils import InferenceServerException
 
-from recsys.atomic import write_json
+from recsys.files.atomic import write_json
 
 STEPS, MANY = 400, 20_000
 UNLIKE = "9"  # a version of another kind, which may only answer once the model was unloaded

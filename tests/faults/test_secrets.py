@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from recsys import secrets
+from recsys.cli import secrets
+from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.compose import compose, load_config, without_secrets
-from recsys.console import log_to, say
 from recsys.distributed.failures import call, say_error
 from recsys.errors import UserError
 from recsys.report.runs import _run

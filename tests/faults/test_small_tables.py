@@ -8,13 +8,13 @@ from processes import run
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.dlrm import DLRM
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.sharders import TYPES
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.settings import Placement, Updates
+from recsys.training.module_settings import Placement, Updates
 
 RANKS, BATCH = 4, 3
 ROWS = {"a": 2, "b": 2, "c": 5}  # 5 rows in 4 shards of at most 2 rows would leave one of them empty

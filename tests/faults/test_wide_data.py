@@ -13,10 +13,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from recsys.config.plain import from_plain
-from recsys.config.schema_data import DataConfig, LabelConfig, SourceConfig, SparseConfig
-from recsys.data.check import check_data
+from recsys.data.check_data import check_data
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
+from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig, SparseConfig
 
 ROWS = 200
 

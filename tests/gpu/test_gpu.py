@@ -19,10 +19,10 @@ from recsys.config.settings import data_config
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.distributed.ranks import process_group
-from recsys.sharding import checkpoint
+from recsys.sharding import sharded_checkpoint
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
-from recsys.training.evaluate import evaluate
+from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint
 
@@ -63,10 +63,10 @@ def test_what_is_loaded_is_what_is_read(kernel: str, tmp_path: Path) -> None:
         trained.step(0)
         expected = trained.predict()
         state = {"global_step": 1}
-        checkpoint.save(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, state, module.plan)
+        sharded_checkpoint.save(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, state, module.plan)
         trained.step(1)
         assert not torch.allclose(trained.predict(), expected)
-        checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, step=1)
+        sharded_checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, step=1)
         torch.testing.assert_close(trained.predict(), expected)
 
 

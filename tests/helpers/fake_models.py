@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from recsys.errors import UserError
-from recsys.serving.python_values import RowError
-from recsys.serving.servable import Query, Row, TensorSpec
+from recsys.online.python_values import RowError
+from recsys.online.servable import Query, Row, TensorSpec
 
 TABLE = "table.bin"
 

@@ -29,8 +29,8 @@ from typing import NoReturn
 
 IMPORTED = [
     *("torch", "torchrec", "torch.distributed.run", "torch.distributed.checkpoint", "pytorch_lightning", "hydra"),
-    *("pytest", "polars", "pyarrow.parquet", "recsys.evaluation.retrieval", "recsys.evaluation.binary"),
-    *("recsys.models.dlrm", "recsys.training.evaluate", "recsys.training.trainer", "recsys.serving.recommender"),
+    *("pytest", "polars", "pyarrow.parquet", "recsys.evaluation.retrieval_metrics", "recsys.evaluation.binary"),
+    *("recsys.models.dlrm", "recsys.training.evaluate_run", "recsys.training.trainer", "recsys.online.recommender"),
     *(
         "recsys.training.run",
         "recsys.training.run_data",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recsys.batch import JaggedIds
-from recsys.evaluation.retrieval import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
 
 Found = dict[str, float]
 

@@ -13,9 +13,9 @@ from typing import Any
 import fake_models
 import uvloop
 
-from recsys.config.schema_commands import ServeConfig
-from recsys.serving.server import grpc_v2, worker
-from recsys.serving.server.core import Core
+from recsys.schema.command_schemas import ServeConfig
+from recsys.server import grpc_v2, server_worker
+from recsys.server.core import Core
 
 
 def free_port() -> int:
@@ -73,9 +73,9 @@ class Served:
 
     async def _serve(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.core = core = await worker.make_core(self.settings, self._load)
-        server = worker.http_server(core)
-        serving = self.loop.create_task(server.serve([worker.shared_socket("127.0.0.1", self.settings.port)]))
+        self.core = core = await server_worker.make_core(self.settings, self._load)
+        server = server_worker.http_server(core)
+        serving = self.loop.create_task(server.serve([server_worker.shared_socket("127.0.0.1", self.settings.port)]))
         rpc = await grpc_v2.start(core)
         core.ready = True
         while not server.started:

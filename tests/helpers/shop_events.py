@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.serving.store.online import values_at
-from recsys.serving.store.stores import FeatureStore
-from recsys.serving.store.views import View
+from recsys.store.request_features import values_at
+from recsys.store.stores import FeatureStore
+from recsys.store.views import View
 
 START = datetime(2026, 1, 1)
 HOUR, DAYS = 3600, 86_400

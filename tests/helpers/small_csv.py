@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recsys import cli
+from recsys.cli import command_line
 
 MINE = """name: mine
 source: {format: csv, files: ['*.csv']}
@@ -39,7 +39,7 @@ class Commands:
     def said(self, command: str, *arguments: str) -> tuple[int, str]:
         """Return the exit status and all that the command says on standard error."""
         self._monkeypatch.setattr("sys.argv", [f"recsys.{command}", *arguments])
-        status = cli.status(command, _function(command))
+        status = command_line.status(command, _function(command))
         said = self._capsys.readouterr().err
         assert "Traceback" not in said, said
         return status, said

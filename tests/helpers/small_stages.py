@@ -12,7 +12,7 @@ import polars as pl
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
-from recsys.stages.models import Models
+from recsys.stages.open_models import Models
 from recsys.stages.order import Order
 from recsys.stages.resources import Resources
 from recsys.stages.score import Score

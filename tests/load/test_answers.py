@@ -10,13 +10,13 @@ import pytest
 from test_drive import MODEL, ROWS
 from v2_server import Toy, serving
 
-from recsys.config.schema_commands import LoadTestConfig
 from recsys.errors import UserError
-from recsys.load.answers import AnswerCheck, Expected, problem_of
-from recsys.load.drive import Job, Timings, drive
-from recsys.load.endpoint import Endpoint
-from recsys.load.requests import encode_binary, encode_json, encode_rows
-from recsys.load.run import prepare
+from recsys.loadtest.answers import AnswerCheck, Expected, problem_of
+from recsys.loadtest.drive import Job, Timings, drive
+from recsys.loadtest.endpoint import Endpoint
+from recsys.loadtest.measure_loads import prepare
+from recsys.loadtest.requests import encode_binary, encode_json, encode_rows
+from recsys.schema.command_schemas import LoadTestConfig
 
 
 def tensor(values: list[Any], shape: list[int], name: str = "score", datatype: str = "FP32") -> bytes:
@@ -80,7 +80,7 @@ def test_right_answers() -> None:
 
 
 def test_other_values_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.load.answers.SAMPLE", 1)
+    monkeypatch.setattr("recsys.loadtest.answers.SAMPLE", 1)
     check, free = AnswerCheck(Expected("http", 2)), AnswerCheck(Expected("http", 2, same_values=False))
     for body, error in (
         (tensor([0.5, 0.25], [2]), None),
@@ -138,7 +138,7 @@ def test_answers_that_do_not_end(raw: bytes, kinds: set[str]) -> None:
 
 
 def test_an_answer_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.load.http_connection.MOST_BYTES", 100_000)
+    monkeypatch.setattr("recsys.loadtest.http_connection.MOST_BYTES", 100_000)
     with serving(Toy(answer=b"x" * 200_000)) as toy:
         assert run(toy).errors.keys() == {"answer too large"}
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from v2_server import Toy, serving
 
-from recsys.load.drive import Job, Timings, drive
-from recsys.load.endpoint import Endpoint, Model
-from recsys.load.processes import due_times
-from recsys.load.requests import encode_binary, encode_grpc
-from recsys.load.tensors import InputSpec
+from recsys.loadtest.client_processes import due_times
+from recsys.loadtest.drive import Job, Timings, drive
+from recsys.loadtest.encode_tensors import InputSpec
+from recsys.loadtest.endpoint import Endpoint, Model
+from recsys.loadtest.requests import encode_binary, encode_grpc
 
 ROWS = [{"name": "a", "price": 1.0}]
 MODEL = Model("toy", None, (InputSpec("name", "BYTES", (-1, 1)), InputSpec("price", "FP32", (-1,))))

@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from v2_server import Toy, serving
 
-from recsys.config.schema_commands import LoadTestConfig
 from recsys.errors import UserError
-from recsys.load.drive import Timings
-from recsys.load.endpoint import Endpoint
-from recsys.load.grpc_target import GrpcTarget
-from recsys.load.page import make_page
-from recsys.load.processes import Load, merge
-from recsys.load.results import Measurement, measurement, within_slo
-from recsys.load.run import make_loads, prepare
-from recsys.load.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
-from recsys.load.table import milliseconds, notes
-from recsys.load.target import HttpTarget, only_model
+from recsys.loadtest.client_processes import Load, merge
+from recsys.loadtest.drive import Timings
+from recsys.loadtest.endpoint import Endpoint
+from recsys.loadtest.figures import Measurement, measurement, within_slo
+from recsys.loadtest.grpc_target import GrpcTarget
+from recsys.loadtest.load_page import make_page
+from recsys.loadtest.measure_loads import make_loads, prepare
+from recsys.loadtest.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
+from recsys.loadtest.table import milliseconds, notes
+from recsys.loadtest.target import HttpTarget, only_model
+from recsys.schema.command_schemas import LoadTestConfig
 
 OURS = """
 # TYPE recsys_seconds histogram

@@ -9,10 +9,10 @@ import fake_models
 import pytest
 from served import Served, serving
 
-from recsys.config.schema_commands import LoadTestConfig
+from recsys.cli.secrets import mask_text
 from recsys.errors import UserError
-from recsys.load.run import prepare, run
-from recsys.secrets import mask_text
+from recsys.loadtest.measure_loads import prepare, run
+from recsys.schema.command_schemas import LoadTestConfig
 
 ROWS = [{"a": 1.5, "b": "b2"}, {"a": 0.5, "b": None}, {"a": 0.0, "b": "b1"}]
 

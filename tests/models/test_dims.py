@@ -13,7 +13,7 @@ from recsys.config.build import with_dims
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
-from recsys.data.transforms.columns import resolve
+from recsys.data.transforms.resolved_data import resolve
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings

@@ -14,7 +14,7 @@ from recsys.config.build import build_model
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
-from recsys.data.transforms.columns import resolve
+from recsys.data.transforms.resolved_data import resolve
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding

@@ -8,7 +8,11 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.schema_data import (
+from recsys.data.check_data import check_data
+from recsys.data.prepare.prepared import prepare
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.models.two_tower import TwoTower
+from recsys.schema.data_schema import (
     DataConfig,
     GroupConfig,
     ItemsConfig,
@@ -17,10 +21,6 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.check import check_data
-from recsys.data.prepare.prepared import prepare
-from recsys.features import FeatureSpec, SparseFeature
-from recsys.models.two_tower import TwoTower
 
 ITEM, HISTORY = SparseFeature("item", 9, "item"), SparseFeature("seen", 9, "item", multi_valued=True)
 FEATURES = FeatureSpec(dense=(), sparse=(ITEM, HISTORY), labels=(), item="item")

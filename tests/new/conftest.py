@@ -19,11 +19,11 @@ class NewCommand(Commands):
     """Runs python -m recsys.new."""
 
     def said(self, command: str, *arguments: str) -> tuple[int, str]:
-        from recsys import cli
+        from recsys.cli import command_line
         from recsys.new.__main__ import _command
 
         self._monkeypatch.setattr("sys.argv", ["recsys.new", command, *arguments] if command else ["recsys.new"])
-        status = cli.status("new", _command)
+        status = command_line.status("new", _command)
         said = self._capsys.readouterr().err
         assert "Traceback" not in said, said
         return status, said

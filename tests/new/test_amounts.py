@@ -9,7 +9,7 @@ from file_shapes import lines
 
 from recsys.errors import UserError
 from recsys.new import label as labels
-from recsys.new.columns import columns_of
+from recsys.new.column_kinds import columns_of
 from recsys.new.propose import propose
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from file_shapes import clicks, lines
 from small_csv import Commands
 
 from recsys.config.compose import compose
-from recsys.new import skeletons, write
+from recsys.new import skeletons, write_config
 from recsys.training.run import train
 
 LIMITS = ["data.sample.rows=2000", "trainer.batch_size=256"]
@@ -105,7 +105,7 @@ def test_model_trains_at_once(run: Commands, tmp_path: Path, monkeypatch: pytest
 
 
 def test_model_in_a_checkout(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_is_checkout", lambda: True)
+    monkeypatch.setattr(write_config, "_is_checkout", lambda: True)
     assert run.said("model=mine")[0] == 0
     code = (tmp_path / "recsys" / "models" / "mine.py").read_text()
     assert "_target_: recsys.models.mine.Mine\n" in (tmp_path / "conf" / "model" / "mine.yaml").read_text()

@@ -8,7 +8,7 @@ import pytest
 from file_shapes import clicks, lines
 
 from recsys.errors import UserError
-from recsys.new.dialect import dialect_of
+from recsys.new.find_dialect import dialect_of
 from recsys.new.propose import propose
 from recsys.new.sample import layout_of, read_sample
 

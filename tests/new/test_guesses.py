@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from recsys.errors import UserError
 from recsys.new import label as labels
-from recsys.new.columns import Column, columns_of
-from recsys.new.dialect import SPACES, dialect_of, encoding_of, fields
-from recsys.new.features import feature_name, features_of
+from recsys.new.choose_split import by_time
+from recsys.new.column_kinds import Column, columns_of
+from recsys.new.find_dialect import SPACES, dialect_of, encoding_of, fields
+from recsys.new.known_names import LABELS, names_an_id_of, rank_of, words
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
-from recsys.new.names import LABELS, names_an_id_of, rank_of, words
+from recsys.new.propose_features import feature_name, features_of
 from recsys.new.roles import assign, name_unnamed
-from recsys.new.split import by_time
 
 WORDS = st.text("abcdefghijkl", min_size=1, max_size=8)
 SEPARATORS = ["\t", ",", ";", "|", "::", "||", "\x01"]

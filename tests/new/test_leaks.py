@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.new.columns import columns_of
+from recsys.new.column_kinds import columns_of
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
 

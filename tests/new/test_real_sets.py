@@ -9,7 +9,7 @@ import pytest
 from recsys.config.compose import compose
 from recsys.data.samples import clicks, sequences
 from recsys.new.questions import Answers
-from recsys.new.write import new_data
+from recsys.new.write_config import new_data
 from recsys.training.run import train
 
 SETS: dict[str, tuple[str, dict[str, Any]]] = {  # folder: model, and what the YAML says

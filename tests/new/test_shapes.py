@@ -8,13 +8,13 @@ from file_shapes import SHAPES, Shape
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import compose
-from recsys.config.schema_data import DataConfig
-from recsys.data.check import check_data, check_files
-from recsys.data.transforms.columns import resolve
+from recsys.data.check_data import check_data, check_files
+from recsys.data.transforms.resolved_data import resolve
 from recsys.new.document import document
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
-from recsys.new.write import new_data
+from recsys.new.write_config import new_data
+from recsys.schema.data_schema import DataConfig
 from recsys.training.run import train
 
 EVERY_DAY = ("csv", "jsonl", "log of items", "side tables")

@@ -14,11 +14,11 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.serving.python_values import RowError
-from recsys.serving.servable import Query
-from recsys.serving.server.batcher import Batcher, BatchLimits, Work
-from recsys.serving.server.payloads import Columns, Payload, Queries, Rows, Tensors
-from recsys.serving.server.request_error import RequestError
+from recsys.online.python_values import RowError
+from recsys.online.servable import Query
+from recsys.server.batcher import Batcher, BatchLimits, Work
+from recsys.server.payloads import Columns, Payload, Queries, Rows, Tensors
+from recsys.server.request_error import RequestError
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -28,9 +28,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from served import free_port, serving
 
-from recsys.config.schema_commands import ServeConfig
-from recsys.serving.server.app import OPEN
-from recsys.serving.server.processes import EXTRA_SECONDS
+from recsys.schema.command_schemas import ServeConfig
+from recsys.server.app import OPEN
+from recsys.server.supervisor import EXTRA_SECONDS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -94,7 +94,7 @@ def test_the_packages_of_the_image_are_those_of_the_project() -> None:
 @pytest.mark.slow
 def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
     """Also imports the modules that load an artefact; a slow test serves one."""
-    parts = [f"recsys.serving.artefact.{p.stem}" for p in (ROOT / "recsys/serving/artefact").glob("[a-z]*.py")]
+    parts = [f"recsys.export.artefact.{p.stem}" for p in (ROOT / "recsys/export/artefact").glob("[a-z]*.py")]
     code = f"import {', '.join(parts)}; print('all'); import torch"
     done = subprocess.run([sys.executable, "-c", code], env=image, capture_output=True, text=True)
     assert done.stdout == "all\n" and "the image has no torch" in done.stderr, done.stderr

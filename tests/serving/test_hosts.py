@@ -18,8 +18,8 @@ import tritonclient.grpc
 import tritonclient.http
 from served import Served, serving
 
-from recsys.serving.server.hosts import Hosts
-from recsys.serving.server.request_error import RequestError
+from recsys.server.hosts import Hosts
+from recsys.server.request_error import RequestError
 
 EVIL = "http://evil.example"
 ROWS = {"rows": [{}]}

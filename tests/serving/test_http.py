@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from served import Served, serving
 from tritonclient.utils import InferenceServerException
 
-from recsys.serving.server.models import Loaded
-from recsys.serving.server.request_error import RequestError
-from recsys.serving.server.rest_v2 import parse_inputs, plain_columns
-from recsys.serving.server.tensors import to_columns
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.stores import open_store
+from recsys.server.request_error import RequestError
+from recsys.server.rest_v2 import parse_inputs, plain_columns
+from recsys.server.served_models import Loaded
+from recsys.server.v2_tensors import to_columns
+from recsys.store.definition import load_views
+from recsys.store.materialise import materialise
+from recsys.store.stores import open_store
 
 
 @pytest.fixture(scope="module")

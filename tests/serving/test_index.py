@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
-from recsys.serving.index import ItemIndex, build
-from recsys.serving.index.engines import KINDS
+from recsys.files.manifest import DamagedFile
+from recsys.index import ItemIndex, build
+from recsys.index.engines import KINDS
 
 APPROXIMATE = [kind for kind in KINDS if kind != "exact"]
 

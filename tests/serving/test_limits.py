@@ -251,7 +251,7 @@ def test_millions_of_small_texts_are_refused_before_they_are_read(model: Path) -
 
 def test_the_soft_limit_of_open_files_is_raised() -> None:
     code = (
-        "import resource as r; from recsys.serving.server.worker import raise_file_limit;"
+        "import resource as r; from recsys.server.server_worker import raise_file_limit;"
         "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); raise_file_limit(); print(r.getrlimit(r.RLIMIT_NOFILE))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,9 +16,9 @@ import pytest
 from milvus_servers import free_port, lite, whole
 
 from recsys.errors import UserError
-from recsys.serving.index import Index, build
-from recsys.serving.index import load as load_index
-from recsys.serving.index.milvus import MilvusIndex, connect
+from recsys.index import Index, build
+from recsys.index import load as load_index
+from recsys.index.milvus import MilvusIndex, connect
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'recsys[milvus]'")
 N, DIM, K = 5000, 16, 20

@@ -24,12 +24,12 @@ import uvloop
 from forks import run_forked
 from served import free_port, serving
 
-from recsys.atomic import write_json
-from recsys.config.schema_commands import ServeConfig
 from recsys.errors import UserError
-from recsys.serving.server import worker
-from recsys.serving.server.processes import check_settings, hold_port
-from recsys.serving.server.request_error import RequestError
+from recsys.files.atomic import write_json
+from recsys.schema.command_schemas import ServeConfig
+from recsys.server import server_worker
+from recsys.server.request_error import RequestError
+from recsys.server.supervisor import check_settings, hold_port
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 ROOT = Path(__file__).parents[2]
@@ -168,8 +168,8 @@ def test_a_worker_that_starts_again_without_its_model_is_not_ready(
 
     async def check() -> None:
         with pytest.raises(UserError, match="the model is damaged"):
-            await worker.make_core(settings, fake_models.load)
-        core = await worker.make_core(settings, fake_models.load, again=True)
+            await server_worker.make_core(settings, fake_models.load)
+        core = await server_worker.make_core(settings, fake_models.load, again=True)
         core.ready = True
         assert not core.is_ready
         for name in (None, "ctr"):
@@ -226,8 +226,8 @@ def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_p
     settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")))
 
     async def drain() -> list[bytes]:
-        server = worker.http_server(await worker.make_core(settings, fake_models.load))
-        listening = worker.shared_socket("127.0.0.1", 0)
+        server = server_worker.http_server(await server_worker.make_core(settings, fake_models.load))
+        listening = server_worker.shared_socket("127.0.0.1", 0)
         serving = asyncio.ensure_future(server.serve([listening]))
         while not server.started:
             await asyncio.sleep(0.01)
@@ -268,7 +268,7 @@ def test_the_worker_imports_no_part_of_training() -> None:
         "recsys.training",
         "recsys.models",
     )
-    code = f"import sys, recsys.serving.server.worker; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
+    code = f"import sys, recsys.server.server_worker; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.stderr.strip() == "[]"
 
@@ -320,7 +320,7 @@ def test_mistakes_in_settings(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.serving.server.processes.PACKAGES", ("orjson", "no_such_package"))
+    monkeypatch.setattr("recsys.server.supervisor.PACKAGES", ("orjson", "no_such_package"))
     with pytest.raises(UserError, match=r"^no_such_package is not installed; run: pip install 'recsys\[serve\]'$"):
         check_settings(ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr"))))
 

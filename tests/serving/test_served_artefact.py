@@ -15,7 +15,7 @@ import tritonclient.http
 from forks import ok, run_forked
 from served import Served, serving
 
-from recsys.serving.artefact import load
+from recsys.export.artefact import load
 
 pytestmark = pytest.mark.slow
 EXAMPLES = 64

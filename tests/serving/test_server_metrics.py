@@ -17,12 +17,12 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served, serving
 
-from recsys.serving.servable import Query
-from recsys.serving.server.batcher import Work
-from recsys.serving.server.core import Call
-from recsys.serving.server.observer import Observer
-from recsys.serving.server.payloads import Queries, Result, Rows, Tensors
-from recsys.serving.server.request_log import RequestLog
+from recsys.online.servable import Query
+from recsys.server.batcher import Work
+from recsys.server.core import Call
+from recsys.server.observer import Observer
+from recsys.server.payloads import Queries, Result, Rows, Tensors
+from recsys.server.request_log import RequestLog
 
 
 def metrics(served: Served, name: str, **labels: str) -> float:
@@ -79,7 +79,7 @@ def test_sampling_costs_at_most_one_hundredth() -> None:
             seconds += 0.01
             return {}
 
-    from recsys.serving.server.metrics import Metrics
+    from recsys.server.prometheus import Metrics
 
     model = Costly("costly", "1")
     observer = Observer(model, Metrics().of_model("costly", "1"))
@@ -225,7 +225,7 @@ def test_files_of_samples_stay_apart_when_clocks_and_process_ids_come_again(
 
 
 def test_much_text_is_written_before_a_file_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.serving.server.request_log.FILE_BYTES", 1000)
+    monkeypatch.setattr("recsys.server.request_log.FILE_BYTES", 1000)
     log = RequestLog(tmp_path, 1.0)
     for _ in range(3):
         record(log, [{"b": "b" * 1200}], [0.5])

@@ -18,10 +18,10 @@ import pytest
 import requests
 from served import Served, serving
 
-from recsys.atomic import write_json
 from recsys.errors import UserError
-from recsys.serving.server.logs import log
-from recsys.serving.server.versions import ALIAS, Repository, open_source, split_share
+from recsys.files.atomic import write_json
+from recsys.server.logs import log
+from recsys.server.model_versions import ALIAS, Repository, open_source, split_share
 
 SESSION = requests.Session()
 BIAS = {"1": 0.0, "2": 2.0, "3": 4.0}
@@ -310,7 +310,7 @@ def test_a_choice_that_cannot_be_saved_changes_nothing(models: Path, monkeypatch
         raise OSError(30, "Read-only file system")
 
     with serving(models) as served:
-        monkeypatch.setattr("recsys.serving.server.versions.write_json", read_only)
+        monkeypatch.setattr("recsys.server.model_versions.write_json", read_only)
         answer = load(served, {"parameters": {"version": "1"}})
         assert (answer.status_code, answer.json()["error"]) == (
             400,

@@ -9,9 +9,9 @@ import pytest
 import small_stages
 
 from recsys.errors import UserError
-from recsys.serving.servable import Query
+from recsys.online.servable import Query
 from recsys.stages.filters import Blocked, MostPer, Seen, Where
-from recsys.stages.tables import check_times
+from recsys.stages.read_tables import check_times
 from recsys.stages.visitor import Events
 
 ITEMS = small_stages.catalogue({"seller": ["a", "a", "b", None, "a", None], "stock": [1, 0, 1, 1, 1, 0]})

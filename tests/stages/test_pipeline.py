@@ -17,16 +17,16 @@ from served import serving
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
-from recsys.serving.artefact import load as load_artefact
-from recsys.serving.servable import Query
-from recsys.serving.server.models import _signature
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.stores import open_store
+from recsys.export.artefact import load as load_artefact
+from recsys.online.servable import Query
+from recsys.server.served_models import _signature
 from recsys.stages.assemble import load
-from recsys.stages.servable import PipelineServable, write_folder
-from recsys.stages.servable import load as load_servable
+from recsys.stages.served_pipeline import PipelineServable, write_folder
+from recsys.stages.served_pipeline import load as load_servable
 from recsys.stages.staged import StagedRecommender
+from recsys.store.definition import load_views
+from recsys.store.materialise import materialise
+from recsys.store.stores import open_store
 from recsys.training.run import train
 
 ROWS = 20_000

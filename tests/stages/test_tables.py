@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.config.schema_stages import TableConfig
-from recsys.stages.tables import read_table
+from recsys.schema.pipeline_schema import TableConfig
+from recsys.stages.read_tables import read_table
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.serving.store.stores import FeatureStore, open_store
+from recsys.store.stores import FeatureStore, open_store
 
 
 @pytest.fixture

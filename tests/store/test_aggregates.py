@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from shop_events import START, YAML, events, everything, same
 
 from recsys.errors import UserError
-from recsys.serving.store import materialise as materialising
-from recsys.serving.store.aggregates import Aggregate
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.online import OnlineFeatures, values_at
-from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View
+from recsys.store import materialise as materialising
+from recsys.store.aggregates import Aggregate
+from recsys.store.definition import load_views
+from recsys.store.materialise import materialise
+from recsys.store.request_features import OnlineFeatures, values_at
+from recsys.store.stores import FeatureStore, open_store
+from recsys.store.views import View
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from forks import run_forked
 
 from recsys.errors import UserError
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.stores import FAULTS, faults_of, open_store
+from recsys.store.definition import load_views
+from recsys.store.stores import FAULTS, faults_of, open_store
 
 VIEW = "v: {files: e.parquet, key: user, time: at, columns: [x]}\n"
 
@@ -128,7 +128,7 @@ def test_a_store_that_another_process_locks(folder: Path, monkeypatch: pytest.Mo
     store = open_store("sqlite:///s.db", write=True)
     locking = sqlite3.connect("s.db")
     locking.execute("BEGIN EXCLUSIVE")
-    from recsys.serving.store.stores import faults_of
+    from recsys.store.stores import faults_of
 
     store._connection.execute("PRAGMA busy_timeout=10")  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=FAULTS[sqlite3.SQLITE_BUSY]), faults_of("sqlite:///s.db"):

@@ -12,11 +12,11 @@ from forks import ok, run_forked
 from shop_events import START, events, everything
 
 from recsys.errors import UserError
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.follow import follow
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View
+from recsys.store.definition import load_views
+from recsys.store.follow import follow
+from recsys.store.materialise import materialise
+from recsys.store.stores import FeatureStore, open_store
+from recsys.store.views import View
 
 NOW = START + timedelta(days=41)
 INF, NAN = math.inf, math.nan

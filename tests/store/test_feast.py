@@ -14,12 +14,12 @@ import yaml
 from forks import ok, run_forked
 
 from recsys.errors import UserError
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.feast import write_repository
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.online import values_at
-from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import View
+from recsys.store.definition import load_views
+from recsys.store.feast import write_repository
+from recsys.store.materialise import materialise
+from recsys.store.request_features import values_at
+from recsys.store.stores import open_store
+from recsys.store.views import View
 
 ROOT = Path(__file__).resolve().parents[2]
 START = datetime(2026, 1, 1)

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import UserError
-from recsys.serving.python_values import RowError
-from recsys.serving.servable import Query
-from recsys.serving.store.aggregates import Aggregate
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.durations import seconds_of_age
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.online import OnlineFeatures, WithFeatures
-from recsys.serving.store.stores import FeatureStore, SQLiteStore, open_store
-from recsys.serving.store.views import View
+from recsys.online.python_values import RowError
+from recsys.online.servable import Query
+from recsys.store.aggregates import Aggregate
+from recsys.store.definition import load_views
+from recsys.store.durations import seconds_of_age
+from recsys.store.materialise import materialise
+from recsys.store.request_features import OnlineFeatures, WithFeatures
+from recsys.store.stores import FeatureStore, SQLiteStore, open_store
+from recsys.store.views import View
 
 DAY = datetime(2026, 1, 1)
 JOIN = ["definition=d.yaml", "input=rows.parquet", "time=ts"]

@@ -18,11 +18,11 @@ import pytest
 from shop_events import START, YAML, events, everything
 
 from recsys.errors import UserError
-from recsys.serving.store import materialise as materialising
-from recsys.serving.store.definition import load_views
-from recsys.serving.store.materialise import materialise
-from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View
+from recsys.store import materialise as materialising
+from recsys.store.definition import load_views
+from recsys.store.materialise import materialise
+from recsys.store.stores import FeatureStore, open_store
+from recsys.store.views import View
 
 NOW = START + timedelta(days=41)
 LOG = events(1200)
@@ -232,8 +232,8 @@ def test_two_at_once(rounds: int, view: View, tmp_path: Path) -> None:
 
 def _forked(view: View, url: str) -> int:
     code = (
-        "import sys\nfrom recsys.serving.store.materialise import materialise\n"
-        "from recsys.serving.store.stores import open_store\nfrom recsys.serving.store.definition import load_views\n"
+        "import sys\nfrom recsys.store.materialise import materialise\n"
+        "from recsys.store.stores import open_store\nfrom recsys.store.definition import load_views\n"
         "materialise({'clicks': load_views('f.yaml')['clicks']}, open_store(sys.argv[1], write=True))\n"
     )
     return subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.DEVNULL).pid

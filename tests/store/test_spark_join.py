@@ -11,18 +11,18 @@ import pytest
 
 from recsys import feature_store
 from recsys.config.compose import compose
-from recsys.config.schema_data import EngineConfig
 from recsys.errors import UserError
-from recsys.serving.store.aggregates import FUNCTIONS, Aggregate
-from recsys.serving.store.durations import microseconds_of_age
-from recsys.serving.store.views import View
+from recsys.schema.data_schema import EngineConfig
+from recsys.store.aggregates import FUNCTIONS, Aggregate
+from recsys.store.durations import microseconds_of_age
+from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from pyspark.sql import SparkSession
 
-from recsys.data.prepare.spark import start_session
-from recsys.serving.store.spark import join
+from recsys.data.prepare.spark_engine import start_session
+from recsys.store.spark_join import join
 
 LOCAL = EngineConfig("spark", "local[2]", {"spark.sql.shuffle.partitions": 2, "spark.sql.codegen.wholeStage": False})
 START = datetime(2026, 1, 1)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import LINE_FORMATS, BadRow
+from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import first_range
-from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.transforms import parse_rows
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
@@ -27,7 +27,7 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
     Raises:
         UserError: most of its rows cannot be read, so that the config does not fit the file.
     """
-    sides = [sources.side_file(data, join) for join in data.source.joins]
+    sides = [read_sources.side_file(data, join) for join in data.source.joins]
     if data.source.format not in FIRST_ROWS_OF or any(f.stat().st_size > SMALL_BYTES for f in sides):
         return
     good, bad = parse_first_block(data, file, first_range(data.source, file, FIRST_BYTES))
@@ -40,7 +40,7 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
 
 def parse_first_block(data: ResolvedData, file: Path, file_range: FileRange) -> tuple[int, list[BadRow]]:
     """Parse the first block of a range of a file. Return the number of good rows, and the bad rows."""
-    for block in sources.read_blocks(data, file, file_range):
+    for block in read_sources.read_blocks(data, file, file_range):
         good, bad = parse_rows(data, block)
         return good.height, bad
     return 0, []

@@ -23,22 +23,22 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys import manifest
-from recsys.atomic import beside, remove_folder
-from recsys.config.schema_data import SourceConfig, SparseConfig
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.prepare.dictionary import TextCoder
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import ELEMENT, LINE, BadRow, Block
+from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import file_ranges
-from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.text import READERS
 from recsys.data.transforms import (
     PLACE,
     parse_rows,
 )
-from recsys.data.transforms.columns import ResolvedData
-from recsys.manifest import DamagedFile, Entry
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.files import manifest
+from recsys.files.atomic import beside, remove_folder
+from recsys.files.manifest import DamagedFile, Entry
+from recsys.schema.data_schema import SourceConfig, SparseConfig
 
 INFO = "chunk.json"
 READ_FORMAT = 4  # increase it if a change makes the same bytes parse differently
@@ -162,7 +162,7 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
     with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
         waiting: deque[Future[tuple[int, int, int]]] = deque()
         try:
-            for number, block in enumerate(sources.read_blocks(data, chunk.file, chunk.file_range)):
+            for number, block in enumerate(read_sources.read_blocks(data, chunk.file, chunk.file_range)):
                 waiting.append(pool.submit(parse_and_write, block, number))
                 if len(waiting) > PARSERS:
                     finish(waiting.popleft().result())

@@ -16,8 +16,8 @@ from typing import Any
 import xxhash
 from filelock import FileLock
 
-from recsys.atomic import write_text
-from recsys.console import bar
+from recsys.cli.console import bar
+from recsys.files.atomic import write_text
 
 PROGRESS_BYTES = 2 << 30  # show a progress bar above this size, which takes longer than a second to read
 # metadata keys under which stores report a digest of the content

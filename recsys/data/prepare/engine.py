@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import polars as pl
 
-from recsys.config.schema_data import EngineConfig
 from recsys.data.transforms import sum_tables
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import EngineConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,7 +86,7 @@ def open_engine(config: EngineConfig, data: ResolvedData) -> Iterator[Engine]:
     if config.name == "polars":
         yield OneMachine()
         return
-    from recsys.data.prepare.spark import Spark  # pyspark is an extra
+    from recsys.data.prepare.spark_engine import Spark  # pyspark is an extra
 
     spark = Spark(config, Path(data.prepared))
     try:

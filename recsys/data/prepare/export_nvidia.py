@@ -19,14 +19,14 @@ import numpy as np
 import polars as pl
 import yaml
 
-from recsys.atomic import whole_folder
-from recsys.console import bar
+from recsys.cli.console import bar
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw.nvidia_spec import CATEGORICAL, LABEL, NUMERICAL
 from recsys.data.transforms import LABEL as OUR_LABEL
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
+from recsys.files.atomic import whole_folder
 
 LABEL_NAME = "label"
 IDS = (np.int8, np.int16, np.int32)

@@ -4,23 +4,23 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import JoinConfig, text_options
-from recsys.console import say
+from recsys.cli.console import say
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
+from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
-from recsys.data.raw.sources import check_side_columns, side_table
 from recsys.data.raw.vector_files import read_vectors, vector_files
 from recsys.data.transforms import (
     InMemory,
     fit,
 )
 from recsys.data.transforms.column_names import ITEM
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import Fitted, Items
 from recsys.data.transforms.parse import RowParser
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.data.transforms.values import as_value
 from recsys.errors import UserError
+from recsys.schema.data_schema import JoinConfig, text_options
 
 FILE_KEY = "data.items.file"
 

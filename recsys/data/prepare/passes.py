@@ -11,9 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys import manifest
-from recsys.atomic import remove_folder, write_text
-from recsys.console import Bar, bar, say
+from recsys.cli.console import Bar, bar, say
 from recsys.data.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.prepare.bad_rows import BadRows
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
@@ -29,11 +27,13 @@ from recsys.data.raw.vector_files import read_initial_tables, read_vectors
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.column_names import LABEL, PLACE
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, fitted_files
 from recsys.data.transforms.hashing import shares_of_places
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
-from recsys.manifest import Entry
+from recsys.files import manifest
+from recsys.files.atomic import remove_folder, write_text
+from recsys.files.manifest import Entry
 
 INFO = "prepared.json"
 NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat

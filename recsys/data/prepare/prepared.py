@@ -26,11 +26,8 @@ import numpy as np
 import polars as pl
 from filelock import FileLock
 
-from recsys import manifest
-from recsys.atomic import put_in_place, remove_folder, whole_folder
-from recsys.config.schema_data import DataConfig
-from recsys.console import bar, say
-from recsys.data.check import SAMPLES, SplitFiles, check_files, check_root
+from recsys.cli.console import bar, say
+from recsys.data.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
@@ -39,16 +36,19 @@ from recsys.data.prepare.passes import INFO, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.prepare.stored_tables import is_table, with_stored_rows
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.transforms import Fitted
-from recsys.data.transforms.columns import ResolvedData, resolve
+from recsys.data.transforms.resolved_data import ResolvedData, resolve
 from recsys.errors import UserError
-from recsys.manifest import BackgroundCheck, DamagedFile
+from recsys.files import manifest
+from recsys.files.atomic import put_in_place, remove_folder, whole_folder
+from recsys.files.manifest import BackgroundCheck, DamagedFile
 from recsys.memory import keep_freed_memory
+from recsys.schema.data_schema import DataConfig
 
 FORMAT = 8  # increase it if a change prepares the same config and files differently
 
@@ -181,7 +181,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     files = files or check_files(data)
     data = completed(data, files[0][0])
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
-    sides = {join.file: sources.side_file(data, join) for join in joins}
+    sides = {join.file: read_sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)
     paths = {f: files_in(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for ps in paths.values() for p in ps)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.atomic import whole_folder
-from recsys.console import bar
+from recsys.cli.console import bar
 from recsys.data.group_features import arrange
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows, write_values
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.split import Splitter
 from recsys.data.transforms import GROUP, SPLIT
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.hashing import shares
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.files.atomic import whole_folder
 
 PILE_ROWS = 1 << 18
 PART_ROWS = 1 << 16

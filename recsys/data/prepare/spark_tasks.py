@@ -14,8 +14,8 @@ import polars as pl
 from pyspark import InheritableThread
 from pyspark.accumulators import AccumulatorParam
 
-from recsys.atomic import whole_file
 from recsys.errors import UserError
+from recsys.files.atomic import whole_file
 
 DOCS = "see docs/scale_out.md"
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import SplitConfig
 from recsys.data.prepare.chunks import ParsedChunk
 from recsys.data.transforms import KEY, PLACE, ROW, SPLIT, TIME
 from recsys.data.transforms.hashing import shares, shares_of_places
 from recsys.errors import UserError
+from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
 IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`

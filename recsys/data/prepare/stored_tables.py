@@ -17,18 +17,18 @@ from tempfile import mkdtemp
 import polars as pl
 from filelock import FileLock
 
-from recsys import manifest
-from recsys.atomic import put_in_place, remove_folder, whole_folder
-from recsys.console import bar
+from recsys.cli.console import bar
 from recsys.data.prepare.digests import digests
-from recsys.data.raw import sources, tables
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.raw import databases, read_sources
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 
 
 def is_table(data: ResolvedData) -> bool:
     """Return whether the rows are those of a table instead of files."""
-    return data.source.format in tables.FORMATS
+    return data.source.format in databases.FORMATS
 
 
 def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
@@ -65,10 +65,10 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
 def _state(data: ResolvedData, home: Path) -> str | None:
     """Return what changes whenever the table does; None if nothing says so."""
     assert data.root is not None
-    file = tables.database_file(data.source, data.root)
+    file = databases.database_file(data.source, data.root)
     if file is not None and file.is_file():
         return digests([file], home, verify=data.verify)[file]
-    return tables.version(data.source, data.root)
+    return databases.version(data.source, data.root)
 
 
 def _key(state: object) -> str:
@@ -82,7 +82,7 @@ def _write(data: ResolvedData, folder: Path) -> None:
             file = folder / f"part-{i:05d}.parquet"
             frame.write_parquet(file, compression="lz4")
             if not i:
-                sources.check_columns(_local(data, folder), file)
+                read_sources.check_columns(_local(data, folder), file)
             rows += frame.height
             progress.advance(frame.height)
     if not rows:
@@ -91,7 +91,7 @@ def _write(data: ResolvedData, folder: Path) -> None:
 
 def _batches(data: ResolvedData) -> Iterator[pl.DataFrame]:
     """Yield the batches. A column without a value in a batch has no type, so it becomes text."""
-    for frame in tables.read_table(data.source, data.root or ""):
+    for frame in databases.read_table(data.source, data.root or ""):
         yield frame.with_columns(pl.col(n).cast(pl.String) for n, t in frame.schema.items() if t == pl.Null)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys.atomic import whole_file
 from recsys.data.raw.blocks import BadRow
 from recsys.errors import UserError
-from recsys.manifest import Entry, entry_of
+from recsys.files.atomic import whole_file
+from recsys.files.manifest import Entry, entry_of
 
 ROW_GROUP_ROWS = 65_536
 FILE_ROWS = 16 * ROW_GROUP_ROWS  # every read parses the file's footer, which should be short

@@ -3,10 +3,10 @@
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import charts
+from recsys.data.profile import profile_charts
 from recsys.data.profile.drift import wilson
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, share
+from recsys.pages.formatting import html, share
+from recsys.pages.sortable_tables import Column, table
 
 MISSING = "<em>(missing)</em>"
 
@@ -32,10 +32,10 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
         lines.append([
             f"<em>{label}</em>" if r["special"] and r["label"] else label,
             f"{r['train']:,}",
-            charts.shares(shares_of_cell, widest),
+            profile_charts.shares(shares_of_cell, widest),
             *(share(p) for s, p in zip(SPLITS, shares_of_cell, strict=True) if s in splits),
             share(r["positives"] / r["train"]) if r["train"] else "–",
-            charts.rate_interval(r["positives"], r["train"], base, top),
+            profile_charts.rate_interval(r["positives"], r["train"], base, top),
         ])  # fmt: skip
     columns = [
         Column(what, left=True),

@@ -8,14 +8,14 @@ from typing import Any
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import charts
+from recsys.data.profile import profile_charts
 from recsys.data.profile.data_profile import DataProfile, Feature
 from recsys.data.profile.drift import Drift
-from recsys.data.profile.sections import bad_rows, chip, feature
+from recsys.data.profile.feature_sections import bad_rows, chip, feature
 from recsys.data.profile.table_sizes import table_section
-from recsys.html import document, footer
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, share, size
+from recsys.pages import document, footer
+from recsys.pages.formatting import html, share, size
+from recsys.pages.sortable_tables import Column, table
 
 REASONS, EXAMPLES = 12, 10  # bad rows that are shown
 FORMULAS = (
@@ -84,10 +84,10 @@ def _splits(profile: DataProfile) -> str:
     top = min(max([r * 1.25 for r in rates] or [1.0]), 1.0) or 1.0
     lines = []
     for s, n, p in zip(SPLITS, profile.rows, profile.positives, strict=True):
-        mark = f'<i style="background:{charts.COLOURS[s]}"></i>{s}'
+        mark = f'<i style="background:{profile_charts.COLOURS[s]}"></i>{s}'
         positive = share(p / n) if n else "–"
-        part = charts.bar(n / total, charts.COLOURS[s])
-        interval = charts.rate_interval(p, n, base, top)
+        part = profile_charts.bar(n / total, profile_charts.COLOURS[s])
+        interval = profile_charts.rate_interval(p, n, base, top)
         lines.append([mark, f"{n:,}", share(n / total), part, f"{p:,}", positive, interval])
     columns = [
         Column("split", left=True), Column("rows"), Column("share"), Column("", left=True), Column("positive"),
@@ -145,7 +145,7 @@ def _summary(profile: DataProfile) -> str:
 
 def _missing(f: Feature) -> tuple[str, str]:
     part = f.missing[0]
-    return _sortable(part, share(part)), f'<td class="l">{charts.bar(part or 0.0, "var(--other)", 48)}</td>'
+    return _sortable(part, share(part)), f'<td class="l">{profile_charts.bar(part or 0.0, "var(--other)", 48)}</td>'
 
 
 def _drift(d: Drift | None) -> str:

@@ -3,7 +3,6 @@
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import SparseConfig
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.summary import summarise
@@ -16,10 +15,11 @@ from recsys.data.profile.tallies import (
     with_label,
 )
 from recsys.data.transforms import LABEL, Fitted, is_bag
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.parse import JOINT
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.data.transforms.times import PARTS, Cyclic
 from recsys.data.transforms.training_statistics import Moments
+from recsys.schema.data_schema import SparseConfig
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB

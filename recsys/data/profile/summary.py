@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import SparseConfig
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import numbers, values
+from recsys.data.profile import cell_counts, distributions
 from recsys.data.profile.data_profile import DataProfile, Feature, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
 from recsys.data.profile.tallies import TALLY, each_number
@@ -18,6 +17,7 @@ from recsys.data.transforms.encodings import Count, Target
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.steps import Fill
 from recsys.data.transforms.times import WAVES, Cyclic
+from recsys.schema.data_schema import SparseConfig
 
 if TYPE_CHECKING:
     from recsys.data.profile.profiler import Profiler
@@ -45,11 +45,14 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
     there = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
     spans: list[dict[str, float] | None] = []
     for s, m in zip(SPLITS, profiler.moments[name], strict=True):
-        spans.append({**m.params(), **numbers.quantiles(there[s])} if m.n else None)
+        spans.append({**m.params(), **distributions.quantiles(there[s])} if m.n else None)
     shown = Numbers(
-        spans, numbers.histogram(list(there.values()), time=time), samples["train"].height, profiler.samples[0].seen
+        spans,
+        distributions.histogram(list(there.values()), time=time),
+        samples["train"].height,
+        profiler.samples[0].seen,
     )
-    cells = numbers.cells(seen, name, time=time)
+    cells = distributions.cells(seen, name, time=time)
     parts = {part: _ordered(s.result()) for (n, part), s in profiler.parts.items() if n == name}
     drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
     c = sparse.get(name)
@@ -74,11 +77,11 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
 
 def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> Feature:
     c = profiler.data.sparse_columns.get(name)
-    cells = values.cells(counts, profiler.absent[name])
+    cells = cell_counts.cells(counts, profiler.absent[name])
     table = (c.table or name) if c else None
     known = counts.filter(pl.col("train") > 0)
     if c is not None and c.encode == "vocabulary":
-        known = values.in_vocabulary(counts, fitted.vocabularies[table or ""])
+        known = cell_counts.in_vocabulary(counts, fitted.vocabularies[table or ""])
     if c is None:
         steps = profiler.data.dense_columns[name].steps
         kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
@@ -93,7 +96,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=int((counts["train"] > 0).sum()),
         exact=True,
-        oov=None if c and c.encode in ("hash", "id") else values.unknown_share(counts, known),
+        oov=None if c and c.encode in ("hash", "id") else cell_counts.unknown_share(counts, known),
         cells=cells,
         drift=_drifts(cells),
         iv=_information_value(cells),
@@ -116,14 +119,14 @@ def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
         seen = whole.filter(pl.col("train") > 0)["value"]
         used = bucket_ids(seen, c.buckets or 1).n_unique() if c.encode == "hash" else None
         encode = c.encode or "vocabulary"
-        tables.append(values.table(name, names, features[0].cardinality, encode, least, whole, used))
+        tables.append(cell_counts.table(name, names, features[0].cardinality, encode, least, whole, used))
     return tables
 
 
 def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
     """Return cells of small whole numbers in order (lengths of bags, parts of times), by powers of two if many."""
     label = pl.col("value").cast(pl.String)
-    if counts.height > 2 * values.TOP:
+    if counts.height > 2 * cell_counts.TOP:
         least = 2 ** pl.col("value").clip(1).log(2).floor().cast(pl.Int64)
         counts = counts.with_columns(least.alias("value")).group_by("value").sum()
         label = pl.when(pl.col("value") > 1).then(pl.format("{} – {}", "value", pl.col("value") * 2 - 1))

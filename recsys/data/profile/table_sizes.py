@@ -2,10 +2,10 @@
 
 from html import escape
 
-from recsys.data.profile import charts
+from recsys.data.profile import profile_charts
 from recsys.data.profile.data_profile import DIMS, DataProfile, Feature, Table
-from recsys.html.sortable_tables import Column, table
-from recsys.html.text import share, size
+from recsys.pages.formatting import share, size
+from recsys.pages.sortable_tables import Column, table
 
 SHOWN = 40  # tables shown; the rest is folded
 
@@ -23,7 +23,7 @@ def thresholds(t: Table, f: Feature) -> str:
         lines.append([
             "0, 1" if r["min_count"] == 1 else str(r["min_count"]),
             f"{r['rows']:,}",
-            charts.bar(r["rows"] / largest, "var(--c3)", 44),
+            profile_charts.bar(r["rows"] / largest, "var(--c3)", 44),
             *(size(r["rows"] * dim * 4) for dim in DIMS),
             share(r["covered"]),
         ])  # fmt: skip
@@ -37,7 +37,7 @@ def thresholds(t: Table, f: Feature) -> str:
     if t.coverage is not None:
         curve = (
             "<h4>Coverage by the most frequent values<small>; share of training lookups by number of values, "
-            f"logarithmic; rings: the thresholds above</small></h4>{charts.coverage(t)}"
+            f"logarithmic; rings: the thresholds above</small></h4>{profile_charts.coverage(t)}"
         )
     own = " (bold: the config's)" if t.encode == "vocabulary" else ""
     title = f"<h4>Sizes by threshold of frequency{which}<small>{own}</small></h4>"
@@ -60,11 +60,11 @@ def table_section(profile: DataProfile) -> str:
     whole, largest = sum(t.rows for t in order), order[0].rows
     lines = []
     for i, t in enumerate(order):
-        mark = f'<i style="background:{charts.colour(i)}"></i>'
+        mark = f'<i style="background:{profile_charts.colour(i)}"></i>'
         lines.append([
             f"{mark}{escape(t.name)}", t.encode,
             "" if t.encode != "vocabulary" else str(t.min_count), f"{t.distinct:,}", f"{t.rows:,}",
-            charts.bar(t.rows / largest, charts.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
+            profile_charts.bar(t.rows / largest, profile_charts.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
             escape(_features(t)),
         ])  # fmt: skip
     columns = [
@@ -82,7 +82,7 @@ def table_section(profile: DataProfile) -> str:
     if len(lines) > SHOWN + 8:
         rest = f"<details><summary>{len(lines) - SHOWN} more</summary>{table(columns, lines[SHOWN:])}</details>"
         lines = lines[:SHOWN]
-    return head + charts.strip(order) + table(columns, lines) + rest
+    return head + profile_charts.strip(order) + table(columns, lines) + rest
 
 
 def _features(t: Table) -> str:

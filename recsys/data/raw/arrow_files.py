@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import Block, numbered, one_line
-from recsys.data.raw.ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
+from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 BLOCK_ROWS = 250_000
 

@@ -2,8 +2,8 @@
 
 import polars as pl
 
-from recsys.config.schema_data import TextConfig
 from recsys.data.raw.blocks import BLANK, LINE
+from recsys.schema.data_schema import TextConfig
 
 
 def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:

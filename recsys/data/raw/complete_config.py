@@ -5,12 +5,12 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import DenseConfig, SparseConfig
-from recsys.data.raw import sources
+from recsys.data.raw import read_sources
 from recsys.data.raw.derive import complete_rows
 from recsys.data.raw.formats import empty_frame
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
+from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 
 def completed(data: ResolvedData, file: Path) -> ResolvedData:
@@ -22,7 +22,10 @@ def with_join_columns(data: ResolvedData) -> ResolvedData:
     """Return the config with the columns of joins that name none, which bring all columns of their file."""
     joins = [
         replace(
-            j, columns=sources.side_columns(j, empty_frame(sources.join_source(j), sources.side_file(data, j)).columns)
+            j,
+            columns=read_sources.side_columns(
+                j, empty_frame(read_sources.join_source(j), read_sources.side_file(data, j)).columns
+            ),
         )
         if not j.columns
         else j
@@ -38,9 +41,9 @@ def with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
     """
     if not any(c is None or (c.width is None and c.vectors is None and not c.cyclic) for c in data.dense.values()):
         return data
-    sides = [(join, sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
+    sides = [(join, read_sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
     types = complete_rows(
-        sources.rename_columns(data.source, file, sources.raw_frame(data, file)), sides, data.derive
+        read_sources.rename_columns(data.source, file, read_sources.raw_frame(data, file)), sides, data.derive
     ).schema
     wanted = {
         name: (c and c.column) or name
@@ -59,7 +62,7 @@ def _widths(data: ResolvedData, file: Path, columns: dict[str, str]) -> dict[str
     """Return the width of the first vector of each feature. columns: their columns"""
     widths: dict[str, int] = {}
     every = replace(data, dense={}, sparse={n: SparseConfig(column=c) for n, c in columns.items()})
-    for block in sources.read_blocks(every, file):
+    for block in read_sources.read_blocks(every, file):
         for name, column in columns.items():
             values = block.frame[column].drop_nulls()
             if name in widths or values.is_empty():

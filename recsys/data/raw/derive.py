@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from recsys.config.schema_data import JoinConfig
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.row_sql import FAILURES, parse_sql
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import JoinConfig
 
 
 def steps(joins: Sequence[JoinConfig], derive: Iterable[str]) -> list[int | str]:

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from recsys import interrupts
-from recsys.config.schema_data import SourceConfig, TextConfig
+from recsys.cli import interrupts
 from recsys.data.raw.blocks import BLANK, NOT_TEXT, one_line
-from recsys.data.raw.ranges import UNREADABLE, open_bytes
+from recsys.data.raw.byte_ranges import UNREADABLE, open_bytes
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig, TextConfig
 
 if interrupts.installed():  # Arrow's own handlers lose a signal that comes while it finishes reading a block
     pa.enable_signal_handlers(False)

@@ -13,10 +13,10 @@ from pathlib import Path, PosixPath
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import LINE, Block, one_line
-from recsys.data.raw.ranges import FileRange, Projection
+from recsys.data.raw.byte_ranges import FileRange, Projection
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 FORMATS = ("split_binary", "npy")
 BLOCK_ROWS = 1 << 17

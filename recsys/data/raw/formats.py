@@ -15,11 +15,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, slots, split_csv, svmlight
 from recsys.data.raw.blocks import ELEMENT, LINE, LIST, Block, numbered, one_line, set_apart
-from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
-from recsys.data.raw.ranges import (
+from recsys.data.raw.byte_ranges import (
     ALL,
     UNREADABLE,
     WHOLE,
@@ -29,8 +27,10 @@ from recsys.data.raw.ranges import (
     is_compressed,
     remote_bytes,
 )
+from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import ELEMENT, LINE, LIST, BadRow, Block
-from recsys.data.raw.ranges import FileRange, Projection
+from recsys.data.raw.byte_ranges import FileRange, Projection
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import SourceConfig
 
 MOST_ELEMENTS = 1 << 18  # rows of a block, if no single row has more elements
 BRACKETS, MARKS = "[](){} \t", " \t'\""  # around a list that is written as text, and around its elements

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from recsys.config.schema_data import (
+from recsys.data.raw.split_csv import FORMAT as SPLIT_CSV
+from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
     PartConfig,
@@ -25,8 +27,6 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
-from recsys.data.raw.split_csv import FORMAT as SPLIT_CSV
-from recsys.errors import UserError, did_you_mean
 
 NUMERICAL, CATEGORICAL, LABEL = CHANNELS = ("numerical", "categorical", "label")
 SECTIONS = ("feature_spec", "source_spec", "channel_spec")

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 from recsys.data.raw.text import ESCAPED
-from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
 
 MOST_REASONS = 2  # shown in a message

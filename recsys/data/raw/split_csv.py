@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import PartConfig, SourceConfig
 from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.raw.ranges import ALL, WHOLE, FileRange, Projection
+from recsys.data.raw.byte_ranges import ALL, WHOLE, FileRange, Projection
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
+from recsys.schema.data_schema import PartConfig, SourceConfig
 
 FORMAT = "split_csv"
 

@@ -15,8 +15,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
+from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import (
     BREAK,
     LINE_BYTES,
@@ -31,8 +31,8 @@ from recsys.data.raw.dialect import (
     rows_only,
     without_breaks,
 )
-from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
 
 BLOCK_BYTES = 16 << 20
 ESCAPED = ", with a backslash before a quote"  # ends the reason of a bad row

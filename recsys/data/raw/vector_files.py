@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import VectorsConfig
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.storage import resolve_path
-from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import Fitted
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
+from recsys.schema.data_schema import VectorsConfig
 
 FIRST_ROWS = 100  # read before the data is prepared, to see how long vectors are
 

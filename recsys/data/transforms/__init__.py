@@ -17,16 +17,16 @@ from recsys.data.transforms.column_names import (
     TARGETS,
     TIME,
 )
-from recsys.data.transforms.columns import (
+from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
+from recsys.data.transforms.fitted import Fitted
+from recsys.data.transforms.parse import parse_rows
+from recsys.data.transforms.resolved_data import (
     ResolvedData,
     feature_spec,
     is_bag,
     known_rows,
     resolve,
 )
-from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
-from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.parse import parse_rows
 from recsys.data.transforms.steps import TRANSFORMS
 
 __all__ = [

@@ -11,16 +11,16 @@ from typing import Protocol
 
 import polars as pl
 
-from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.column_names import HISTORY, LABEL, ROW
-from recsys.data.transforms.columns import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.fitted import Fitted, dense_expr
 from recsys.data.transforms.labels import fit_labels, kept_columns, label_statistics
+from recsys.data.transforms.resolved_data import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.training_statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, Label
+from recsys.schema.data_schema import SparseConfig
 
 
 @dataclass

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys import manifest
-from recsys.atomic import write_text
 from recsys.config.plain import from_plain
-from recsys.config.schema_data import DataConfig, ItemsConfig, SparseConfig
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
-from recsys.data.transforms.columns import (
+from recsys.data.transforms.hashing import bucket_ids
+from recsys.data.transforms.index import SHORT, Index
+from recsys.data.transforms.labels import kept_columns
+from recsys.data.transforms.resolved_data import (
     DenseColumn,
     ResolvedData,
     RowVector,
@@ -25,12 +25,12 @@ from recsys.data.transforms.columns import (
     plain_labels,
     resolve,
 )
-from recsys.data.transforms.hashing import bucket_ids
-from recsys.data.transforms.index import SHORT, Index
-from recsys.data.transforms.labels import kept_columns
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.vectors import Vectors, normalise
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
+from recsys.files import manifest
+from recsys.files.atomic import write_text
+from recsys.schema.data_schema import DataConfig, ItemsConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
 ITEMS = "items"  # the item table: a Fitted of its own, and the items' features

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import polars as pl
 
-from recsys.config.schema_data import SparseConfig
-from recsys.data.transforms.columns import ResolvedData, is_split
+from recsys.data.transforms.resolved_data import ResolvedData, is_split
 from recsys.data.transforms.values import parts_of
+from recsys.schema.data_schema import SparseConfig
 
 
 def whole_numbers(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:

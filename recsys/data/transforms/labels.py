@@ -6,16 +6,16 @@ from typing import Any
 
 import polars as pl
 
-from recsys.config.schema_data import LabelConfig
 from recsys.data.raw.blocks import BLANK
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
-from recsys.data.transforms.columns import ResolvedData, plain_labels
 from recsys.data.transforms.ids import Check
+from recsys.data.transforms.resolved_data import ResolvedData, plain_labels
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.training_statistics import Moments
 from recsys.data.transforms.values import as_number, as_value
 from recsys.errors import UserError, did_you_mean
 from recsys.features import Label
+from recsys.schema.data_schema import LabelConfig
 
 KINDS = ("binary", "regression", "classes")
 TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from recsys.config.schema_data import SourceConfig, SparseConfig
 from recsys.data.raw.blocks import BLANK, ELEMENT, LINE, BadRow, Block
 from recsys.data.transforms.column_names import (
     GROUP,
@@ -12,17 +11,18 @@ from recsys.data.transforms.column_names import (
     ORDER,
     TIME,
 )
-from recsys.data.transforms.columns import (
-    ResolvedData,
-    is_split,
-)
 from recsys.data.transforms.ids import Check, id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.labels import label_checks, label_exprs
+from recsys.data.transforms.resolved_data import (
+    ResolvedData,
+    is_split,
+)
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
 from recsys.data.transforms.values import as_number, as_value, as_vector, parts_of
 from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig, SparseConfig
 
 PLACES = (LINE, ELEMENT)
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator

@@ -2,8 +2,8 @@
 
 import polars as pl
 
-from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import BLANK
+from recsys.schema.data_schema import SourceConfig
 
 
 def as_number(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:

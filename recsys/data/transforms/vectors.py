@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.manifest import inside
+from recsys.files.manifest import inside
 
 EPS = 1e-5  # torch.nn.LayerNorm's
 

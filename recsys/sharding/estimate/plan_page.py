@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from recsys.html import document, footer
 from recsys.memory import GIB
-from recsys.sharding.estimate import charts as pictures
+from recsys.pages import document, footer
+from recsys.sharding.estimate import plan_charts as pictures
 from recsys.sharding.estimate.compare import (
     COLUMNS,
     PlanAttempt,

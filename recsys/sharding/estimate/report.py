@@ -22,7 +22,7 @@ from typing import Any
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ShardingOption
 
-from recsys.config.schema_run import SparseOptimConfig
+from recsys.schema.run_schema import SparseOptimConfig
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from recsys.console import results, say
+from recsys.cli.console import results, say
 from recsys.memory import GIB
 from recsys.sharding.estimate.compare import (
     COLUMNS,

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_stages import PipelineConfig
 from recsys.errors import UserError, did_you_mean
-from recsys.serving.servable import Query
+from recsys.online.servable import Query
+from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.filters import event_condition
-from recsys.stages.tables import read_table
+from recsys.stages.read_tables import read_table
 
 SHORTEST = 3  # events of a user whose last ones are held out, as data.split has it
 

@@ -1,0 +1,292 @@
+"""Code that all commands share: Hydra's overrides, one-line error messages and exit statuses.
+
+Exit statuses: 0 success; 2 a mistake in the config or the data; 3 a question that recsys.new leaves open; 1 any other
+failure, with its traceback.
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.cli import interrupts
+from recsys.cli.console import log_to
+from recsys.cli.secrets import mask_overrides, remember
+from recsys.distributed import failures
+from recsys.distributed.failures import exit_process, say_error
+from recsys.distributed.ranks import silence
+from recsys.errors import UserError, did_you_mean
+from recsys.ranges import check_values
+
+MULTIRUN = ("-m", "--multirun")
+HELP = ("-h", "--help")
+FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
+VALUED = ("cfg", "package", "info")  # Hydra's own options, if their names have no -
+HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
+KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+
+
+def run(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> None:
+    """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status.
+
+    file: a YAML file of the user's that is composed instead of the command's
+    """
+    interrupts.install()
+    try:
+        code = status(command, function, file)
+    except interrupts.Interrupted as e:
+        code = say_error(interrupts.message(), status=e.status)
+    exit_process(code)
+
+
+PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
+
+
+def name_words(keys: Sequence[str], usage: str) -> None:
+    """Give the bare words of sys.argv, which come in the order of `keys`, the form KEY=WORD.
+
+    Exits with an error if there are more words than keys.
+    """
+    check_flags()
+    words = bare_words(sys.argv[1:])
+    if len(words) > len(keys):
+        sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
+    named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
+    sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+
+
+def quoted(word: str) -> str:
+    """Return a word as Hydra's text, whatever characters a path has."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def bare_words(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are neither KEY=VALUE nor options, nor values of options: not the job of --cfg job."""
+    before = ["", *arguments]
+    values = (*(f"--{name}" for name in VALUED), "-c", "-p", "-i")
+    pairs = zip(before, arguments, strict=False)
+    return [a for last, a in pairs if "=" not in a and not a.startswith(("-", "~")) and last not in values]
+
+
+def check_flags() -> None:
+    """Exit with an error if sys.argv sets a key as programs do that are not Hydra's: --port 8100."""
+    for argument in sys.argv[1:]:
+        found = FLAG.fullmatch(argument)
+        if found is not None and found[1] not in (VALUED if found[2] is not None else HYDRAS):
+            sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
+
+
+def strings(value: Any) -> list[str]:
+    """Return the value of a key that takes one value or a list of them; none for null."""
+    if value is None:
+        return []
+    return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
+
+
+def status(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> int:
+    """Run `function` as `run` does, and return the exit status."""
+    import hydra
+
+    from recsys.cli import command_help
+    from recsys.config.compose import conf_dir, file_overrides, free_keys, register
+
+    silence()
+    register()
+    check_flags()
+    if command not in command_help.COMPOSED and any(a in HELP for a in sys.argv[1:]):
+        command_help.show(command)
+        return 0
+    log_to(None)  # an earlier command in this process may have set its own log file
+    code = 0
+
+    def guarded(cfg: DictConfig) -> None:
+        nonlocal code
+        _hide_secrets(cfg)
+        code = call(lambda: _checked(function, cfg))
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
+    sys.argv[0] = f"recsys.{command}"
+    if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
+        return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
+    if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
+        return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
+    sys.argv[1:] = free_keys(sys.argv[1:], command)
+    folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
+    sys.argv[1:1] = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
+    try:
+        with explained(sys.argv[1:], command):
+            hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
+    except UserError as e:
+        return say_error(str(e), e.status)
+    return code
+
+
+def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
+    """Check the keys, the numbers and the names of folders against the schema, before slow imports, and call it."""
+    check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
+    function(cfg)
+
+
+def _hide_secrets(cfg: DictConfig) -> None:
+    """Mask the secrets of a config in this process's messages, and in its arguments, which W&B records."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        remember(OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
+        remember(OmegaConf.to_container(cfg))
+    sys.argv[1:] = mask_overrides(sys.argv[1:])
+
+
+@contextmanager
+def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None]:
+    """Convert the errors that Hydra and OmegaConf raise about `arguments` into a one-line UserError."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as e:
+        raise UserError(_explain(e, command, arguments)) from e
+    except UserError:
+        raise
+    except ValueError as e:  # raised by Hydra for model=3 and the like
+        if nulls := [a for a in arguments if re.fullmatch(r"\w+=null", a)]:
+            group = nulls[0].partition("=")[0]
+            raise UserError(f"{nulls[0]}: must be one of the choices of {group}; leave it out for the default") from e
+        raise UserError(str(e)) from e
+    except AssertionError as e:  # raised by OmegaConf if an override sets a key below a null
+        raise UserError("an override sets a key inside another key that is null; write that key in the YAML") from e
+    except AttributeError as e:  # raised by OmegaConf if an override gives a mapping to a null key
+        if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
+            raise
+        raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
+
+
+def call(function: Callable[[], None]) -> int:
+    """Run `function` and return the exit status, with OmegaConf's errors explained in one line."""
+    return failures.call(function, lambda error: _explain(error, sys.argv[0].rpartition(".")[2], sys.argv[1:]))
+
+
+def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
+    """Return the message of an error of Hydra or OmegaConf on one line, with the nearest valid name."""
+    from yaml import YAMLError
+
+    from recsys.config.compose import yaml_mistake
+
+    errors: list[BaseException] = [error]
+    while (cause := errors[-1].__cause__) is not None:
+        errors.append(cause)
+    if yaml := next((e for e in errors if isinstance(e, YAMLError)), None):
+        return yaml_mistake(yaml)
+    texts = [str(e) for e in errors]
+    text = "\n".join(texts)
+    if m := re.search(r"In '.*?': Could not find '([^']*)'\s+Available options in '([^']*)':\s+(.*)", text, re.S):
+        group, _, value = m[1].rpartition("/")
+        options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
+        return f"{group}={value}: no such choice{did_you_mean(value, options)}"
+    if m := re.search(r"Ambiguous value for argument '(.*)'", text):
+        if command == "train":
+            return f"{m[1]}: several values make a sweep; add -m: python -m recsys.train -m {' '.join(arguments)}"
+        return f"{m[1]}: takes one value; a list is written KEY=[a,b]"
+    if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
+        return _unknown_key(m[1], command, arguments)
+    if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
+        full = re.search(r"full_key: (\S+)", text)
+        return _unknown_key(full[1] if full else m[1], command, arguments)
+    if m := re.search(r"Error parsing override '([\w.@/+~-]+)=(.*?)'\s*$", text.splitlines()[0]):
+        return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
+    if re.match("mismatched input|no viable alternative|token recognition", text):  # Hydra does not name the override
+        spaced = next((a.partition("=") for a in arguments if re.fullmatch(r"[^=]+=[^'\"\[{]*[ '\"].*", a)), None)
+        if spaced is not None:
+            return f"{''.join(spaced)}: cannot be parsed; write the value in quotes: \"{spaced[0]}='{spaced[2]}'\""
+    if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
+        return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
+    if m := re.search(r"override \S+=(.*?)\s+Value .* of type '\w+' could not be converted to (\w+)", text):
+        key = re.search(r"full_key: (\S+)", text)
+        return f"{key[1] if key else 'a key'}={m[1]}: must be {KINDS.get(m[2], m[2])}"
+    if m := re.search(r"override (\S+)=null\s+field '[^']*' is not Optional", text):
+        return _not_null(m[1])
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    where = re.search(r"full_key: (\S+)", text)
+    if m := re.search(r"Environment variable '([^']*)' not found", text):
+        fix = f"set it, or write {where[1]}=VALUE" if where else "set it"
+        return (f"{where[1]}: " if where else "") + f"the environment variable {m[1]} is not set; {fix}"
+    details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
+    if composed := re.match(r"In '(.*)': \w+ raised while composing config", first):
+        place, why = f"{where[1]}: " if where else "", text.splitlines()[1].strip()
+        if kind := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", why):
+            why = f"{kind[1]} must be {KINDS.get(kind[2], kind[2])}"
+        return f"{composed[1]}.yaml: {place}{why}"
+    reason = details[0] if details and details[0] not in first else ""
+    return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
+
+
+def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
+    """Return the message for an unknown key, with the nearest name in the config composed without it."""
+    from omegaconf import OmegaConf
+
+    from recsys.config.compose import RENAMED, compose
+
+    for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
+        if key == old or key.startswith(f"{old}."):
+            return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
+    others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
+    parent, _, name = key.rpartition(".")
+    try:
+        cfg = compose(command, others)
+        node = OmegaConf.select(cfg, parent) if parent else cfg
+        valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
+        if command == "new":  # the keys of `create` are typed without it
+            valid = [*cfg.create, *valid[1:]]
+    except Exception:  # another override is wrong too, or the key is in a YAML file
+        valid = _schema_keys(parent, command)
+    if name in valid:
+        return f"{key}: exists already; leave out the + in front of it"
+    return f"{key}: no such key{did_you_mean(name, valid)}"
+
+
+def _schema_keys(key: str, command: str = "train") -> list[str]:
+    """Return the keys of a part of a command's config in its schema; none if users choose them."""
+    from dataclasses import fields, is_dataclass
+    from typing import get_args, get_type_hints
+
+    from recsys.config.compose import COMMANDS
+    from recsys.ranges import without_none
+
+    hint: Any = COMMANDS[command]
+    for part in filter(None, key.split(".")):
+        if is_dataclass(hint):
+            hint = without_none(get_type_hints(hint).get(part))[1]
+        else:  # a name that users choose, such as that of a label
+            hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
+    return [f.name for f in fields(hint)] if is_dataclass(hint) else []
+
+
+def _not_null(key: str) -> str:
+    """Return the message for null as the value of a key that cannot be null."""
+    if not (names := _schema_keys(key)):
+        return f"{key}=null: cannot be null; leave it out for the default"
+    likely = next((n for n in ("patience", "column", "file") if n in names), None)
+    hint = f"set {key}.{likely}=null" if likely else "set one of its keys"
+    return f"{key}=null: has keys of its own, and cannot be null; {hint} (keys: {', '.join(names)})"
+
+
+def _has_keys(key: str, value: str, schema: str) -> str:
+    """Return the message for a value that is given to a key that has keys of its own."""
+    from dataclasses import fields
+
+    from recsys.schema import data_schema, run_schema
+
+    kind = getattr(data_schema, schema, None) or getattr(run_schema, schema, None)
+    names = [f.name for f in fields(kind)] if kind else []
+    likely = next((n for n in ("by", "column", "kind") if n in names), None)
+    hint = f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
+    return f"{key}={value}: has keys of its own{hint}"

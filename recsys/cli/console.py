@@ -1,0 +1,167 @@
+"""Messages, results and progress bars.
+
+On a terminal a bar is live and shows rows/s and the remaining time; elsewhere it prints a line every 10 seconds.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from recsys.cli.secrets import mask_text
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal. It is None if the caller has closed it."""
+    return stream is not None and stream.isatty()
+
+
+console = Console(  # messages
+    stderr=True, soft_wrap=True, highlight=False, width=None if _is_terminal(sys.stderr) else 120
+)
+results = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 120)  # on standard output
+LOG_EVERY_SECONDS = 10.0
+_quiet = False
+_log: Path | None = None
+_log_fails = False
+_unlogged: list[str] = []  # messages from before the log file was known
+
+
+def quiet(value: bool = True) -> None:
+    """Suppress all messages if `value` is true; ranks other than 0 call this."""
+    global _quiet
+    _quiet = value
+    console.quiet = value
+
+
+def say(message: str) -> None:
+    """Print one line to standard error and write it to the run's log, with secrets masked."""
+    message = mask_text(message)
+    console.print(message, markup=False)
+    log(message)
+
+
+@lru_cache
+def say_once(message: str) -> None:
+    """Call `say` unless this process has printed the same message before."""
+    say(message)
+
+
+def log_to(path: Path | None) -> None:
+    """Also append all messages to this file, starting with those that came before the call. None stops the logging."""
+    global _log
+    _log = path and path.absolute()
+    while _unlogged and path is not None:
+        _append(_unlogged.pop(0))
+
+
+def log_file() -> Path | None:
+    """Return the file that messages are appended to, None if there is none."""
+    return _log
+
+
+def log(message: str) -> None:
+    """Write one line to the run's log, but not to standard error."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {mask_text(message)}"
+    if _log is None:
+        _unlogged.append(line)
+        del _unlogged[:-200]
+    elif not _quiet:
+        _append(line)
+
+
+def _append(line: str) -> None:
+    """Append a line to the log. If the disk is full, go on without the log: nothing depends on it."""
+    global _log_fails
+    assert _log is not None
+    try:
+        with _log.open("a") as f:
+            f.write(line + "\n")
+        _log_fails = False
+    except OSError as e:
+        if not _log_fails:
+            console.print(f"{_log}: {e.strerror}; messages are shown, but not written to this file", markup=False)
+        _log_fails = True
+
+
+class _Rate(TextColumn):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        return Text(f"{rate:,.0f} {task.fields['unit']}/s" if rate else "", style="cyan")
+
+
+class Bar:
+    """Progress bar that counts rows. `note`, such as the loss, is shown after the bar."""
+
+    def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
+        self.title, self.total, self.unit, self.done = title, total, unit, done
+        self.note = ""
+        self._lock = threading.Lock()
+        self._start = self._reported_at = time.monotonic()
+        self._first = done
+        self._live: Progress | None = None
+        if console.is_terminal and not _quiet:
+            self._live = Progress(
+                TextColumn("{task.description:<11}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                _Rate(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+                speed_estimate_period=10,
+            )
+            self._live.start()
+            self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=int(done))
+
+    def advance(self, rows: float) -> None:
+        with self._lock:  # several threads call it
+            self._advance(rows)
+
+    def _advance(self, rows: float) -> None:
+        self.done += rows
+        if self._live is not None:
+            self._live.update(self._task, advance=rows, note=self.note, total=self.total)
+        if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
+            self._report()
+
+    def _report(self) -> None:
+        self._reported_at = time.monotonic()
+        seconds = self._reported_at - self._start
+        rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
+        eta = f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate else ""
+        share = f" ({self.done / self.total:.0%})" if self.total else ""
+        note = f"  {self.note}" if self.note else ""
+        line = f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        if self._live is None:
+            say(line)
+        else:
+            log(line)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        if self.done > self._first:
+            self._report()
+        sys.stderr.flush()
+
+
+@contextmanager
+def bar(title: str, total: float | None = None, unit: str = "rows") -> Iterator[Bar]:
+    """Show a progress bar while the block runs; the block calls `advance`."""
+    shown = Bar(title, total, unit)
+    try:
+        yield shown
+    finally:
+        shown.close()

@@ -1,0 +1,196 @@
+"""engine=spark: run each chunk as a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
+
+import os
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
+from recsys.data.prepare.spark_tasks import (
+    DOCS,
+    ItemRunner,
+    Job,
+    ListAccumulator,
+    Outcome,
+    job_failure,
+    take_result,
+)
+from recsys.data.raw.blocks import one_line
+from recsys.data.transforms import sum_tables
+from recsys.errors import UserError
+from recsys.files.spark_urls import file_url
+from recsys.schema.data_schema import EngineConfig
+
+POLL_SECONDS = 0.05
+STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may continue to write
+SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
+
+
+class Spark(Engine):
+    """Runs the passes on a Spark cluster, which starts on first use.
+
+    home: a folder that all machines of the cluster can access
+    """
+
+    def __init__(self, config: EngineConfig, home: Path) -> None:
+        self._config, self._home = config, home.absolute()
+        self._session: SparkSession | None = None
+        self._ours = False
+
+    @property
+    def session(self) -> SparkSession:
+        if self._session is None:
+            self._ours = SparkSession.getActiveSession() is None
+            self._session = start_session(self._config)
+        return self._session
+
+    def close(self) -> None:
+        """Stop the session, unless the caller started it: training does not need it."""
+        if self._session is not None and self._ours:
+            self._session.stop()
+        self._session = None
+
+    def map(
+        self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
+    ) -> Generator[Result, None, None]:
+        """Run one job for all items. Results, which may be large, go through files, so that the driver holds one."""
+        if not items:
+            return
+        context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
+        results.mkdir(parents=True)
+        outcomes = context.accumulator([], ListAccumulator())
+        shipped = context.broadcast(function)  # unpickled once per worker, so that its tasks share its caches
+        run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
+        job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
+        job.start()
+        arrived = 0
+        try:
+            for outcome in _in_order(job, outcomes, len(items), advance):
+                yield take_result(results / f"{arrived}.pickle", outcome)
+                arrived += 1
+            if job.error is not None:
+                raise job_failure(results, job.error)
+            if arrived < len(items):  # the connection to Spark's JVM was lost meanwhile
+                raise RuntimeError(f"a Spark job ended, and the results of {len(items) - arrived} items did not arrive")
+        finally:
+            with suppress(Exception):  # Spark may have stopped
+                if job.is_alive():
+                    context.cancelJobGroup(results.name)
+                    job.join()
+                shipped.destroy()
+            _remove(results)
+
+    def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
+        """Sum large tables by a Spark job with its own shuffle, which writes the result as Parquet."""
+        if sum(f.stat().st_size for f in files) < SMALL_BYTES:
+            return super().total(files, keys, least)
+        schema = sum_tables(pl.scan_parquet(files[0], glob=False), keys, least).collect_schema()
+        target = self._home / f"spark-{uuid.uuid4().hex[:8]}"
+        try:
+            # recursive, so that folders named like x=1 are not taken for partitions
+            tables = self.session.read.option("recursiveFileLookup", "true").parquet(*map(file_url, files))
+            sums = [F.sum(c).alias(c) for c in schema if c not in keys]
+            tables.groupBy(*keys).agg(*sums).where(F.col("count") >= least).write.parquet(file_url(target, globs=False))
+            parts = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
+            empty = pl.LazyFrame(schema=schema)
+            # cast back: Spark has fewer types than polars
+            return pl.concat(
+                [empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in parts)]
+            ).collect()
+        except PySparkException as e:
+            raise RuntimeError(f"Spark: {one_line(e)}") from e
+        finally:
+            _remove(target)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; retry, because tasks of a failed or cancelled job may still write into it."""
+    until = time.monotonic() + STOPPING_SECONDS
+    while folder.exists() and time.monotonic() < until:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(POLL_SECONDS)
+
+
+def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[Outcome]:
+    """Yield the outcomes in the order of the items as they finish; stop early if the job ends."""
+    finished: dict[int, Outcome] = {}
+    seen = 0
+    for number in range(items):
+        while number not in finished:
+            ended = not job.is_alive()  # checked first: once a job has ended, all of its outcomes have arrived
+            for n, rows, outcome in outcomes.value[seen:]:
+                seen += 1
+                if n not in finished:
+                    advance(rows)
+                finished[n] = outcome
+            if number not in finished:
+                if ended:
+                    return
+                job.join(POLL_SECONDS)
+        yield finished[number]
+
+
+def start_session(config: EngineConfig) -> SparkSession:
+    """Return the active session, or start one. Raises UserError if Spark does not start."""
+    options = dict(flatten_options(config.options))
+    master = config.master or ("local[*]" if _alone() else None)
+    local = str(master).startswith("local")
+    defaults: dict[str, bool | float | int | str | None] = {
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    defaults |= {"spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        defaults |= {"spark.ui.enabled": "false", "spark.driver.host": "localhost"}
+        defaults |= {"spark.driver.bindAddress": "127.0.0.1"}
+    # no speculation: two copies of a task would write the same files
+    given = defaults | options | {"spark.speculation": "false"}
+    builder = SparkSession.Builder().appName("recsys").config(map=given)
+    try:
+        return (builder.master(master) if master else builder).getOrCreate()
+    except Exception as e:
+        hint = f"it needs Java 17, and a master from engine.master or spark-submit; {DOCS}"
+        raise UserError(f"engine=spark: Spark does not start ({one_line(e)}): {hint}") from e
+
+
+@contextmanager
+def borrowed_session(config: EngineConfig) -> Iterator[SparkSession]:
+    """Yield the active session, which stays, or a new one, which is stopped. Raises UserError if it does not start."""
+    ours = SparkSession.getActiveSession() is None
+    session = start_session(config)
+    try:
+        yield session
+    finally:
+        if ours:
+            session.stop()
+
+
+def _alone() -> bool:
+    """Return whether neither spark-submit nor spark-defaults.conf sets a master, so that Spark runs on this machine."""
+    if any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")):
+        return False
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home) / "conf") / "spark-defaults.conf"
+    return not (defaults.is_file() and "spark.master" in defaults.read_text())
+
+
+def flatten_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested options, as engine.options.spark.executor.memory=8g makes them, as (dotted name, value)."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from flatten_options(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)

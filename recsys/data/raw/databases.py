@@ -1,0 +1,249 @@
+"""Read tables that are not files: results of SQL queries, Delta Lake and Iceberg tables.
+
+Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/stored_tables.py).
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from typing import Any
+
+import polars as pl
+
+from recsys.cli.secrets import mask_text
+from recsys.data.raw.blocks import one_line
+from recsys.data.raw.storage import is_remote, natural_sort
+from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
+
+FORMATS = ("sql", "delta", "iceberg")
+BATCH_ROWS = 1 << 18
+FILES = {"sqlite": "sqlite", "duckdb": "duckdb"}  # databases that are one file
+ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
+READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
+READ_ONLY_DIALECTS = ("postgresql", "oracle")
+INSTALL = "pip install recsys[{0}] (in a checkout: uv sync --extra {0})"
+
+
+def database_file(source: SourceConfig, root: str) -> Path | None:
+    """Return the file of a database that is one file; None if it is on a server."""
+    match = re.fullmatch(r"(?:sqlite|duckdb)(?:\+\w+)?:///(.+)", root)
+    return Path(match[1]) if source.format == "sql" and match else None
+
+
+def version(source: SourceConfig, root: str) -> str | None:
+    """Return the version of a Delta or Iceberg table; None for databases, which have none.
+
+    Raises:
+        UserError: there is no such table, or the package that reads it is not installed.
+    """
+    if source.format == "delta":
+        return str(_delta(root).version())
+    return _iceberg(root)[1] if source.format == "iceberg" else None
+
+
+def read_table(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
+    """Yield the rows in batches, in bounded memory.
+
+    Raises:
+        UserError: the table cannot be read, or the package that reads it is not installed.
+    """
+    if source.format == "sql":
+        yield from _query(source, root)
+        return
+    try:
+        frame = pl.scan_delta(_delta(root)) if source.format == "delta" else pl.scan_iceberg(_iceberg(root)[0])
+        yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+    except (pl.exceptions.PolarsError, OSError, ValueError) as e:
+        raise UserError(f"data.root={root}: cannot be read as {source.format}: {one_line(e)}") from e
+
+
+# --- Delta and Iceberg -----------------------------------------------------------------------------------
+
+
+def _delta(root: str) -> Any:
+    _need("deltalake", "delta", root)
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return DeltaTable(root)
+    except (DeltaError, OSError, ValueError) as e:
+        raise UserError(f"data.root={root}: not a Delta table ({one_line(e)})") from e
+
+
+def _iceberg(root: str) -> tuple[Any, str]:
+    """Return the table and its snapshot. root: the table's folder, or one of its metadata files"""
+    _need("pyiceberg", "iceberg", root)
+    from pyiceberg.table import StaticTable
+
+    try:
+        table = StaticTable.from_metadata(_metadata(root))
+    except Exception as e:  # each catalogue and store raises its own exceptions
+        raise UserError(f"data.root={root}: not an Iceberg table ({one_line(e)})") from e
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        raise UserError(f"data.root={root}: this Iceberg table has no rows")
+    return table, str(snapshot.snapshot_id)
+
+
+def _metadata(root: str) -> str:
+    """Return the newest metadata file of an Iceberg table."""
+    if root.endswith(".json") or is_remote(root):
+        return root
+    found = natural_sort(Path(root).glob("metadata/*.metadata.json"))
+    if not found:
+        raise FileNotFoundError("its folder has no metadata/*.metadata.json")
+    return str(found[-1])
+
+
+def _need(package: str, extra: str, root: str) -> None:
+    if find_spec(package) is None:
+        raise UserError(f"data.root={mask_text(root)}: source.format={extra} needs {INSTALL.format(extra)}")
+
+
+# --- SQL -------------------------------------------------------------------------------------------------
+
+
+def _query(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
+    """Yield the rows of data.source.query, through DuckDB, an ADBC driver that is installed, or SQLAlchemy."""
+    query, shown = source.query or "", mask_text(root)
+    scheme = root.partition(":")[0].partition("+")[0]
+    if (file := database_file(source, root)) is not None and not file.is_file():
+        raise UserError(f"data.root={shown}: no such file: {file}")
+    if scheme == "duckdb":
+        read = partial(_duckdb, root, query)
+    elif scheme in ADBC and "+" not in root.partition(":")[0] and find_spec(f"adbc_driver_{scheme}"):
+        read = partial(_adbc, scheme, root, query)
+    else:
+        read = partial(_sqlalchemy, root, query)
+    try:
+        yield from _within(source.query_timeout_s, read)
+    except _TooLong:
+        why = f"ran for more than data.source.query_timeout_s={source.query_timeout_s:g} seconds"
+        raise UserError(f"data.root={shown}: the query {why}; make it shorter, or allow more") from None
+    except UserError:
+        raise
+    except Exception as e:  # each driver raises its own exceptions
+        raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
+
+
+Cancels = list[Callable[[], object]]  # what ends a query that runs
+
+
+class _TooLong(Exception):
+    """A query runs longer than it may."""
+
+
+def _within(seconds: float, read: Callable[[Cancels], Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]:
+    """Yield what `read` yields, from another thread: drivers neither end a query in time nor heed Ctrl-C meanwhile."""
+    ready: Queue[pl.DataFrame | BaseException | None] = Queue(1)
+    left, cancels = Event(), Cancels()
+
+    def put(item: pl.DataFrame | BaseException | None) -> None:
+        while not left.is_set():
+            with suppress(Full):
+                ready.put(item, timeout=0.2)
+                return
+
+    def read_all() -> None:
+        try:
+            for frame in read(cancels):
+                put(frame)
+                if left.is_set():
+                    return
+            put(None)
+        except BaseException as e:
+            put(e)
+
+    thread = Thread(target=read_all, name="query", daemon=True)
+    thread.start()
+    end = time.monotonic() + seconds
+    try:
+        while (item := ready.get(timeout=max(0.0, end - time.monotonic()))) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            if time.monotonic() > end:  # a queue that is never empty would not say so
+                raise _TooLong
+    except Empty:
+        raise _TooLong from None
+    finally:
+        left.set()
+        for cancel in cancels:
+            with suppress(Exception):  # each driver raises its own exceptions; SQLite's of ADBC cannot be ended
+                cancel()
+        thread.join(1)
+
+
+def _duckdb(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+    _need("duckdb", "sql", root)
+    import duckdb
+
+    # no external access: a query of a run's config from elsewhere could read and write files, or load extensions
+    settings: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
+    with closing(duckdb.connect(root.removeprefix("duckdb:///"), read_only=True, config=settings)) as connection:
+        cancels.append(connection.interrupt)
+        relation = connection.sql(query)  # `execute` would hold the whole result in memory
+        if relation is None:
+            raise ValueError("the query returns no rows; write a SELECT")
+        yield from _batches(relation.to_arrow_reader(BATCH_ROWS))
+
+
+def _adbc(scheme: str, root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+    uri = f"{Path(root.removeprefix('sqlite:///')).resolve().as_uri()}?mode=ro" if scheme == "sqlite" else root
+    connect = import_module(f"adbc_driver_{scheme}.dbapi").connect
+    with closing(connect(uri)) as connection, closing(connection.cursor()) as cursor:
+        cancels.append(cursor.adbc_cancel)
+        if scheme == "postgresql":
+            cursor.execute(READ_ONLY)
+        cursor.execute(query)
+        yield from _batches(cursor.fetch_record_batch())
+
+
+def _batches(reader: Any) -> Iterator[pl.DataFrame]:
+    """Yield the batches of a RecordBatchReader; at least one, so that the columns are known."""
+    any_rows = False
+    for batch in reader:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        any_rows = any_rows or frame.height > 0
+        yield frame
+    if not any_rows:
+        empty = pl.from_arrow(reader.schema.empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        yield empty
+
+
+def _sqlalchemy(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+    _need("sqlalchemy", "sql", root)
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(root)
+    try:
+        with engine.connect().execution_options(stream_results=True) as connection:
+            _make_read_only(engine.name, connection.connection.driver_connection, cancels)
+            yield from pl.read_database(
+                sqlalchemy.text(query), connection, iter_batches=True, batch_size=BATCH_ROWS, infer_schema_length=None
+            )
+    finally:
+        with suppress(Exception):
+            engine.dispose()
+
+
+def _make_read_only(database: str, connection: Any, cancels: Cancels) -> None:
+    """Let a connection of a driver refuse to write. `execute` of SQLAlchemy would make a cursor of its own for it."""
+    if database == "sqlite":
+        connection.execute("PRAGMA query_only = ON")
+        cancels.append(connection.interrupt)
+    elif database in READ_ONLY_DIALECTS:
+        connection.cursor().execute(READ_ONLY)
+    if hasattr(connection, "cancel"):  # psycopg
+        cancels.append(connection.cancel)

@@ -1,0 +1,393 @@
+"""Find the raw files of a data config and read their rows, with columns renamed, joined and derived."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PosixPath
+
+import polars as pl
+
+from recsys.data.raw.blocks import EMPTY_LINE, TEXT_FORMATS, Block
+from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
+from recsys.data.raw.clean import clean
+from recsys.data.raw.derive import (
+    FeatureInputs,
+    add_derived_column,
+    complete_rows,
+    filter_rows,
+    join_side_table,
+    steps,
+)
+from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
+from recsys.data.raw.nested import check_explode
+from recsys.data.raw.own_outputs import Outputs, is_output
+from recsys.data.raw.reasons import Reasons, judge
+from recsys.data.raw.row_sql import parse_sql
+from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.errors import UserError, did_you_mean
+from recsys.files.input_files import problem_of
+from recsys.schema.data_schema import (
+    JoinConfig,
+    LabelConfig,
+    SourceConfig,
+    SplitConfig,
+    text_options,
+)
+
+# formats of side tables, by suffix
+SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
+OPTIONAL = ("csv", "parquet", "jsonl", "json", "arrow", "npz")  # formats whose files name their columns
+MOST_COMPARED = 20  # files whose columns an error compares
+SIDE_FORMATS |= {".feather": "arrow"}
+
+
+def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]:
+    """Return the raw files under data.root, or data.root itself if it is a file. day_2 sorts before day_10."""
+    if data.source.parts:  # data.spec names them one by one
+        return [Path(f) for f in data.source.parts if globs is None or f in globs]
+    assert data.root is not None
+    root = resolve_path(data.root, "data.root")
+    if not root.is_dir():
+        files = [root]
+    else:
+        globs = globs or list(data.source.files)
+        try:
+            found = {p for g in globs for p in _matches(root, g)}
+        except (ValueError, NotImplementedError) as e:
+            raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
+        files = natural_sort(_without_outputs(data, root, found))
+        if not files:
+            names = sorted(p.name for p in root.iterdir())[:8]
+            raise UserError(
+                f"data.root={data.root}: no file matches {', '.join(globs)} "
+                f"(the folder holds {', '.join(names) or 'nothing'}); set data.source.files"
+                + ("; files of runs and of data.prepared are not data" if found else "")
+            )
+    for path in files:
+        if isinstance(path, PosixPath) and (problem := problem_of(path)):  # not of another host
+            raise UserError(f"{path}: {problem}")
+        if path.stat().st_size == 0:
+            raise UserError(f"{path}: the file is empty")
+    return files
+
+
+def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Path]:
+    """Return the files that no command has written: those outside the folders of runs and of prepared data."""
+    if is_remote(data.root or ""):
+        return files
+    if is_output(root):
+        raise UserError(
+            f"data.root={data.root}: is the folder of a run or of prepared data; name that of the raw files"
+        )
+    outputs = Outputs(root, data.prepared)
+    return {f for f in files if not outputs.contains(f)}
+
+
+def _matches(root: Path, glob: str) -> Iterator[Path]:
+    """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
+    for path in [root / glob] if (root / glob).is_file() else root.glob(glob):  # a name may hold brackets
+        if not path.is_dir():  # also links to nothing and named pipes, which find_files refuses
+            yield from [] if _is_hidden(path, glob) else [path]
+        elif "=" in path.name:
+            yield from (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, glob))
+
+
+def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has the columns of `file` and of its partition folders."""
+    return _with_optional(_with_partitions(empty_frame(data.source, file), data, file), data)
+
+
+def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
+    """Add the columns of data.source.optional_columns that the file lacks, without values."""
+    lacking = [n for n in data.source.optional_columns if n not in frame.columns]
+    if not lacking:
+        return frame
+    types = _optional_types(data) if data.source.format not in TEXT_FORMATS else {}
+    return frame.with_columns(pl.lit(None, types.get(n, pl.String())).alias(n) for n in lacking)
+
+
+def _optional_types(data: ResolvedData) -> dict[str, pl.DataType]:
+    """Return the types of data.source.optional_columns in the first files that have them."""
+    source = data.source
+    key = json.dumps([data.root, source.format, source.explode, source.optional_columns, source.files])
+    if key not in _TYPES:
+        wanted, types = set(source.optional_columns), dict[str, pl.DataType]()
+        try:
+            every = list(data.split.train_files) if data.split.by == "files" else None
+            for file in find_files(data, every):
+                if wanted <= set(types):
+                    break
+                types = {n: t for n, t in empty_frame(source, file).schema.items() if n in wanted} | types
+        except UserError:
+            pass  # rows to predict, on a machine without the raw files
+        _TYPES[key] = types
+    return _TYPES[key]
+
+
+_TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
+
+
+def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.DataFrame:
+    """Add the columns of the partition folders that the file itself does not have."""
+    new = partitions(file, data.root)
+    return frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in new.items() if n not in frame.columns)
+
+
+def _is_hidden(path: Path, glob: str) -> bool:
+    """Return True for .name and _name (_SUCCESS, _metadata), which are not data unless the glob names them."""
+    return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
+
+
+def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFrame] | None = None) -> None:
+    """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing.
+
+    Args:
+        data: the data config.
+        file: the raw file.
+        sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
+            features need, by the index of their join. By default they lie under data.root.
+    """
+    if data.source.explode is not None:
+        optional = [] if sides is None else unlabelled_columns(data)
+        check_explode(data.source, file, unexploded_frame(data.source, file), optional)
+    frame = raw_frame(data, file)
+    for name, raw_name in data.source.rename.items():
+        if raw_name not in frame.columns:
+            near = did_you_mean(raw_name, frame.columns)
+            raise UserError(f"data.source.rename.{name}: {file.name} has no column {raw_name}{near}")
+    frame = rename_columns(data.source, file, frame)
+    for name in data.source.column_null_values:
+        _check_column("data.source.column_null_values", name, file, frame.columns)
+    derive = data.derive if sides is None else FeatureInputs.from_config(data).derive
+    for step in steps(data.source.joins, data.derive):
+        if isinstance(step, str):
+            frame = add_derived_column(step, derive[step], frame) if step in derive else frame
+        elif sides is None or step in sides:
+            join = data.source.joins[step]
+            _check_column("data.source.joins", join.key, file, frame.columns)
+            side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[step].clear()
+            frame = _with_side(frame, join, side)
+    if data.where is not None and (sides is None or data.item_feature is not None):
+        filter_rows(data.where, frame)
+    names = frame.columns
+    for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+        if column not in names and sides is None:
+            _check_other_files(data, key, data.source.rename.get(column, column), file)
+        _check_column(key, column, file, names)
+
+
+def _with_side(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    """Join a side table without rows. Raises UserError if it has a column that is there already."""
+    for name in side.columns:
+        if name != join.key and name in frame.columns:
+            hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
+            hint = "give it another name" if join.columns else hint
+            raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
+    return join_side_table(frame, join, side)
+
+
+def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
+    """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
+    if data.split.by == "files" or data.source.format not in OPTIONAL:
+        return
+    for other in find_files(data)[-MOST_COMPARED:]:
+        if other != file and column in raw_frame(data, other).columns:
+            hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
+            why = f"{file.name} has no column {column}, but {other.name} has it"
+            raise UserError(f"{key}: {why}; if it is missing in some files, set {hint}")
+
+
+def read_blocks(
+    data: ResolvedData,
+    file: Path,
+    file_range: FileRange = WHOLE,
+    *,
+    unlabelled: bool = False,
+    complete: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+) -> Iterator[Block]:
+    """Read the raw rows of a range of `file`, joined with the side tables and with derived columns.
+
+    Args:
+        data: the data config.
+        file: the raw file.
+        file_range: the part of the file to read.
+        unlabelled: the rows are to be predicted. The file may lack the label column (without a header it then has one
+            column less), and data.where does not apply.
+        complete: adds joined and derived columns and filters rows. By default as the config says, with the side tables
+            under data.root.
+    """
+    source = data.source
+    names = column_names(source, file)
+    if unlabelled and not source.header and source.format == "csv":
+        names = drop_missing_labels(source, unlabelled_columns(data), file, names)
+    if complete is None:
+        sides = [(join, side_table(data, join)) for join in source.joins]
+        complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
+
+    def completed(block: Block) -> Block:
+        frame = _with_optional(_with_partitions(block.frame, data, file), data)
+        block.frame = complete(clean(source, rename_columns(source, file, frame)))
+        if (as_text := block.as_text) is not None:
+            block.as_text = lambda: completed(as_text())
+        return block
+
+    for block in read(source, file, names, file_range, projection(data, labelled=not unlabelled)):
+        yield completed(block)
+
+
+def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
+    if column not in names:
+        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
+
+
+def projection(data: ResolvedData, *, labelled: bool) -> Projection:
+    """Return the raw columns that features, label, split, joins and SQL read."""
+    reads = data.column_reads
+    expressions = {f"data.derive.{name}": sql for name, sql in data.derive.items()}
+    if labelled and data.where is not None:
+        expressions["data.where"] = data.where
+    for key, sql in expressions.items():
+        for column in parse_sql(sql, key)[1]:
+            reads.setdefault(column, set()).add("value")
+    for _, column in group_columns(data):
+        reads.setdefault(column, set()).add("value")
+    for join in data.source.joins:
+        reads.setdefault(join.key, set()).add("value")
+    if labelled:
+        as_numbers = _number_columns(data)
+        for _, column in split_columns(data):
+            reads.setdefault(column, set()).add("number" if column in as_numbers else "value")
+    raw_names = {column: data.source.rename.get(column, column) for column in reads}
+    text = data.source.column_null_values
+    numbers = frozenset(raw_names[c] for c, kinds in reads.items() if kinds == {"number"} and c not in text)
+    return Projection(frozenset(raw_names.values()), numbers)
+
+
+def group_columns(data: ResolvedData) -> list[tuple[str, str]]:
+    """Return (config key, raw column) of the columns that group and order rows."""
+    if data.group is None:
+        return []
+    order = [] if data.group.order is None else [("data.group.order", data.group.order)]
+    return [("data.group.by", data.group.by), *order]
+
+
+def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
+    """Return (config key, raw column) of the label and the split; rows to be predicted may lack these columns."""
+    label = [(data.label_key(name), c.column or "") for name, c in data.label_configs.items()]
+    label += [("data.weight", data.weight_column)] if data.weight_column else []
+    by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
+    return label + ([("data.split", data.split.column or "")] if by_column else [])
+
+
+def unlabelled_columns(data: ResolvedData) -> list[str]:
+    """Return the raw columns that rows to be predicted may lack."""
+    return [*data.label_columns, *([data.weight_column] if data.weight_column else [])]
+
+
+def _number_columns(data: ResolvedData) -> set[str]:
+    """Return the columns of labels and weight that are read as numbers only."""
+    text = {c.column for c in data.label_configs.values() if c.positive or c.kind == "classes"}
+    return set(unlabelled_columns(data)) - text
+
+
+def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    names = {raw_name: name for name, raw_name in source.rename.items() if raw_name in frame.columns}
+    renamed = [names.get(n, n) for n in frame.columns]
+    if twice := repeated(renamed):
+        raise UserError(f"data.source.rename.{twice[0]}: {file.name} has a column {twice[0]} already; use another name")
+    return frame.rename(names)
+
+
+def join_source(join: JoinConfig) -> SourceConfig:
+    kind = join.format or SIDE_FORMATS.get(Path(join.file).suffix, "csv")
+    return SourceConfig(**text_options(join), format=kind, header=not join.names, columns=join.names)
+
+
+def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> Path:
+    """Return the path of a side table. key: its config key, for messages."""
+    root = resolve_path(data.root or ".", "data.root")
+    path = (root.parent if root.is_file() else root) / join.file
+    if not path.is_file():
+        problem = problem_of(path) if isinstance(path, PosixPath) else "no such file"
+        raise UserError(f"{key}: {problem}: {path}")
+    return path
+
+
+def side_columns(join: JoinConfig, side: list[str]) -> dict[str, str]:
+    """Return name in the config -> name in the side file, the key first. side: all columns of the file"""
+    return {join.key: join.key} | (dict(join.columns) or {name: name for name in side})
+
+
+def _selectside_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    return side.select(pl.col(file_name).alias(name) for name, file_name in side_columns(join, side.columns).items())
+
+
+def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.DataFrame:
+    """Return the side table without rows. Raises UserError if it lacks a column."""
+    side = empty_frame(join_source(join), side_file(data, join, key))
+    for name in side_columns(join, side.columns).values():
+        if name not in side.columns:
+            raise UserError(f"{key}: {join.file} has no column {name}{did_you_mean(name, side.columns)}")
+    return _selectside_columns(join, side)
+
+
+def side_table(
+    data: ResolvedData,
+    join: JoinConfig,
+    key: str = "data.source.joins",
+    report: Callable[[str], None] | None = None,
+) -> pl.DataFrame:
+    """Read a side table without its bad rows.
+
+    Args:
+        data: the data config.
+        join: the side table.
+        key: its config key, for messages.
+        report: called with a line about bad rows, if there are any.
+
+    Raises:
+        UserError: too many rows cannot be read, the table has no rows, or two rows have the same key.
+    """
+    source = join_source(join)
+    file = side_file(data, join, key)
+    blocks = list(read(source, file, column_names(source, file)))
+    bad = [b for block in blocks for b in block.bad if b.reason != EMPTY_LINE]
+    reasons, good = Reasons(), sum(block.frame.height for block in blocks)
+    for b in bad:
+        reasons.add(b.reason, 1, f"{join.file} line {b.line}", b.value)
+    if (line := judge(f"{key}: {join.file}", data, good + len(bad), len(bad), reasons)) is not None and report:
+        report(line)
+    if not good:
+        raise UserError(f"{key}: {join.file} has no rows")
+    side = clean(join, _selectside_columns(join, pl.concat([b.frame for b in blocks])))
+    side = side.filter(pl.col(join.key).is_not_null())
+    if twice := side[join.key].filter(side[join.key].is_duplicated()).head(1).to_list():
+        raise UserError(f"{key}: {join.file} has more than one row for {join.key} {twice[0]!r}; keep one")
+    return side
+
+
+def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
+    """Return the config with a source that reads `file`.
+
+    Rows of a format that spreads columns over several files are given as one file: CSV with a header, or Parquet.
+    """
+    format_ = data.source.format
+    if format_ not in ("npy", "split_binary", "split_csv") or file.suffix == ".npy":
+        return data
+    format_ = "parquet" if file.suffix == ".parquet" else "csv"
+    return replace(data, source=SourceConfig(format=format_, joins=data.source.joins))
+
+
+def history_config(data: ResolvedData) -> ResolvedData:
+    """Return the config for past rows of groups: no label, no row held out; data.where still applies."""
+    return replace(data, label=LabelConfig(column=None), split=SplitConfig(by="order"))
+
+
+def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
+    """Return a frame without rows of the raw columns `names` (as in the YAML), with the types of the first file."""
+    if data.source.format in TEXT_FORMATS:
+        return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
+    file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
+    return rename_columns(data.source, file, raw_frame(data, file)).select(sorted(names))

@@ -1,0 +1,129 @@
+"""python -m recsys.export run=RUN_DIR output=DIR [format=[onnx,single_graph]] [tables=int8] [triton=true]
+python -m recsys.export verify DIR
+
+Writes a trained model, its transforms and its tables as one folder, which `python -m recsys.serve DIR` serves, and
+proves that it gives the outputs of the run. `verify` repeats the proof anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.cli import command_line
+from recsys.cli.console import say
+from recsys.cli.secrets import mask_text
+from recsys.errors import UserError, did_you_mean
+from recsys.files.names import check_name
+from recsys.files.run_files import CONFIG
+
+USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
+
+
+def _command(cfg: DictConfig) -> None:
+    if cfg.action == "verify":
+        if cfg.artefact is None:
+            raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
+        _verify(Path(cfg.artefact))
+        return
+    if cfg.action != "write":
+        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify'])}; usage: {USAGE}")
+    _write(cfg)
+
+
+def _verify(folder: Path) -> None:
+    from recsys.export.artefact.verify import verify
+
+    found = verify(folder)
+    say(f"{folder}: {found.rows:,} rows agree within {found.difference:.1e} (allowed: {found.tolerance:.0e})")
+
+
+def _write(cfg: DictConfig) -> None:
+    formats = _checked(cfg)
+    from recsys.cli.versions import check_versions
+    from recsys.config.kinds import kind_of
+    from recsys.files.outputs import check_output
+    from recsys.online.predict_files import input_files
+    from recsys.training.run_dir import choose_checkpoint, open_run
+
+    trained, run = open_run(cfg.run)
+    output = Path(cfg.output)
+    check_output(output, root=trained.data.root)
+    kind = kind_of(trained)
+    if formats and not kind.scores_rows:
+        raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
+    checkpoint = choose_checkpoint(run, cfg.checkpoint)
+    files = tuple(input_files(command_line.strings(cfg.rows), "rows"))
+    check_versions()
+    from recsys.export.triton.repository import Options
+    from recsys.export.write_artefact import Form, IndexOptions, Source, write_artefact
+
+    index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
+    name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
+    triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
+    about = write_artefact(Source(run, trained, checkpoint, files), form, output)
+    show(about)
+    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
+    say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
+
+
+def _checked(cfg: DictConfig) -> tuple[str, ...]:
+    """Check what needs no slow import; return the forms beside the ONNX graph."""
+    from recsys.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
+    from recsys.index.build_index import check_server
+
+    for key in ("run", "output"):
+        if OmegaConf.is_missing(cfg, key):
+            raise UserError(f"{key}: is missing; usage: {USAGE}")
+    check_name("model" if cfg.name is None else str(cfg.name), "name", "clicks")
+    check_name(str(cfg.version), "version", "1")
+    run = Path(cfg.run)
+    if not (run / CONFIG).is_file():
+        raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
+    if not any((run / "checkpoints").glob("[!.]*")):
+        raise UserError(
+            f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
+        )
+    there = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
+    if cfg.checkpoint not in ("best", "last", *there):
+        hint = f"write best, last or one of: {', '.join(there)}"
+        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
+    formats = command_line.strings(cfg.format)
+    given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
+    given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
+    given += [] if cfg.index is None else [("index", cfg.index, INDEXES)]
+    for key, value, choices in given:
+        if value not in choices:
+            raise UserError(f"{key}={value}: no such choice{did_you_mean(value, choices)}")
+    if cfg.index_url is not None and cfg.index is None:
+        raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
+    if cfg.index is not None:
+        check_server(cfg.index, cfg.index_url)
+    if Path(cfg.output).exists():
+        raise UserError(f"output={cfg.output}: already exists; name a folder that does not exist yet")
+    if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
+        raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
+    return tuple(f for f in formats if f != "onnx")
+
+
+def show(about: dict[str, Any]) -> None:
+    """Print the metrics of the run and of the artefact on the test split."""
+    from recsys.training.show_metrics import show_tables
+
+    measured = about["metrics"].get("artefact") or {}
+    run = {n: v for n, v in about["metrics"]["run"].items() if n in measured}
+    if run:
+        show_tables({"test, run": run, "test, artefact": {n: measured[n] for n in run}})
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv; `verify DIR` may come first."""
+    command_line.name_words(("action", "artefact"), f"usage: {USAGE}")
+    command_line.run("export", _command)
+
+
+if __name__ == "__main__":
+    main()

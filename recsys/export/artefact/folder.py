@@ -1,0 +1,165 @@
+"""The files of an artefact.
+
+manifest.json      what the artefact is, and the digests of all other files
+model.onnx         the graph: features to predictions, or features to queries (retrieval)
+tables/*.bin       rows of embedding tables and item vectors, which the graph memory-maps
+index/             retrieval: an index of the item vectors, if the export was to build one
+score.onnx         retrieval: queries and item vectors to scores, if they are not dot products
+pipeline/          the fitted transforms (recsys.online.row_transforms)
+fil/               boosted trees, if Triton's backend FIL serves them (recsys.export.triton.repository)
+examples.json      raw rows and the outputs that they must have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from annotated_types import Ge, Len
+from pydantic import Discriminator, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.names import check_name
+from recsys.online.raw_rows import RawRows
+from recsys.online.servable import Datatype, Row, TensorSpec
+
+VERSION = 1
+GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
+SINGLE_GRAPH = "single_graph.onnx"
+FIL = "fil"
+INDEX = "index"
+REPOSITORY = "triton"
+KEY = "artefact"  # in manifest.json
+KINDS = ("ranking", "retrieval")
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """An artefact's folder and the description of it that manifest.json holds."""
+
+    folder: Path
+    about: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path, *, digests: bool = True) -> Artefact:
+        """Read a folder's manifest and check its files.
+
+        Args:
+            folder: the folder.
+            digests: whether to read every file and compare its digest; otherwise only sizes are compared.
+
+        Raises:
+            UserError: the folder is not an artefact, or one that another version of recsys wrote.
+            DamagedFile: a file is missing or is not as it was written.
+        """
+        about = (manifest.content(folder) or {}).get(KEY)
+        if not isinstance(about, dict):
+            kind = "a run" if (folder / "config.yaml").is_file() else "not an artefact"
+            raise UserError(f"{folder}: is {kind}; write an artefact with python -m recsys.export run=RUN output=DIR")
+        if about.get("format") != VERSION:
+            raise UserError(
+                f"{folder}: has format {about.get('format')!r} of artefacts, and this version of recsys reads format "
+                f"{VERSION!r}; export the run again"
+            )
+        _check_description(folder / manifest.FILE, about)
+        entries = manifest.read(folder) or {}
+        if unlisted := sorted(_files(folder) - set(entries)):
+            raise UserError(f"{folder / unlisted[0]}: is not in {manifest.FILE}; remove it or export the run again")
+        manifest.check(folder, size_only=not digests)
+        return cls(folder, about)
+
+    @property
+    def name(self) -> str:
+        return str(self.about["name"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.about["kind"])
+
+    def raw_rows(self) -> RawRows:
+        """Load the transforms. Raises UserError if they would read files that are not in the artefact."""
+        folder = self.folder / PIPELINE
+        state = manifest.read_json(folder / "transforms.json", "data")["data"]
+        if not isinstance(state, dict) or state.get("root") is not None:
+            raise UserError(f"{folder}: names a folder of raw data, which no artefact has; export the run again")
+        return RawRows.load(folder)
+
+    @property
+    def example(self) -> list[Row]:
+        """One recorded row or, for retrieval, the rows of one history."""
+        rows: list[Any] = manifest.read_json(self.folder / EXAMPLES, "rows")["rows"][:1]
+        return rows[0] if rows and self.kind == "retrieval" else rows
+
+    @cached_property
+    def signature(self) -> dict[str, tuple[TensorSpec, ...]]:
+        """The raw columns (inputs), the features (tensors) and the outputs."""
+        return {
+            part: tuple(TensorSpec(s["name"], s["datatype"], tuple(s["shape"]), s["optional"]) for s in specs)
+            for part, specs in self.about["signature"].items()
+        }
+
+
+class _Tensor(TypedDict):
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    optional: bool
+
+
+class _Signature(TypedDict):
+    inputs: list[_Tensor]
+    tensors: list[_Tensor]
+    outputs: Annotated[list[_Tensor], Len(1)]
+
+
+class _Described(TypedDict):
+    """What every artefact's description has."""
+
+    name: str
+    version: str
+    tolerance: Annotated[float, Ge(0)]
+    signature: _Signature
+
+
+class _Ranking(_Described):
+    kind: Literal["ranking"]
+
+
+class _Retrieval(_Described):
+    """k, filter_history: of a list; items, candidates: their numbers; width: of a vector; method, state: closed form"""
+
+    kind: Literal["retrieval"]
+    k: Annotated[int, Ge(1)]
+    filter_history: bool
+    items: Annotated[int, Ge(0)]
+    candidates: Annotated[int, Ge(1)]
+    width: NotRequired[Annotated[int, Ge(1)]]
+    method: NotRequired[str]
+    state: NotRequired[dict[str, Any]]
+
+
+_DESCRIPTION: TypeAdapter[Any] = TypeAdapter(Annotated[_Ranking | _Retrieval, Discriminator("kind")])
+
+
+def _check_description(file: Path, about: Mapping[str, Any]) -> None:
+    """Raise UserError for a description that an export does not write."""
+    try:
+        _DESCRIPTION.validate_python(about)
+    except ValidationError as e:
+        first = e.errors()[0]
+        key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in KINDS)])
+        raise UserError(f"{file}: {key}: {first['msg']}; export the run again") from e
+    check_name(about["name"], f"{file}: name", "clicks")
+    check_name(about["version"], f"{file}: version", "1")
+
+
+def _files(folder: Path) -> set[str]:
+    """Return the files of a folder, but not hidden ones, the manifest and Triton's repository, to which Triton adds."""
+    files = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
+    own = {f for f in files if not f.name.startswith(".") and f.parts[0] != REPOSITORY}
+    return {f.as_posix() for f in own} - {manifest.FILE}

@@ -1,0 +1,109 @@
+"""Arrays of features as the inputs of a graph, and checks of inputs that clients compute themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from recsys.data.arrays import Arrays
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.errors import UserError
+from recsys.features import FeatureSpec
+from recsys.online.servable import TensorSpec
+
+Feed = dict[str, np.ndarray]
+TYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """The inputs of a graph for `rows` rows."""
+
+    feed: Feed
+    rows: int
+
+
+def graph_inputs(arrays: Arrays, features: FeatureSpec, *, one_length: bool = False) -> GraphInputs:
+    """Return the inputs of a graph: lists are padded with -1 to the longest.
+
+    one_length: whether to pad all features to the same length
+    """
+    feed: Feed = {}
+    if features.dense:
+        feed["dense"] = arrays.dense
+    if arrays.ids.shape[1]:
+        feed["ids"] = arrays.ids
+    longest = {n: int(x.max(initial=1)) for n, x in arrays.lengths.items()}
+    most = max(longest.values(), default=1)
+    for name, values in arrays.values.items():
+        feed[name] = padded(values, arrays.lengths[name], most if one_length else longest[name])
+    return GraphInputs(feed, arrays.rows)
+
+
+def padded(values: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
+    """Pad B lists, one after another, with -1: (N,), (B,) -> (B, length) int32."""
+    block = np.full((len(lengths), length), -1, np.int32)
+    block[np.arange(length) < lengths[:, None]] = values
+    return block
+
+
+def longest_lists(data: ResolvedData) -> dict[str, int]:
+    """Return the length of the longest list that the transforms make of each feature, if there is one."""
+    own = {n: c.last or c.max_length for n, c in data.sparse_columns.items()}
+    whole = None if data.sequences is None else data.sequences.max_length + 1
+    return {n: length for n, c in own.items() if (length := c or whole) is not None}
+
+
+def check_feed(
+    tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...], features: FeatureSpec, longest: Mapping[str, int]
+) -> GraphInputs:
+    """Check features that a client has computed. longest: see `longest_lists`
+
+    Raises UserError if a name, shape, type or id is wrong, or a list is longer than those that the model is made for:
+    the memory of attention grows with its square.
+    """
+    names = [s.name for s in specs]
+    if missing := [n for n in names if n not in tensors]:
+        raise UserError(f"input {missing[0]}: is missing; the inputs are {', '.join(names)}")
+    feed, rows = {}, len(tensors[names[0]])
+    for spec in specs:
+        x = np.ascontiguousarray(tensors[spec.name])
+        wanted = [rows if i == 0 else n for i, n in enumerate(spec.shape)]
+        if x.ndim != len(wanted) or any(n not in (-1, m) for n, m in zip(wanted, x.shape, strict=True)):
+            shown = ["rows" if i == 0 else "any" if n < 0 else n for i, n in enumerate(spec.shape)]
+            shape = ", ".join(map(str, shown))
+            raise UserError(f"input {spec.name}: has shape {list(x.shape)}, and the model takes [{shape}]")
+        if 0 in x.shape[1:]:
+            raise UserError(f"input {spec.name}: has shape {list(x.shape)}; pad empty lists with -1")
+        if spec.shape[1:] == (-1,) and x.shape[1] > longest.get(spec.name, x.shape[1]):
+            raise UserError(
+                f"input {spec.name}: has lists of {x.shape[1]:,}; the longest are of {longest[spec.name]:,}"
+            )
+        if x.dtype != TYPES[spec.datatype]:
+            raise UserError(f"input {spec.name}: has type {x.dtype}, and the model takes {spec.datatype}")
+        feed[spec.name] = x
+    _check_ids(feed, features)
+    return GraphInputs(feed, rows)
+
+
+def _check_ids(feed: Feed, features: FeatureSpec) -> None:
+    """Raise UserError for an id that is no row of its table: the graph would read beyond the table."""
+    singles = [f for f in features.sparse if not f.multi_valued]
+    if singles and len(ids := feed["ids"]):
+        rows = np.array([f.cardinality for f in singles])
+        if ids.min() < 0 or (ids.max(axis=0) >= rows).any():  # which one is looked for only then
+            for i, f in enumerate(singles):
+                _check_range(f.name, ids[:, i], 0, f.cardinality)
+    for f in features.sparse:
+        if f.multi_valued and f.name in feed:  # retrieval models need not read all
+            _check_range(f.name, feed[f.name], -1, f.cardinality)
+    if "dense" in feed and not np.isfinite(feed["dense"]).all():
+        raise UserError("input dense: holds NaN or infinite numbers; fill missing values as the transforms do")
+
+
+def _check_range(name: str, ids: np.ndarray, low: int, rows: int) -> None:
+    if ids.size and not (low <= ids.min() and ids.max() < rows):
+        wrong = ids[(ids < low) | (ids >= rows)].flat[0]
+        raise UserError(f"feature {name}: has the id {wrong}; ids are from 0 to {rows - 1}")

@@ -1,0 +1,55 @@
+"""Load the model of an artefact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recsys.export.artefact.folder import Artefact
+from recsys.files import manifest
+from recsys.online.servable import Query
+
+if TYPE_CHECKING:
+    from recsys.online.servable import Servable
+
+
+def load(folder: str | Path, *, threads: int = 1, digests: bool = True) -> Servable:
+    """Load the model of an artefact.
+
+    Args:
+        folder: a folder that `python -m recsys.export` wrote.
+        threads: number of threads of one call.
+        digests: whether to read every file and compare its digest; otherwise only sizes are compared.
+
+    Raises:
+        UserError: the folder is not an artefact of this version, or onnxruntime cannot load it.
+        DamagedFile: a file is missing or is not as it was written.
+    """
+    return model_of(Artefact.open(Path(folder), digests=digests), threads)
+
+
+def model_of(artefact: Artefact, threads: int = 1, *, exact: bool = False) -> Servable:
+    """Load the model of an artefact whose files have been checked.
+
+    exact: whether a retrieval model compares queries with all items, even if the artefact has an index
+    """
+    with manifest.from_elsewhere(artefact.folder):
+        if artefact.kind == "ranking":
+            from recsys.export.artefact.served_ranking import RankingModel
+
+            return _tried(RankingModel(artefact, threads))
+        from recsys.export.artefact.served_retrieval import RetrievalModel
+
+        return _tried(RetrievalModel(artefact, threads, exact=exact))
+
+
+def _tried(model: Servable) -> Servable:
+    """Return a model after one call with its recorded example. Raises ValueError if its graph does not fit."""
+    if model.kind == "retrieval":
+        model.recommend([Query(model.example)])
+    elif model.example:
+        features = model.features(model.example)
+        for name, values in model.run(features).items():
+            if values.dtype.kind != "f" or len(values) != features.rows:
+                raise ValueError(f"{name} has shape {list(values.shape)} for {features.rows} rows")
+    return model

@@ -1,0 +1,83 @@
+"""A ranking model of an artefact: raw rows in, predictions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from recsys.data.arrays import Arrays, single_valued
+from recsys.errors import UserError
+from recsys.export.artefact.folder import GRAPH, Artefact
+from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
+from recsys.export.artefact.session import open_session
+from recsys.online.row_transforms import Pipeline
+from recsys.online.servable import Outputs, Query, Row, TensorSpec
+from recsys.online.shared_columns import SharedColumns
+
+
+class RankingModel:
+    """A Servable that predicts the labels of rows. Threads may share it."""
+
+    kind: Literal["ranking"] = "ranking"
+    context: tuple[str, ...] = ()
+
+    def __init__(self, artefact: Artefact, threads: int = 1) -> None:
+        self.name, self.version = artefact.name, str(artefact.about["version"])
+        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
+        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
+        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
+        raw_rows = artefact.raw_rows()
+        self.pipeline = Pipeline(raw_rows)
+        self.columns = self.pipeline.columns
+        self.example = artefact.example
+        self.shared_columns = SharedColumns(raw_rows, self.pipeline)
+        self._features = self.pipeline.features
+        self._longest = longest_lists(self.pipeline.fitted.data)
+        self._session = open_session(artefact.folder / GRAPH, threads)
+        self._names = [s.name for s in self.outputs]
+
+    @property
+    def rows_depend_on_others(self) -> bool:
+        """True if a row's features depend on earlier rows of the same call, so that requests must not be merged."""
+        return self.pipeline.fitted.data.group is not None
+
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
+        """Transform raw rows. shared: values that all rows have, too; they are transformed once."""
+        arrays = self.pipeline.arrays(rows) if shared is None else self.shared_columns.arrays(shared, rows)
+        return graph_inputs(arrays, self._features)
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
+        """Transform raw columns (rows,)."""
+        return graph_inputs(self.pipeline.arrays_of_columns(columns, rows), self._features)
+
+    def run(self, features: GraphInputs) -> Outputs:
+        """Return the predictions of all rows, (rows,) each."""
+        if not features.rows:
+            return {name: np.zeros(0, np.float32) for name in self._names}
+        return dict(zip(self._names, self._session.run(self._names, features.feed), strict=True))
+
+    def run_arrays(self, arrays: Arrays) -> Outputs:
+        """Return the predictions of transformed rows, (rows,) each."""
+        return self.run(graph_inputs(arrays, self._features))
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Return the predictions for features that the client has computed."""
+        return self.run(check_feed(tensors, self.tensors, self._features, self._longest))
+
+    def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
+        """Return the share of out-of-vocabulary ids of each feature with a vocabulary."""
+        singles = single_valued(self._features)
+        known = self.pipeline.fitted.vocabularies
+        shares: dict[str, float] = {}
+        for f in self._features.sparse:
+            if f.table in known and features.rows:
+                ids = features.feed[f.name] if f.multi_valued else features.feed["ids"][:, singles.index(f.name)]
+                there = ids >= 0
+                shares[f.name] = float((ids == 0).sum() / max(there.sum(), 1))
+        return shares
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        """Raise UserError: the model scores rows."""
+        raise UserError(f"model {self.name} scores rows and cannot recommend items; send rows to /predict")

@@ -1,0 +1,222 @@
+"""A retrieval model of an artefact: raw rows of a history in, the best items out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from recsys.data.raw.blocks import LINE
+from recsys.data.transforms import GROUP, ORDER
+from recsys.errors import UserError
+from recsys.export.artefact.folder import Artefact
+from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
+from recsys.export.artefact.scorers import VectorScorer, scorer_of
+from recsys.index import Index
+from recsys.online.python_values import integer_bounds
+from recsys.online.queries import Queries, in_batches
+from recsys.online.row_frames import RowFrames
+from recsys.online.servable import Outputs, Query, Row, TensorSpec
+
+UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
+Found = tuple[np.ndarray, np.ndarray]  # places of items (n,), best first, and their scores (n,)
+BLOCK = 1 << 24  # largest number of scores in memory
+
+
+class RetrievalModel:
+    """A Servable that lists the best items for a history. Threads may share it."""
+
+    kind: Literal["retrieval"] = "retrieval"
+    rows_depend_on_others = True
+    context: tuple[str, ...] = ()
+
+    def __init__(self, artefact: Artefact, threads: int = 1, *, exact: bool = False) -> None:
+        self.name, self.version = artefact.name, str(artefact.about["version"])
+        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
+        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
+        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
+        self._frames = RowFrames(artefact.raw_rows())
+        self.columns, self.example = self._frames.names, artefact.example
+        self._fitted, self._types = self._frames.fitted, self._frames.rows.types
+        self._scorer = scorer_of(artefact, threads, exact=exact)
+        self._index = self._scorer.index if isinstance(self._scorer, VectorScorer) else None
+        about = artefact.about
+        self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
+        data = self._fitted.data
+        assert data.group is not None and data.item_feature is not None
+        self._item = data.sparse_columns[data.item_feature].column or data.item_feature
+        self._group, self._order = data.group.by, data.group.order
+        self._candidates = self._fitted.candidates
+        self._item_type = self._types.get(self._item, pl.String())
+        self._unknown_item = _unknown_item(self._item_type)
+        if not self._items < about["candidates"] or self._items > len(self._candidates):
+            raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
+
+    @property
+    def names(self) -> pl.Series:
+        """The items that can be listed, (n,) String; an item's place here is its number."""
+        return self._candidates[: self._items]
+
+    @property
+    def vectors(self) -> np.ndarray | None:
+        """The vectors (n, d) of these items, None if the model has none."""
+        return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
+
+    @property
+    def item_type(self) -> pl.DataType:
+        """The type that the items have in raw rows."""
+        return self._item_type
+
+    @property
+    def longest_history(self) -> int | None:
+        """The number of last rows of a history that the model reads; None if it may read all."""
+        data = self._fitted.data
+        closed_form = not isinstance(self._scorer, VectorScorer)
+        if closed_form or data.sequences is None or data.where is not None:
+            return None
+        return data.sequences.max_length
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        """Return items and scores of each query, best first.
+
+        Raises UserError for a row that cannot be read and for a k that is out of range.
+        """
+        return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
+
+    def find(self, queries: Sequence[Query]) -> list[Found]:
+        """Return what `recommend` does, with items as their places in `names`."""
+        for query in queries:
+            if query.k is not None and not 1 <= query.k <= self._items:
+                raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
+        if not queries:
+            return []
+        lists = dict(self._lists(queries))
+        return [lists.get(i) or self._popular(query) for i, query in enumerate(queries)]
+
+    def _popular(self, query: Query) -> Found:
+        """Return the most popular items, for a query whose rows data.where filters out."""
+        return self._best(query, self._scorer.without_history()[1 : 1 + self._items].copy(), np.zeros(0, np.int64))
+
+    def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, Found]]:
+        """Yield the place and the list of each query that was made of at least one row."""
+        for made in in_batches(self._fitted, self._parsed(queries), max(1, BLOCK // (1 + self._items))):
+            places = [int(group) for group in made.groups]
+            if self._index is not None and all(queries[place].candidates is None for place in places):
+                yield from self._by_index(self._index, queries, made, places)
+                continue
+            for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
+                yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
+
+    def _by_index(
+        self, index: Index, queries: Sequence[Query], made: Queries, places: Sequence[int]
+    ) -> Iterator[tuple[int, Found]]:
+        """Yield the place and the list of each query, with the items that a search of the index finds."""
+        assert isinstance(self._scorer, VectorScorer)
+        for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
+            query = queries[place]
+            left_out = self._left_out(query, history)
+            k = min(query.k or self._k, self._items - len(left_out))
+            items, scores = _without(left_out, *index.search(vector[None], max(1, k + len(left_out))))
+            if len(items) < k:  # the search did not come by so many
+                items, scores = _without(left_out, *index.search(vector[None], k + len(left_out), exact=True))
+            yield place, (items[:k], scores[:k])
+
+    def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> Found:
+        """Return places and scores of one query. scores: (N - 1,), beginning with candidate 1"""
+        scores[np.isnan(scores)] = -np.inf
+        scores[self._left_out(query, history)] = -np.inf
+        if query.candidates is not None:
+            kept = self._places(query.candidates)
+            others = np.full_like(scores, -np.inf)
+            others[kept] = scores[kept]
+            scores = others
+        places = top_k(scores, query.k or self._k)
+        places = places[scores[places] > -np.inf]
+        return places, scores[places]
+
+    def _left_out(self, query: Query, history: np.ndarray) -> np.ndarray:
+        """Return the places of the items that a list must not have."""
+        filtered = self._filter if query.filter_history is None else query.filter_history
+        seen = history[history <= self._items] - 1 if filtered else history[:0]
+        return np.union1d(seen, self._places(query.exclude)) if query.exclude else np.unique(seen)
+
+    def _names(self, places: np.ndarray) -> list[Any]:
+        names = self._candidates.gather(places)
+        return (names if self._item_type == pl.String else names.cast(self._item_type, strict=False)).to_list()
+
+    def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
+        """Return the parsed rows of all queries, each query a group of its own."""
+        rows, owner, unordered = [], [], set()
+        for i, query in enumerate(queries):
+            given = [dict(row) for row in query.rows] or [{}]
+            for row in given:
+                if row.get(self._group) is None:
+                    row[self._group] = str(i) if self._types.get(self._group) == pl.String else i
+                if row.get(self._item) in (None, ""):
+                    row[self._item] = self._unknown_item
+                if self._order is not None and row.get(self._order) in (None, ""):
+                    row[self._order] = "0" if self._types.get(self._order) == pl.String else 0
+                    unordered.add(i)
+            rows += given
+            owner += [i] * len(given)
+        parsed = self._frames.parsed(rows, past=True)
+        lines = parsed[LINE].to_numpy()
+        ordered = np.array([i not in unordered for i in owner])[lines]
+        order = np.where(ordered, parsed[ORDER].to_numpy(), lines.astype(np.float64))
+        groups = pl.Series(GROUP, [str(owner[line]) for line in lines], dtype=pl.String)
+        return parsed.with_columns(groups, pl.Series(ORDER, order))
+
+    def _places(self, items: Sequence[Any]) -> np.ndarray:
+        """Return the places of those items that the model can rank among the scores."""
+        known = self._fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String)).to_numpy()
+        places: np.ndarray = known[(known > 0) & (known <= self._items)] - 1
+        return places
+
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
+        """Transform the rows of one history."""
+        rows = rows if shared is None else [{**shared, **row} for row in rows]
+        made = Queries.from_rows(self._fitted, self._parsed([Query(rows)]))
+        return graph_inputs(made.arrays, self._fitted.features, one_length=True)
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
+        """Transform the columns of one history, (rows,) each."""
+        return self.features([{n: values[i] for n, values in columns.items()} for i in range(rows)])
+
+    def run(self, features: GraphInputs) -> Outputs:
+        """Return the query vectors (rows, d)."""
+        return {"query": self._scorer.queries(features)}
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Return the query vectors for features that the client has computed."""
+        return self.run(check_feed(tensors, self.tensors, self._fitted.features, longest_lists(self._fitted.data)))
+
+    def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
+        """Return nothing: histories may hold unknown items."""
+        return {}
+
+
+def _unknown_item(dtype: pl.DataType) -> Any:
+    """Return a value of an item's type that no vocabulary holds, None if the type has none."""
+    if dtype.is_integer():
+        least, largest = integer_bounds(dtype)
+        return least if least < 0 else largest
+    return UNKNOWN if dtype == pl.String else None
+
+
+def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the items (n,) and scores (n,) of one search (1, k) that are there and are not left out."""
+    kept = (items[0] >= 0) & ~np.isin(items[0], left_out)
+    return items[0][kept], scores[0][kept]
+
+
+def top_k(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return the places of the k highest of (N,) scores, best first; equal scores in ascending order of place."""
+    k = min(k, len(scores))
+    if not k:
+        return np.zeros(0, np.int64)
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    places = np.sort(np.concatenate([above, equal[: k - len(above)]]))
+    return places[np.argsort(-scores[places], kind="stable")]

@@ -1,0 +1,113 @@
+"""Sessions of ONNX Runtime."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.files import manifest
+
+OWN_SHARE = 0.5  # of the machine's memory: tables beyond it are mapped here, because ONNX Runtime cannot map them
+
+
+class Session(Protocol):
+    """A loaded graph. Threads may share it."""
+
+    def run(self, outputs: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return the outputs with these names, or all."""
+        ...
+
+    def get_inputs(self) -> list[Any]:
+        """Return the inputs: objects with a name, a type and a shape."""
+        ...
+
+    def get_outputs(self) -> list[Any]:
+        """Return the outputs in the same way."""
+        ...
+
+
+def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE) -> Session:
+    """Load a graph on the CPU. Tables beside it are memory-mapped, so that processes share them.
+
+    Args:
+        file: the graph.
+        threads: number of threads of one call.
+        own_share: of the machine's memory; see TableSession.
+
+    Raises:
+        UserError: onnxruntime is not installed or cannot load the graph.
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError as e:
+        raise UserError("onnxruntime is not installed; run: pip install 'recsys[serve]'") from e
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3  # errors
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the CPU to others
+    large = _bytes_of_tables(file.parent) > own_share * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    graph, tables = _with_tables_as_inputs(file) if large else (str(file), {})
+    try:
+        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as e:  # onnxruntime's own errors have no common base
+        raise UserError(f"{file}: onnxruntime {ort.__version__} cannot load it: {str(e).splitlines()[0]}") from e
+    return TableSession(session, tables) if large else session
+
+
+class TableSession:
+    """A session whose tables are inputs of its graph, mapped by this process.
+
+    ONNX Runtime maps tables for writing, which Linux refuses for files that are larger than its memory. This mapping is
+    for reading alone, and its pages are read one by one: with the usual reading ahead, a row of a table that is not in
+    memory costs up to megabytes (benchmarks/serving/larger_than_memory.py).
+    """
+
+    def __init__(self, session: Session, tables: Mapping[str, np.ndarray]) -> None:
+        self._session, self.tables = session, tables
+
+    def run(self, outputs: Sequence[str] | None, feed: Mapping[str, np.ndarray]) -> list[Any]:
+        return self._session.run(outputs, {**feed, **self.tables})
+
+    def get_inputs(self) -> list[Any]:
+        return [i for i in self._session.get_inputs() if i.name not in self.tables]
+
+    def get_outputs(self) -> list[Any]:
+        return self._session.get_outputs()
+
+
+def _bytes_of_tables(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("tables/*.bin"))
+
+
+def _with_tables_as_inputs(file: Path) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Return a graph that has its external data as inputs, and these inputs."""
+    try:
+        import onnx
+    except ImportError as e:
+        raise UserError(
+            f"{file}: has tables of more than half of the memory; to map them, run: pip install onnx"
+        ) from e
+    model = onnx.load(str(file), load_external_data=False)
+    graph, tables = model.graph, dict[str, np.ndarray]()
+    for tensor in [i for i in graph.initializer if i.external_data]:
+        place = {e.key: e.value for e in tensor.external_data}
+        dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), list(tensor.dims)
+        table = manifest.inside(file.parent, place["location"])
+        tables[tensor.name] = _mapped(table, dtype, shape, int(place.get("offset", 0)))
+        graph.initializer.remove(tensor)
+        graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
+    return model.SerializeToString(), tables
+
+
+def _mapped(file: Path, dtype: np.dtype[Any], shape: Sequence[int], offset: int) -> np.ndarray:
+    with file.open("rb") as f:
+        content = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+    if hasattr(mmap, "MADV_RANDOM"):  # Linux
+        content.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(content, dtype, int(np.prod(shape)), offset).reshape(shape)

@@ -1,0 +1,89 @@
+"""Further forms of a ranking model's graph beside model.onnx, each compared with the run's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.cli.console import say
+from recsys.errors import UserError
+from recsys.export.artefact import folder as files
+from recsys.export.artefact.inputs import graph_inputs
+from recsys.export.artefact.run_single_graph import SingleGraph
+from recsys.export.artefact.verify import apart
+from recsys.export.fused_tables import Part
+from recsys.export.graphs import Inputs, RankingGraph
+from recsys.export.single_graph import write_single_graph
+from recsys.export.torch_forms import (
+    AOTI,
+    TORCHSCRIPT,
+    outputs_of,
+    standalone,
+    write_aoti,
+    write_torchscript,
+)
+from recsys.online.raw_rows import RawRows
+from recsys.online.row_transforms import Pipeline
+
+
+@dataclass(frozen=True)
+class Written:
+    """A ranking graph and the parts that were written for it.
+
+    parts, sizes: the arrays of tables, and their numbers of rows
+    inputs: example inputs
+    """
+
+    graph: RankingGraph
+    parts: Sequence[Part]
+    sizes: Mapping[str, int]
+    inputs: Inputs
+    folder: Path
+
+
+def write_forms(
+    formats: Sequence[str],
+    written: Written,
+    rows: RawRows,
+    raw: list[Any],
+    expected: Mapping[str, list[float]],
+    tolerance: float,
+) -> None:
+    """Write the forms that `formats` names.
+
+    Args:
+        raw: raw rows.
+        expected: the run's outputs for these rows.
+        tolerance: the largest difference that is not an error.
+
+    Raises:
+        UserError: the graph has no such form, or its outputs differ.
+    """
+    folder = written.folder
+    if "single_graph" in formats:
+        file = folder / files.SINGLE_GRAPH
+        write_single_graph(rows.fitted, folder / files.GRAPH, file)
+        found = SingleGraph(file)(raw)
+        _compare("single_graph", [found[n] for n in expected], expected, tolerance)
+    own = {"torchscript": (TORCHSCRIPT, write_torchscript), "aoti": (AOTI, write_aoti)}
+    chosen = {n: own[n] for n in formats if n in own}
+    if not chosen:
+        return
+    graph, outputs = written.graph, written.graph.outputs
+    module = standalone(graph, written.parts, written.sizes, folder, written.inputs, outputs)
+    feed = graph_inputs(Pipeline(rows).arrays(raw), rows.fitted.features).feed
+    for name, (file_name, write) in chosen.items():
+        write(module, written.inputs, folder / file_name)
+        _compare(name, outputs_of(name, folder / file_name, feed), expected, tolerance)
+
+
+def _compare(name: str, found: Sequence[np.ndarray], expected: Mapping[str, list[float]], tolerance: float) -> None:
+    wanted = [np.asarray(x, np.float32) for x in expected.values()]
+    largest = float(np.max([apart(f, w) for f, w in zip(found, wanted, strict=True)], initial=0.0))
+    if not largest <= tolerance:
+        raise UserError(f"format={name}: an output differs by {largest:.2g} from the run's, more than {tolerance:g}")
+    say(f"{name}: {len(wanted[0]):,} raw rows agree with the run within {largest:.1e}")

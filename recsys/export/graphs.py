@@ -1,0 +1,206 @@
+"""The graphs of an artefact, and their conversion to ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recsys.data.arrays import single_valued
+from recsys.export.fused_tables import Part
+from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
+from recsys.features import FeatureSpec, Label
+from recsys.predictions import columns, predict
+
+OPSET = 21
+ML, ML_OPSET = "ai.onnx.ml", 5  # operators of text and of trees
+EXAMPLE_ROWS, EXAMPLE_LENGTH, EXAMPLE_TABLE = 3, 5, 7  # sizes of the example inputs; the graph's own are dynamic
+
+Inputs = dict[str, Tensor]
+
+
+def example_inputs(features: FeatureSpec) -> Inputs:
+    """Return inputs of a few rows: `dense` (B, D), `ids` (B, S) and, by name, the padded lists (B, L)."""
+    inputs: Inputs = {}
+    if features.dense:
+        inputs["dense"] = torch.zeros(EXAMPLE_ROWS, features.dense_width)
+    if singles := single_valued(features):
+        inputs["ids"] = torch.zeros(EXAMPLE_ROWS, len(singles), dtype=torch.int32)
+    for f in features.sparse:
+        if f.multi_valued:
+            inputs[f.name] = torch.zeros(EXAMPLE_ROWS, EXAMPLE_LENGTH, dtype=torch.int32)
+    return inputs
+
+
+def features_of(features: FeatureSpec, inputs: Mapping[str, Tensor]) -> tuple[Tensor, PaddedFeatures]:
+    """Return the dense features (B, D) and the sparse ones of a graph's inputs."""
+    lists = {f.name: inputs[f.name] for f in features.sparse if f.multi_valued}
+    rows = next(iter(inputs.values())).shape[0]
+    dense = inputs["dense"] if features.dense else torch.zeros(rows, 0)
+    return dense, PaddedFeatures(inputs.get("ids"), single_valued(features), lists)
+
+
+class RankingGraph(nn.Module):
+    """A ranking model from features to predictions.
+
+    Args:
+        model: the model, with its lookups replaced.
+        tables: its tables; their precision is that of all weights and products.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        features: FeatureSpec,
+        labels: tuple[Label, ...],
+        tables: Tables,
+    ) -> None:
+        super().__init__()
+        self.model = model.to(tables.precision)
+        self._features, self._labels, self._tables = features, labels, tables
+        self._by_row = [name for m in model.modules() if isinstance(m, RowLookup) for name in m.names]
+        self.outputs = columns(labels)
+
+    def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the predictions, (B,) for each name of `outputs`."""
+        self._tables.parts = dict(parts)
+        dense, sparse = features_of(self._features, inputs)
+        with sparse.one_length(self._by_row):
+            predictions = predict(self.model(dense.to(self._tables.precision), sparse), self._labels)
+        return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
+
+
+def dynamic_shapes(inputs: Inputs, *, one_length: bool = False, **bounds: int) -> dict[str, dict[int, Any]]:
+    """Return the dynamic dimensions of each input: the number of rows and, of lists, the length.
+
+    Args:
+        one_length: whether the lists of all features are padded to the same length.
+        bounds: `min` and `max` of the dimensions.
+    """
+    batch, shared = (torch.export.Dim(name, **bounds) for name in ("batch", "length"))
+    lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}", **bounds) for i, n in enumerate(inputs)}
+    return {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs}
+
+
+def trace(
+    graph: nn.Module, parts: Sequence[Part], inputs: Inputs, *, one_length: bool = False
+) -> torch.export.ExportedProgram:
+    """Trace a graph that takes (arrays of tables, inputs), with dynamic numbers of rows and lengths of lists.
+
+    one_length: whether the lists of all features are padded to the same length
+    """
+    arrays = {p.name: torch.zeros(EXAMPLE_TABLE, p.columns, dtype=p.dtype) for p in parts}
+    sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
+    shapes = dynamic_shapes(inputs, one_length=one_length)
+    with quiet_exporter(), torch.no_grad():
+        return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
+
+
+def to_onnx(
+    program: torch.export.ExportedProgram,
+    parts: Sequence[Part],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    file: Path,
+    rows: Mapping[str, int],
+    *,
+    halved: bool = False,
+    change: Callable[[Any], None] | None = None,
+) -> None:
+    """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`.
+
+    Args:
+        program: what `trace` returned.
+        parts: the arrays of the fused tables; their files exist already.
+        inputs: names of the inputs.
+        outputs: names of the outputs.
+        file: the file to write.
+        rows: the number of rows of each part.
+        halved: whether to store dense weights as bfloat16; ONNX Runtime converts them to float32 when it loads them.
+        change: changes the graph before it is written.
+    """
+    import onnx
+
+    with quiet_exporter(), torch.no_grad():  # with gradients, scan has no form
+        converted = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            input_names=[*(f"table_{p.name}" for p in parts), *inputs],
+            output_names=list(outputs),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert converted is not None
+    proto = converted.model_proto
+    _make_external(proto, {f"table_{p.name}": p for p in parts}, rows)
+    if halved:
+        _halve(proto)
+    if change is not None:
+        change(proto)
+    onnx.save(proto, str(file))
+    onnx.checker.check_model(str(file))
+
+
+def _halve(proto: Any) -> None:
+    """Store float32 weights, whose last 16 bits are 0, as bfloat16."""
+    from onnx import TensorProto, helper
+
+    weights = [t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) > 1]
+    casts = []
+    for tensor in weights:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        bits = np.frombuffer(tensor.raw_data, np.uint32) >> 16
+        stored = TensorProto(name=f"{tensor.name}_bf16", data_type=TensorProto.BFLOAT16, dims=tensor.dims)
+        stored.raw_data = bits.astype(np.uint16).tobytes()
+        casts.append(helper.make_node("Cast", [stored.name], [tensor.name], to=TensorProto.FLOAT))
+        tensor.CopyFrom(stored)
+    for node in reversed(casts):
+        proto.graph.node.insert(0, node)
+
+
+def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int]) -> None:
+    """Turn the inputs for the tables into initializers whose data lies in files; drop inputs that nothing reads."""
+    import onnx
+
+    types = {
+        torch.float32: onnx.TensorProto.FLOAT,
+        torch.float16: onnx.TensorProto.FLOAT16,
+        torch.uint8: onnx.TensorProto.UINT8,
+    }
+    read = {name for node in proto.graph.node for name in node.input}
+    kept = [i for i in proto.graph.input if i.name not in parts and i.name in read]
+    used = {i.name for i in proto.graph.input if i.name in parts and i.name in read}
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    for name in sorted(used):
+        part = parts[name]
+        size = [rows[part.name], part.columns]
+        tensor = proto.graph.initializer.add(name=name, data_type=types[part.dtype], dims=size)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        length = rows[part.name] * part.columns * part.dtype.itemsize
+        for key, value in (("location", part.file), ("offset", "0"), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+
+
+@contextlib.contextmanager
+def quiet_exporter() -> Any:
+    """Silence the warnings of PyTorch's exporter, which are about its own code."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(before)

@@ -1,0 +1,245 @@
+"""One graph from raw values to predictions: text and numbers in, probabilities out, without a line of Python.
+
+Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. Some transforms have no
+form in ONNX: hashes, times, lists, joins, derived columns and features that read other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.data.arrays import single_valued
+from recsys.data.raw.derive import FeatureInputs
+from recsys.data.transforms import Fitted, known_rows
+from recsys.data.transforms.resolved_data import DenseColumn
+from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Quantile, Standardise, Step
+from recsys.errors import UserError
+from recsys.export.graphs import ML, ML_OPSET, OPSET
+from recsys.schema.data_schema import SourceConfig, SparseConfig
+
+PREFIX = "model_"  # of the names in the model's own graph
+
+
+def check_single_graph(fitted: Fitted) -> None:
+    """Raise UserError if a feature has no form in one graph; the message names all of them."""
+    if lacking := list(_formless(fitted)):
+        shown = "; ".join(lacking[:5]) + (f"; and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        raise UserError(f"format=single_graph: {shown}; use format=onnx, which keeps the transforms beside the graph")
+
+
+def _formless(fitted: Fitted) -> Iterator[str]:
+    """Yield the reasons for which the data has no single graph."""
+    data = fitted.data
+    needs = FeatureInputs.from_config(data)
+    if needs.sides:
+        yield "data.source.joins has no form in ONNX"
+    if needs.derive:
+        yield "data.derive has no form in ONNX"
+    if data.group is not None:
+        yield "data.group: features that read other rows have no form in ONNX"
+    if any(_marks(data.source)):
+        yield "data.source: null_values, strip, decimal and thousands marks have no form in ONNX"
+    for name, c in data.dense_columns.items():
+        if c.row_vector is not None or c.vectors is not None or c.reads != "number":
+            yield f"data.dense.{name}: {_kind(c)} has no form in ONNX"
+        if any(isinstance(step, Quantile) for step in c.steps):
+            yield f"data.dense.{name}: quantile has no form in ONNX"
+    for name, s in data.sparse_columns.items():
+        if reason := _sparse_reason(s):
+            yield f"data.sparse.{name}: {reason} has no form in ONNX"
+
+
+def _marks(source: SourceConfig) -> Iterator[Any]:
+    yield from (source.null_values, source.column_null_values, source.strip, source.thousands, source.decimal != ".")
+
+
+def _kind(c: DenseColumn) -> str:
+    if c.row_vector is not None or c.vectors is not None:
+        return "a vector"
+    return "an encoding of values" if c.reads == "value" else "a time"
+
+
+def _sparse_reason(s: SparseConfig) -> str:
+    if s.encode == "hash":
+        return "encode: hash"
+    if s.quantiles is not None:
+        return "quantiles"
+    if s.encode == "id":
+        return ""
+    if s.cross or s.split is not None or s.pattern is not None or s.last is not None:
+        return "a cross" if s.cross else "a list"
+    return ""
+
+
+class Transforms:
+    """Builder of the graph from raw values to the inputs `dense` and `ids` of a model's graph."""
+
+    def __init__(self, fitted: Fitted) -> None:
+        self._fitted = fitted
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: dict[str, Any] = {}
+        self._build()
+
+    def _build(self) -> None:
+        from onnx import TensorProto
+
+        data, features = self._fitted.data, self._fitted.features
+        if features.dense:
+            self._dense([(f.name, data.dense_columns[f.name]) for f in features.dense])
+        columns = []
+        for name in single_valued(features):
+            s = data.sparse_columns[name]
+            columns.append(self._number_id(s.column or name) if s.encode == "id" else self._id(name, s))
+        if columns:
+            ids = self._add("Concat", columns, axis=1)
+            self._add("Cast", [ids], "ids", to=TensorProto.INT32)
+
+    def _id(self, name: str, s: SparseConfig) -> str:
+        """Return the ids of a column of text, (rows, 1) int64; 0 for values out of vocabulary."""
+        assert known_rows(s) is None
+        values = self._fitted.vocabularies[s.table or name]["value"].to_list()
+        return self._add(
+            "LabelEncoder",
+            [self._text(s.column or name)],
+            domain=ML,
+            keys_strings=values,
+            values_int64s=list(range(1, len(values) + 1)),
+            default_int64=0,
+        )
+
+    def _number_id(self, column: str) -> str:
+        from onnx import TensorProto
+
+        return self._add("Cast", [self._number(column)], to=TensorProto.INT64)
+
+    def _dense(self, columns: Sequence[tuple[str, DenseColumn]]) -> None:
+        """Add all dense features: those with the same steps as one matrix (rows, F)."""
+        from onnx import TensorProto
+
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for i, (_, c) in enumerate(columns):
+            groups.setdefault((c.fill is not None, *map(_step_key, c.steps)), []).append(i)
+        parts, order = [], list[int]()
+        for places in groups.values():
+            own = [columns[i] for i in places]
+            x = self._add("Concat", [self._number(c.column) for _, c in own], axis=1)
+            if own[0][1].fill is not None:
+                x = self._filled(x, [c.fill or 0.0 for _, c in own])
+            for j, step in enumerate(own[0][1].steps):
+                steps = [(c.steps[j], self._fitted.dense[n][j]) for n, c in own]
+                x = self._step(x, step, steps)
+            parts.append(x)
+            order += places
+        x = self._add("Concat", parts, axis=1)
+        x = self._add("Gather", [x, self._constant(np.argsort(order).astype(np.int64))], axis=1)
+        self._add("Cast", [x], "dense", to=TensorProto.FLOAT)
+
+    def _step(self, x: str, step: Step, own: list[tuple[Step, Params]]) -> str:
+        """Apply a step to a matrix, with the parameters of each column."""
+        if isinstance(step, Fill):
+            return self._filled(x, [p["value"] for _, p in own])
+        if isinstance(step, Clip):
+            lows, highs = zip(*(_bounds(s, p) for s, p in own), strict=True)
+            return self._clipped(x, np.array(lows), np.array(highs))
+        numbers = [s.numbers(p) for s, p in own]  # type: ignore[union-attr]
+
+        def column(name: str) -> str:
+            return self._constant(np.array([n[name] for n in numbers]))
+
+        if isinstance(step, Standardise | MinMax):
+            centre = "mean" if isinstance(step, Standardise) else "min"
+            x = self._add("Mul", [self._add("Sub", [x, column(centre)]), column("factor")])
+            low, high = (-FLOAT32_MAX, FLOAT32_MAX) if isinstance(step, Standardise) else (0.0, 1.0)
+            return self._clipped(x, np.array(low), np.array(high))
+        assert isinstance(step, Log)
+        one = self._constant(np.array(1.0))
+        x = self._add("Add", [self._add("Sub", [x, column("min")]), one])
+        return self._add("Log", [self._add("Max", [x, one])])
+
+    def _filled(self, x: str, values: list[float]) -> str:
+        return self._add("Where", [self._add("IsNaN", [x]), self._constant(np.array(values)), x])
+
+    def _clipped(self, x: str, low: np.ndarray, high: np.ndarray) -> str:
+        return self._add("Min", [self._add("Max", [x, self._constant(low)]), self._constant(high)])
+
+    def _number(self, column: str) -> str:
+        from onnx import TensorProto
+
+        return self._input(column, TensorProto.DOUBLE)
+
+    def _text(self, column: str) -> str:
+        from onnx import TensorProto
+
+        return self._input(column, TensorProto.STRING)
+
+    def _input(self, column: str, kind: int) -> str:
+        """Return the input of a column; one that is read as text and as a number is two inputs."""
+        from onnx import TensorProto, helper
+
+        taken = self.inputs.get(column)
+        name = column
+        if taken is not None and taken.type.tensor_type.elem_type != kind:
+            name = f"{column}_{'text' if kind == TensorProto.STRING else 'number'}"
+        self.inputs.setdefault(name, helper.make_tensor_value_info(name, kind, ["batch", 1]))
+        return name
+
+    def _constant(self, value: np.ndarray) -> str:
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(value, name))
+        return name
+
+    def _add(self, kind: str, inputs: list[str], output: str | None = None, domain: str = "", **attributes: Any) -> str:
+        from onnx import helper
+
+        name = output or f"{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], domain=domain, **attributes))
+        return name
+
+
+def _step_key(step: Step) -> tuple[Any, ...]:
+    return (type(step), step.lower is None, step.upper is None) if isinstance(step, Clip) else (type(step),)
+
+
+def _bounds(step: Step, p: Params) -> tuple[float, float]:
+    assert isinstance(step, Clip)
+    low, high = (p["lower"], p["upper"]) if step.quantiles else (step.lower, step.upper)
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
+    """Write the graph that joins the transforms and a model's graph. `file` must lie in the folder of `graph`.
+
+    Raises UserError if a feature has no form.
+    """
+    import onnx
+    from onnx import compose, helper
+
+    check_single_graph(fitted)
+    own = onnx.load(str(graph), load_external_data=False)
+    names = [i.name for i in own.graph.input]
+    built = Transforms(fitted)
+    types = {i.name: i.type for i in own.graph.input}
+    outputs = []
+    for n in names:
+        kind = types[n].tensor_type
+        outputs.append(helper.make_tensor_value_info(n, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
+    first = helper.make_graph(built.nodes, "transforms", list(built.inputs.values()), outputs, built.constants)
+    results = [o.name for o in own.graph.output]
+    own = compose.add_prefix(own, PREFIX)
+    merged = compose.merge_graphs(first, own.graph, [(n, PREFIX + n) for n in names])
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
+    whole = helper.make_model(merged, opset_imports=opsets, ir_version=own.ir_version)
+    for node in whole.graph.node:  # the outputs keep their names
+        node.output[:] = [o.removeprefix(PREFIX) if o.removeprefix(PREFIX) in results else o for o in node.output]
+        node.input[:] = [i.removeprefix(PREFIX) if i.removeprefix(PREFIX) in results else i for i in node.input]
+    for output in whole.graph.output:
+        output.name = output.name.removeprefix(PREFIX)
+    onnx.save(whole, str(file))
+    onnx.checker.check_model(str(file))

@@ -1,0 +1,86 @@
+"""A ranking model's graph as TorchScript, or compiled ahead of time for the processor here (AOTInductor).
+
+Both hold the tables themselves, and so need them in memory; both take the inputs of model.onnx, in its order.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recsys.errors import UserError
+from recsys.export.fused_tables import Part
+from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
+
+TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
+
+
+class Standalone(nn.Module):
+    """A graph that holds the arrays of its tables. Inputs are positional."""
+
+    def __init__(self, graph: nn.Module, parts: Mapping[str, Tensor], inputs: Sequence[str], outputs: Sequence[str]):
+        super().__init__()
+        self.scorer, self._inputs, self._outputs, self._parts = graph, list(inputs), list(outputs), list(parts)
+        for name, array in parts.items():
+            self.register_buffer(f"table_{name}", array)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, (B,) each."""
+        parts = {name: getattr(self, f"table_{name}") for name in self._parts}
+        found = self.scorer(parts, dict(zip(self._inputs, inputs, strict=True)))
+        return tuple(found[name] for name in self._outputs)
+
+
+def standalone(
+    graph: nn.Module,
+    parts: Sequence[Part],
+    rows: Mapping[str, int],
+    folder: Path,
+    inputs: Inputs,
+    outputs: Sequence[str],
+) -> Standalone:
+    """Return the graph with the tables of an artefact's folder in memory."""
+    arrays = {}
+    for part in parts:
+        raw = torch.from_numpy(np.fromfile(folder / part.file, np.uint8)).view(part.dtype)
+        arrays[part.name] = raw.view(rows[part.name], part.columns)
+    return Standalone(graph, arrays, list(inputs), outputs).eval()
+
+
+def write_torchscript(module: Standalone, inputs: Inputs, file: Path) -> None:
+    """Write TorchScript, which torch.jit.load reads, also in C++ and in Triton's PyTorch backend."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module, tuple(inputs.values()), check_trace=False)
+        torch.jit.save(torch.jit.freeze(traced), str(file))
+
+
+def write_aoti(module: Standalone, inputs: Inputs, file: Path) -> None:
+    """Compile for the processor here. Takes a C++ compiler and a minute or two.
+
+    Raises UserError if there is no compiler.
+    """
+    shapes = tuple(dynamic_shapes(inputs, min=1, max=1 << 20).values())
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+
+    with quiet_exporter(), torch.no_grad():
+        program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
+        try:
+            # private: PyTorch documents AOTInductor's functions under this name
+            torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+        except (InductorError, InvalidCxxCompiler) as e:
+            raise UserError(f"format=aoti: the graph cannot be compiled here: {str(e).strip().splitlines()[0]}") from e
+
+
+def outputs_of(kind: str, file: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Load what was written and return its outputs."""
+    inputs = [torch.from_numpy(x) for x in feed.values()]
+    with torch.no_grad():
+        if kind == "aoti":
+            return [x.numpy() for x in torch._inductor.aoti_load_package(str(file))(*inputs)]
+        return [x.numpy() for x in torch.jit.load(str(file))(*inputs)]

@@ -1,0 +1,276 @@
+"""Write a model repository for NVIDIA Triton.
+
+Ranking models: the transforms, the graph, and an ensemble of both. Retrieval models: one model of the Python backend.
+
+    REPOSITORY/
+        NAME_transforms/     Python backend: raw columns -> the graph's inputs
+        NAME_model/          onnxruntime, pytorch or Python backend: the graph
+        NAME/                the ensemble, or the retrieval model, which clients call
+
+Boosted trees with dense_backend=fil: NAME_columns, NAME_trees_0 and so on (one a label) and NAME_outputs in place of
+NAME_model. Only the trees run in the backend FIL.
+
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import recsys
+from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
+from recsys.export.triton import recommend, transforms
+from recsys.online.servable import TensorSpec
+
+BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
+TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
+Step = tuple[str, dict[str, str], dict[str, str]]  # of an ensemble: a model, and the names of its inputs and outputs
+MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
+
+import json
+import sys
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = json.loads(args["model_config"])["parameters"]["python_path"]["string_value"]
+        if folder:
+            sys.path.insert(0, str(Path(__file__).parent) if folder == "bundle" else folder)
+        from recsys.export.triton.{module} import TritonPythonModel as Model
+
+        self.model = Model()
+        self.model.initialize(args)
+
+    def execute(self, requests):
+        return self.model.execute(requests)
+'''
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the repository.
+
+    max_batch_size: largest number of rows of a batch
+    preferred: sizes of batches that Triton forms if it can
+    delay_us: microseconds that a request waits for others
+    instances: processes of the transforms and instances of the graph
+    dense_backend: backend of the graph: onnxruntime, pytorch or python; fil for boosted trees
+    python_path: folder from which Triton's Python imports recsys; empty if it is installed there; bundle: the
+        repository carries its code
+    """
+
+    max_batch_size: int = 65_536
+    preferred: tuple[int, ...] = (64, 512, 4096)
+    delay_us: int = 7_000
+    instances: int = 1
+    dense_backend: str = "onnxruntime"
+    python_path: str = ""
+
+
+def write_repository(artefact: Artefact, folder: Path, options: Options) -> None:
+    """Write the repository of a complete artefact. Large files are linked, not copied, if the file system can."""
+    if artefact.kind == "ranking":
+        _write_ranking(artefact, folder, options)
+    else:
+        own = folder / artefact.name
+        _write_model(own, _retrieval_config(artefact, options))
+        (own / "1" / "model.py").write_text(MODEL.replace("{module}", "recommend"))
+        _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+    if options.python_path == BUNDLE:
+        for model in sorted(folder.glob("*/1/model.py")):
+            package = Path(recsys.__file__).parent
+            shutil.copytree(package, model.parent / package.name, ignore=shutil.ignore_patterns("__pycache__", "conf"))
+
+
+def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
+    name = artefact.name
+    first, second = f"{name}_transforms", f"{name}_model"
+    signature = artefact.signature
+    outputs = signature["outputs"]
+    _write_model(folder / first, _transforms_config(first, artefact, options))
+    (folder / first / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
+    _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
+    steps = [(first, _same(signature["inputs"]), _same(signature["tensors"]))]
+    if options.dense_backend == "fil":
+        steps += _write_trees(artefact, folder, options)
+    else:
+        _write_model(folder / second, _graph_config(second, artefact, options))
+        _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
+        numbered = options.dense_backend == "pytorch"
+        steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
+    _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
+
+
+def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Step]:
+    """Write the steps of boosted trees, and return them: columns, the trees of each label, and predictions.
+
+    https://github.com/triton-inference-server/fil_backend/blob/main/docs/model_config.md
+    """
+    name, signature = artefact.name, artefact.signature
+    about = artefact.about["fil"]
+    matrix = TensorSpec("matrix", "FP32", (-1, about["columns"]))
+    scores = [TensorSpec(f"scores_{i}", "FP32", (-1, width)) for i, width in enumerate(about["scores"])]
+    graphs = [("columns", signature["tensors"], [matrix]), ("outputs", scores, signature["outputs"])]
+    for step, inputs, outputs in graphs:
+        own = f"{name}_{step}"
+        lines = [*_head(own, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
+        _write_model(folder / own, "\n".join([*lines, *_batching(options), *_instances(options), ""]))
+        _link(artefact.folder / FIL / f"{step}.onnx", folder / own / "1" / GRAPH)
+    steps = [(f"{name}_columns", _same(signature["tensors"]), _same([matrix]))]
+    for i, spec in enumerate(scores):
+        own = f"{name}_trees_{i}"
+        one, several = replace(matrix, name="input__0"), replace(spec, name="output__0")
+        lines = [*_head(own, "fil", options), *_tensors("input", [one]), *_tensors("output", [several])]
+        lines += [*_batching(options), *_instances(options), *_parameter("model_type", "treelite_checkpoint")]
+        lines += [
+            *_parameter("output_class", "false"),
+            *_parameter("predict_proba", "true" if spec.shape[1] > 1 else "false"),
+        ]
+        _write_model(folder / own, "\n".join([*lines, ""]))
+        _link(artefact.folder / FIL / f"label_{i}.tl", folder / own / "1" / "checkpoint.tl")
+        steps.append((own, {matrix.name: one.name}, {spec.name: several.name}))
+    return [*steps, (f"{name}_outputs", _same(scores), _same(signature["outputs"]))]
+
+
+def _write_model(folder: Path, config: str) -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(config)
+
+
+def _write_graph(artefact: Path, version: Path, backend: str) -> None:
+    if backend == "pytorch":
+        _link(artefact / "model.pt", version / "model.pt")
+        return
+    _link(artefact / GRAPH, version / GRAPH)
+    _link(artefact / "tables", version / "tables")
+    if backend == "python":
+        (version / "model.py").write_text(MODEL.replace("{module}", "graph"))
+
+
+def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
+    """Link a file, or the files of a folder without those in `leave_out`; copy where links are impossible."""
+    pairs = [(source, target)]
+    if source.is_dir():
+        files = [
+            f for f in sorted(source.rglob("*")) if f.is_file() and (leave_out is None or leave_out not in f.parents)
+        ]
+        pairs = [(f, target / f.relative_to(source)) for f in files]
+    for file, place in pairs:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, place)
+        except OSError:
+            shutil.copy(file, place)
+
+
+def _transforms_config(name: str, artefact: Artefact, options: Options) -> str:
+    signature = artefact.signature
+    return "\n".join(
+        [
+            *_head(name, "python", options),
+            *_tensors("input", signature["inputs"], optional=True),
+            *_tensors("output", signature["tensors"]),
+            *_batching(options),
+            *_instances(options),
+            *_parameter("python_path", options.python_path),
+            *_warm_up(signature["inputs"]),
+            "",
+        ]
+    )
+
+
+def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
+    signature = artefact.signature
+    backend = options.dense_backend
+    numbered = backend == "pytorch"
+    lines = [*_head(name, backend, options), *_tensors("input", signature["tensors"], numbered=numbered)]
+    # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
+    reshape = "" if backend == "python" else " reshape { shape: [ ] }"
+    lines += _tensors("output", signature["outputs"], reshape=reshape, numbered=numbered)
+    lines += [*_batching(options), *_instances(options)]
+    lines += _parameter("python_path", options.python_path) if backend == "python" else []
+    return "\n".join([*lines, ""])
+
+
+def _retrieval_config(artefact: Artefact, options: Options) -> str:
+    """Return the configuration of a model that takes one history a request: rows are no dimension of a batch."""
+    inputs = artefact.signature["inputs"]
+    columns = [
+        f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs
+    ]
+    lists = [("items", "STRING"), ("scores", "FP32")]
+    outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
+    head = _head(artefact.name, "python", replace(options, max_batch_size=0))
+    lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
+    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(inputs, 0), ""]
+    return "\n".join(lines)
+
+
+def _ensemble_config(name: str, artefact: Artefact, options: Options, steps: Sequence[Step]) -> str:
+    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {options.max_batch_size}"]
+    lines += _tensors("input", artefact.signature["inputs"], optional=True)
+    lines += _tensors("output", artefact.signature["outputs"])
+    lines += ["ensemble_scheduling {", "  step ["]
+    shown = []
+    for model, inputs, outputs in steps:
+        own = ["    {", f'      model_name: "{model}"', "      model_version: -1"]
+        own += [f'      input_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in inputs.items()]
+        own += [f'      output_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in outputs.items()]
+        shown.append("\n".join([*own, "    }"]))
+    return "\n".join([*lines, ",\n".join(shown), "  ]", "}", ""])
+
+
+def _same(specs: Iterable[TensorSpec], numbered: bool = False) -> dict[str, str]:
+    """Return the name of each tensor in the model that has it: NAME, or NAME__INDEX as the PyTorch backend wants it."""
+    return {s.name: f"{s.name}__{i}" if numbered else s.name for i, s in enumerate(specs)}
+
+
+def _head(name: str, backend: str, options: Options) -> list[str]:
+    versions = "version_policy: { latest: { num_versions: 2 } }"
+    return [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {options.max_batch_size}", versions]
+
+
+def _tensors(
+    kind: str, specs: Sequence[TensorSpec], *, optional: bool = False, reshape: str = "", numbered: bool = False
+) -> list[str]:
+    """Return inputs or outputs; the first dimension, the rows, is left out."""
+    shown, names = [], _same(specs, numbered)
+    for s in specs:
+        dims = ", ".join(str(n) for n in s.shape[1:]) or "1"
+        more = " optional: true" if optional and s.optional else ""
+        shown.append(
+            f'  {{ name: "{names[s.name]}" data_type: TYPE_{TYPES[s.datatype]} dims: [ {dims} ]{reshape}{more} }}'
+        )
+    return [f"{kind} [", ",\n".join(shown), "]"]
+
+
+def _batching(options: Options) -> list[str]:
+    preferred = ", ".join(map(str, options.preferred))
+    return [
+        "dynamic_batching {",
+        f"  preferred_batch_size: [ {preferred} ]",
+        f"  max_queue_delay_microseconds: {options.delay_us}",
+        "}",
+    ]
+
+
+def _instances(options: Options) -> list[str]:
+    return [f"instance_group [ {{ count: {options.instances} kind: KIND_CPU }} ]"]
+
+
+def _parameter(key: str, value: str) -> list[str]:
+    return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
+
+
+def _warm_up(specs: Sequence[TensorSpec], batch_size: int = 1) -> list[str]:
+    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text."""
+    inputs = [
+        f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
+        for s in specs
+    ]
+    return ["model_warmup [", "  {", '    name: "one row"', f"    batch_size: {batch_size}", *inputs, "  }", "]"]

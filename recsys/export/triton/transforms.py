@@ -1,0 +1,59 @@
+"""Model of Triton's Python backend: raw columns in, the inputs of the graph out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.export.artefact.inputs import graph_inputs
+from recsys.export.triton.request_columns import raw_columns
+from recsys.online.row_transforms import Pipeline
+
+FOLDER = "pipeline"
+
+
+class TritonPythonModel:
+    """Transforms all rows of the requests that Triton has batched at once."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the transforms from the version's folder."""
+        config = json.loads(args["model_config"])
+        self._inputs = [i["name"] for i in config["input"]]
+        self._outputs = [o["name"] for o in config["output"]]
+        self._pipeline = Pipeline.load(Path(args["model_repository"]) / args["model_version"] / FOLDER)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer each request; a row that cannot be read fails its own request only."""
+        import triton_python_backend_utils as pb
+
+        alone = self._pipeline.fitted.data.group is not None or len(requests) == 1
+        columns = [raw_columns(pb, request, self._inputs) for request in requests]
+        if not alone:
+            sizes = [rows for _, rows in columns]
+            try:
+                together = {n: [v for c, _ in columns for v in c[n]] for n in columns[0][0]}
+                arrays = self._features(together, sum(sizes))
+                bounds = np.cumsum(sizes)[:-1]
+                parts = {n: np.split(x, bounds) for n, x in arrays.items()}
+                return [self._response(pb, {n: x[i] for n, x in parts.items()}) for i in range(len(requests))]
+            except (UserError, KeyError):
+                pass  # each request alone, so that only the bad ones fail
+        return [self._answer(pb, own, rows) for own, rows in columns]
+
+    def _answer(self, pb: Any, columns: dict[str, list[Any]], rows: int) -> Any:
+        try:
+            return self._response(pb, self._features(columns, rows))
+        except UserError as e:
+            return pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(e)))
+
+    def _features(self, columns: dict[str, list[Any]], rows: int) -> dict[str, np.ndarray]:
+        return graph_inputs(self._pipeline.arrays_of_columns(columns, rows), self._pipeline.features).feed
+
+    def _response(self, pb: Any, arrays: dict[str, np.ndarray]) -> Any:
+        return pb.InferenceResponse(
+            output_tensors=[pb.Tensor(n, np.ascontiguousarray(arrays[n])) for n in self._outputs]
+        )

@@ -1,0 +1,68 @@
+"""Check the file or folder that a command writes to, before anything is read."""
+
+import tempfile
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from recsys.errors import UserError
+from recsys.files.run_files import CONFIG, OWN
+
+
+def check_output(
+    output: Path,
+    suffixes: tuple[str, ...] = (),
+    *,
+    key: str = "output",
+    inputs: Iterable[Path] = (),
+    root: str | None = None,
+) -> None:
+    """Check that writing to `output` overwrites nothing that the user needs.
+
+    Args:
+        suffixes: those of the kinds of file that the command writes; empty if it writes a folder.
+        key: the config key of the path.
+        inputs: files that the command reads.
+        root: data.root, whose files are the raw data.
+
+    Raises:
+        UserError: the path names another kind of file, an input, a place under data.root, a file of a run, or a
+            place where nothing can be written.
+    """
+    kinds = " or ".join(suffixes)
+    if suffixes and output.is_dir():
+        raise UserError(f"{key}={output}: is a folder; name a {kinds} file")
+    if suffixes and output.suffix not in suffixes:
+        raise UserError(f"{key}={output}: must end in {kinds}")
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise UserError(f"{key}={output}: is a named pipe, a device or a socket; name a file")
+    if not suffixes and output.is_file():
+        raise UserError(f"{key}={output}: is a file; name a folder")
+    if above := next((p for p in output.parents if p.is_file()), None):
+        raise UserError(f"{key}={output}: {above} is a file, not a folder")
+    if any(_same(output, file) for file in inputs):
+        raise UserError(f"{key}={output}: is one of the inputs; name another file")
+    if root is not None and "://" not in root and _within(output, Path(root)):
+        raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
+    _check_writable(output, key)
+    folder = output if not suffixes else output.parent
+    if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, own) for own in OWN)):
+        raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
+
+
+def _check_writable(output: Path, key: str) -> None:
+    """Raise UserError if no file can be created in the nearest folder that exists above `output`."""
+    folder = next(p for p in output.absolute().parents if p.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise UserError(f"{key}={output}: {folder} cannot be written ({e.strerror}); name another place") from e
+
+
+def _same(output: Path, file: Path) -> bool:
+    """Return whether both are one file, also through links."""
+    return output.resolve() == file.resolve() or (output.exists() and file.exists() and output.samefile(file))
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return path.resolve() == folder.resolve() or folder.resolve() in path.resolve().parents

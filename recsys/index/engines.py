@@ -1,0 +1,310 @@
+"""Engines: they find the rows of vectors that have the largest inner products with a query.
+
+exact      all products; the reference, and the default for few items
+ivf        faiss: cells around centroids, of which a search reads some (Jégou et al., Product Quantization for Nearest
+           Neighbor Search, 2011)
+ivf_pq     the same with vectors of 4-bit codes, whose best rows are compared again exactly: less memory bandwidth
+hnsw       faiss: a graph of neighbours (Malkov & Yashunin, Efficient and Robust Approximate Nearest Neighbor Search
+           Using Hierarchical Navigable Small World Graphs, 2016)
+usearch    the same graph in a package of 2 MB without BLAS or OpenMP
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.index.vector_rows import Vectors
+
+KINDS = ("exact", "ivf", "ivf_pq", "hnsw", "usearch")
+PRODUCTS = 1 << 22  # of one block of the exact engine
+BLOCK = 1 << 17  # rows that are added at a time
+SAMPLE = 64  # rows for each cell, from which cells are fitted
+GRAPH_NEIGHBOURS = 32
+BUILD_EFFORT = 128  # rows that a graph looks at to place a new one
+Found = tuple[np.ndarray, np.ndarray]  # rows (Q, k) int64, -1 where there is none; their products (Q, k) float32
+
+
+class Engine(Protocol):
+    """Finds rows by inner product. Rows are numbered in the order in which they were added."""
+
+    kind: str
+
+    @property
+    def efforts(self) -> tuple[int, ...]:
+        """The values of `effort` that tuning tries, ascending; more effort finds more of the best rows."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Add rows (n, dim)."""
+        ...
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        """Return the best rows of queries (Q, dim), in any order. Their products may be approximate."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the engine's own file."""
+        ...
+
+
+class Exact:
+    """Compares a query with all rows, a block at a time."""
+
+    kind: str = "exact"
+    efforts: tuple[int, ...] = (1,)
+
+    def __init__(self, vectors: Vectors) -> None:
+        self._vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def add(self, vectors: np.ndarray) -> None:
+        """Do nothing: the vectors that this engine reads have the rows already."""
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        rows = np.empty((len(queries), 0), np.int64)
+        products = np.empty((len(queries), 0), np.float32)
+        for start, block in self._vectors.blocks(max(1, PRODUCTS // max(1, len(queries)))):
+            there = queries @ block.T
+            n = min(k, there.shape[1])
+            best = np.argpartition(there, there.shape[1] - n, axis=1)[:, there.shape[1] - n :]
+            rows = np.concatenate([rows, best + start], axis=1)
+            products = np.concatenate([products, np.take_along_axis(there, best, 1)], axis=1)
+            if rows.shape[1] > k:
+                kept = np.argpartition(products, products.shape[1] - k, axis=1)[:, products.shape[1] - k :]
+                rows, products = np.take_along_axis(rows, kept, 1), np.take_along_axis(products, kept, 1)
+        return rows, products
+
+    def save(self, folder: Path) -> None:
+        """Write nothing: the index keeps the vectors."""
+
+
+def cells_of(rows: int) -> int:
+    """Return the number of cells for so many rows: comparing a query with their centroids costs less than with rows."""
+    return int(1 << max(0, round(np.log2(2 * np.sqrt(rows)))))
+
+
+def efforts_of(cells: int) -> tuple[int, ...]:
+    """Return the numbers of cells that tuning tries."""
+    return tuple(2**i for i in range(cells.bit_length()))
+
+
+class Cells:
+    """ivf and ivf_pq of faiss."""
+
+    FILE = "engine.faiss"
+
+    def __init__(self, kind: str, index: Any, threads: int) -> None:
+        self.kind, self._index, self._threads = kind, index, threads
+        self._faiss = import_faiss(kind)
+        self.efforts = efforts_of(self._faiss.extract_index_ivf(index).nlist)
+
+    @classmethod
+    def train(cls, kind: str, vectors: Vectors, threads: int, seed: int) -> Cells:
+        """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors."""
+        faiss, n, dim = import_faiss(kind), len(vectors), vectors.dim
+        faiss.omp_set_num_threads(threads)
+        cells = cells_of(n)
+        codes = dim // 2 if dim % 2 == 0 else dim
+        how = f"IVF{cells},Flat" if kind == "ivf" else f"IVF{cells},PQ{codes}x4fs,RFlat"
+        index = faiss.index_factory(dim, how, faiss.METRIC_INNER_PRODUCT)
+        clustering = faiss.extract_index_ivf(index).cp
+        clustering.seed, clustering.max_points_per_centroid, clustering.min_points_per_centroid = seed, SAMPLE, 1
+        sample = np.random.default_rng(seed).choice(n, min(n, SAMPLE * max(cells, 256)), replace=False)
+        index.train(vectors.take(np.sort(sample)))
+        return cls(kind, index, threads)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def add(self, vectors: np.ndarray) -> None:
+        self._faiss.omp_set_num_threads(self._threads)
+        self._index.add(np.ascontiguousarray(vectors, np.float32))
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        self._faiss.omp_set_num_threads(self._threads)
+        params = self._faiss.SearchParametersIVF(nprobe=effort)
+        if self.kind == "ivf_pq":
+            compared = max(4.0, 256 / k)  # rows that are compared exactly, for each row that is returned
+            params = self._faiss.IndexRefineSearchParameters(k_factor=compared, base_index_params=params)
+        products, rows = self._index.search(queries, k, params=params)
+        return rows, products
+
+    def save(self, folder: Path) -> None:
+        self._faiss.write_index(self._index, str(folder / self.FILE))
+
+    @classmethod
+    def load(cls, kind: str, folder: Path, threads: int) -> Cells:
+        return cls(kind, _read(folder / cls.FILE, kind), threads)
+
+
+class Graph:
+    """hnsw of faiss, or of usearch.
+
+    A graph needs distances, so vectors get one more component, with which all have the norm of the longest, and
+    queries get a 0: the nearest vectors are then those with the largest inner products (Bachrach et al., Speeding Up
+    the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). Vectors that are
+    added later and are longer than that are compared one by one, beside the graph.
+    """
+
+    FILE, NORMS = "engine.graph", "norms.npz"
+
+    def __init__(self, kind: str, vectors: Vectors, longest: float, threads: int, file: Path | None = None) -> None:
+        self.kind, self._vectors, self._longest = kind, vectors, longest
+        graph = _UsearchGraph if kind == "usearch" else _FaissGraph
+        self._graph = graph(vectors.dim + 1, threads, file)
+        self._longer = np.empty(0, np.int64)  # rows
+
+    @property
+    def efforts(self) -> tuple[int, ...]:
+        return tuple(2**i for i in range(7, 14))
+
+    def __len__(self) -> int:
+        return len(self._graph)
+
+    def add(self, vectors: np.ndarray) -> None:
+        rest = self._longest**2 - (vectors**2).sum(1, keepdims=True)
+        longer = len(self._graph) + np.flatnonzero(rest < -1e-4 * self._longest**2)
+        self._longer = np.concatenate([self._longer, longer])
+        self._graph.add(np.hstack([vectors, np.sqrt(np.maximum(rest, 0))]).astype(np.float32))
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        rows, distances = self._graph.search(np.pad(queries, ((0, 0), (0, 1))), k, max(effort, k))
+        products = 0.5 * ((queries**2).sum(1, keepdims=True) + self._longest**2 - distances)
+        if not len(self._longer):
+            return rows, products
+        rows[np.isin(rows, self._longer)] = -1
+        beside = np.broadcast_to(self._longer, (len(queries), len(self._longer)))
+        theirs = queries @ self._vectors.take(self._longer).T
+        return np.concatenate([rows, beside], axis=1), np.concatenate([products, theirs], axis=1)
+
+    def save(self, folder: Path) -> None:
+        np.savez(folder / self.NORMS, longest=self._longest, longer=self._longer)
+        self._graph.save(folder / self.FILE)
+
+    @classmethod
+    def load(cls, kind: str, folder: Path, vectors: Vectors, threads: int) -> Graph:
+        with np.load(folder / cls.NORMS, allow_pickle=False) as norms:
+            engine = cls(kind, vectors, float(norms["longest"]), threads, folder / cls.FILE)
+            engine._longer = norms["longer"]
+        return engine
+
+
+class _FaissGraph:
+    """Searches return rows (Q, k) and squared distances."""
+
+    def __init__(self, dim: int, threads: int, file: Path | None) -> None:
+        self._faiss, self._threads = import_faiss("hnsw"), threads
+        if file is not None:
+            self._index = _read(file, "hnsw")
+            return
+        self._index = self._faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS)
+        self._index.hnsw.efConstruction = BUILD_EFFORT
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def add(self, vectors: np.ndarray) -> None:
+        self._faiss.omp_set_num_threads(self._threads)
+        self._index.add(vectors)
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        self._faiss.omp_set_num_threads(self._threads)
+        distances, rows = self._index.search(queries, k, params=self._faiss.SearchParametersHNSW(efSearch=effort))
+        return rows, distances
+
+    def save(self, file: Path) -> None:
+        self._faiss.write_index(self._index, str(file))
+
+
+class _UsearchGraph:
+    """Searches return rows (Q, k) and squared distances."""
+
+    def __init__(self, dim: int, threads: int, file: Path | None) -> None:
+        try:
+            from usearch.index import Index
+        except ImportError as e:
+            raise UserError("index.kind=usearch: needs usearch; run: pip install 'recsys[index]'") from e
+        self._threads = threads
+        self._index: Any = Index(
+            ndim=dim, metric="l2sq", dtype="f32", connectivity=GRAPH_NEIGHBOURS // 2, expansion_add=BUILD_EFFORT,
+            enable_key_lookups=False,
+        )  # fmt: skip
+        if file is not None:
+            self._index.load(str(file))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add(self, vectors: np.ndarray) -> None:
+        rows = np.arange(len(self), len(self) + len(vectors), dtype=np.uint64)
+        self._index.add(rows, vectors, threads=self._threads)
+
+    def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
+        self._index.expansion_search = effort
+        rows = np.full((len(queries), k), -1, np.int64)
+        distances = np.full((len(queries), k), np.inf, np.float32)
+        for i, query in enumerate(queries):
+            found = self._index.search(query, k, threads=1)
+            rows[i, : len(found.keys)], distances[i, : len(found.keys)] = found.keys, found.distances
+        return rows, distances
+
+    def save(self, file: Path) -> None:
+        self._index.save(str(file))
+
+
+def make(kind: str, vectors: Vectors, *, threads: int, seed: int) -> Engine:
+    """Return an engine with all rows of vectors. Raises UserError for a kind that is not installed."""
+    engine: Engine
+    if kind == "exact":
+        return Exact(vectors)
+    if kind in ("ivf", "ivf_pq"):
+        engine = Cells.train(kind, vectors, threads, seed)
+    else:
+        longest = max(float(np.linalg.norm(block, axis=1).max()) for _, block in vectors.blocks(BLOCK))
+        engine = Graph(kind, vectors, longest, threads)
+    for _, block in vectors.blocks(BLOCK):
+        engine.add(block)
+    return engine
+
+
+def load(kind: str, folder: Path, vectors: Vectors, threads: int) -> Engine:
+    """Read the engine that `Engine.save` wrote."""
+    if kind == "exact":
+        return Exact(vectors)
+    if kind in ("ivf", "ivf_pq"):
+        return Cells.load(kind, folder, threads)
+    return Graph.load(kind, folder, vectors, threads)
+
+
+def _read(file: Path, kind: str) -> Any:
+    """Read an index of faiss. Raises ValueError if its cells are in other files, which could be any of this machine."""
+    faiss = import_faiss(kind)
+    index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
+    if kind != "hnsw":
+        cells = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+        if not isinstance(cells, faiss.ArrayInvertedLists | faiss.BlockInvertedLists):
+            raise ValueError(f"the cells are {type(cells).__name__}")
+    elif not isinstance(faiss.downcast_index(index), faiss.IndexHNSWFlat):
+        raise ValueError(f"the graph is {type(index).__name__}")
+    return index
+
+
+def import_faiss(kind: str) -> ModuleType:
+    """Import faiss. Raises UserError if it is not installed."""
+    try:
+        import faiss
+    except ImportError as e:
+        raise UserError(f"index.kind={kind}: needs faiss; run: pip install 'recsys[index]'") from e
+    module: ModuleType = faiss
+    return module

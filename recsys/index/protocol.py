@@ -1,0 +1,156 @@
+"""The interface and the description that all indexes share, and the checks of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from recsys.errors import UserError
+from recsys.files import manifest
+
+VERSION = 1
+KEY = "index"  # in manifest.json
+ADDED = 4096  # items that are added at a time
+
+
+@dataclass(frozen=True)
+class About:
+    """How an index was built.
+
+    kind: the engine
+    effort: how much of the index a search reads, in the engine's own unit (cells, or rows of a graph's search)
+    recall: the share of the exact best `recall_at` items that searches found when the index was tuned, None if it
+        was not
+    queries: number of queries of that measurement
+    """
+
+    kind: str
+    effort: int
+    recall: float | None = None
+    recall_at: int | None = None
+    queries: int | None = None
+
+
+class Index(Protocol):
+    """Finds the items whose vectors have the largest inner products with a query. Threads may share an index."""
+
+    about: About
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        ...
+
+    @property
+    def efforts(self) -> tuple[int, ...]:
+        """The values of `effort` that tuning tries, ascending; more effort finds more of the best items."""
+        ...
+
+    def search(
+        self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best items of each query and their inner products, best first; equal products by item.
+
+        Which of several items with equal products end a list is not defined.
+
+        Args:
+            queries: (Q, dim)
+            k: length of the lists.
+            effort: by default, the one that the index was tuned to.
+            exact: whether to compare the queries with all items.
+
+        Returns:
+            Items (Q, k) int64, -1 where there is none, and products (Q, k) float32, -inf there.
+        """
+        ...
+
+    def add(self, items: np.ndarray, vectors: np.ndarray) -> None:
+        """Add items (n,) with their vectors (n, dim), or replace the vectors of those that are there."""
+        ...
+
+    def remove(self, items: np.ndarray) -> int:
+        """Remove items (n,) and return the number of those that were there."""
+        ...
+
+    def save(self, folder: Path, *, vectors: bool = True) -> None:
+        """Write the index to a folder, which is replaced as a whole.
+
+        vectors: whether to write the vectors, too, if the index has them; otherwise `load` must get them
+        """
+        ...
+
+    def with_about(self, **changes: Any) -> Self:
+        """Return this index with another description, such as the effort that it was tuned to."""
+        self.about = replace(self.about, **changes)
+        return self
+
+
+def write_manifest(folder: Path, index: Index, more: Mapping[str, Any] | None = None) -> None:
+    """Write the description of an index, and the digests of the files that its folder has.
+
+    more: what only an index of this kind has
+    """
+    about = {"format": VERSION, "items": len(index), "dim": index.dim, **vars(index.about), **(more or {})}
+    manifest.write(folder, manifest.entries_of(folder), {KEY: about})
+
+
+def read_manifest(folder: Path) -> Mapping[str, Any]:
+    """Read what `write_manifest` wrote. Raises UserError if the folder is no index of this version."""
+    file = folder / manifest.FILE
+    found: Mapping[str, Any] | None = manifest.read_json(file).get(KEY) if file.is_file() else None
+    if found is None:
+        raise UserError(f"{folder}: is no index; ItemIndex.save writes one")
+    if found.get("format") != VERSION:
+        raise UserError(f"{folder}: has format {found.get('format')} of indexes, not {VERSION}; build it again")
+    return found
+
+
+def about_of(found: Mapping[str, Any]) -> About:
+    """Return the description among what `read_manifest` has read."""
+    return TypeAdapter(About).validate_python({k: v for k, v in found.items() if k in About.__dataclass_fields__})
+
+
+def best(items: np.ndarray, products: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k best of (Q, n) items by product, padded with -1 and -inf if there are fewer."""
+    order = np.lexsort((items, -products), axis=1)[:, :k]
+    kept, their = np.take_along_axis(items, order, 1), np.take_along_axis(products, order, 1)
+    missing = ((0, 0), (0, k - kept.shape[1]))
+    return np.pad(kept, missing, constant_values=-1), np.pad(their.astype(np.float32), missing, constant_values=-np.inf)
+
+
+def check_search(queries: np.ndarray, k: int, dim: int) -> np.ndarray:
+    """Return queries as an engine takes them. Raises UserError for queries or a k that no index can answer."""
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise UserError(f"queries: have shape {list(queries.shape)}, and the index takes [queries, {dim}]")
+    if k < 1:
+        raise UserError(f"k={k}: must be at least 1")
+    return np.ascontiguousarray(queries, np.float32)
+
+
+def check_added(items: np.ndarray, vectors: np.ndarray, dim: int) -> None:
+    """Raise UserError for items that no index can take."""
+    if vectors.shape != (len(items), dim):
+        raise UserError(f"vectors: have shape {list(vectors.shape)}, not [{len(items)}, {dim}]")
+    check_items(items)
+    if not np.isfinite(vectors).all():
+        raise UserError("vectors: hold NaN or infinite numbers")
+
+
+def check_items(items: np.ndarray) -> None:
+    """Raise UserError for numbers of items that no index can have."""
+    if items.ndim != 1 or not np.issubdtype(items.dtype, np.integer):
+        raise UserError("items: must be whole numbers (n,)")
+    if len(items) and items.min() < 0:
+        raise UserError(f"items: {items.min()} is negative")
+    if len(np.unique(items)) != len(items):
+        values, counts = np.unique(items, return_counts=True)
+        raise UserError(f"items: {values[counts > 1][0]} appears twice")

@@ -1,0 +1,79 @@
+"""python -m recsys.loadtest target=http://127.0.0.1:8000 model=NAME rows=FILE [concurrency=[1,4]] [rate=1000]
+
+Measures how fast a server of the open inference protocol v2 answers (recsys.serve, Triton, KServe), with requests of
+real rows: in a closed loop over numbers of connections and batch sizes, or at given rates.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.cli import command_line
+from recsys.cli.console import results, say
+from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from recsys.schema.command_schemas import LoadTestConfig
+
+NEEDED = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
+
+
+def _command(cfg: DictConfig) -> None:
+    from recsys.schema.command_schemas import LoadTestConfig
+
+    for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
+        if OmegaConf.is_missing(cfg, key):
+            raise UserError(f"{key}: is missing; add {key}={example}")
+    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"the package {lacking[0]} is not installed; install recsys with its extra: recsys[serve]")
+    settings = OmegaConf.to_object(cfg)
+    assert isinstance(settings, LoadTestConfig)
+    if settings.output is not None:
+        _check_folder(Path(settings.output))
+    _report(settings)
+
+
+def _check_folder(output: Path) -> None:
+    """Raise UserError if the results cannot be written, or would replace those of an earlier load test."""
+    from recsys.files.outputs import check_output
+    from recsys.loadtest.write_results import FILES
+
+    check_output(output)
+    if there := next((name for name in FILES if (output / name).exists()), None):
+        raise UserError(f"output={output}: already has {there}; name another folder")
+
+
+def _report(settings: LoadTestConfig) -> None:
+    """Run the load test, print its table and write its files."""
+    from dataclasses import asdict
+
+    from recsys.loadtest.measure_loads import run
+    from recsys.loadtest.table import make_parts_table, make_table, notes
+    from recsys.loadtest.write_results import FILES, write_results
+
+    outcome = run(settings)
+    model, measurements = outcome.model, outcome.measurements
+    results.print(make_table(measurements, f"load test of {model}"))
+    if (parts := make_parts_table(measurements)) is not None:
+        results.print(parts)
+    for line in notes(measurements, settings.slo_ms):
+        say(line)
+    if settings.output is not None:
+        shown = {key: value for key, value in asdict(settings).items() if key != "token"}
+        write_results(Path(settings.output), shown, model, measurements)
+        say(f"written to {settings.output}: {', '.join(FILES)}")
+    if outcome.error is not None:
+        raise outcome.error
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv."""
+    command_line.run("loadtest", _command)
+
+
+if __name__ == "__main__":
+    main()

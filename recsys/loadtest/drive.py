@@ -1,0 +1,269 @@
+"""Send requests for some seconds, in a closed loop or at a rate, and time the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from recsys.loadtest.answers import ANY, AnswerCheck, Expected
+from recsys.loadtest.endpoint import Endpoint
+from recsys.loadtest.http_connection import TIMEOUT
+
+SWEEP_S = 0.02  # between two looks for requests that have taken too long
+CONNECT_TOGETHER = 32  # connections that are opened at the same time
+
+
+@dataclass(frozen=True)
+class Job:
+    """The share of one process in a measurement.
+
+    connections: in a closed loop, each sends its next request once the answer has come
+    due: seconds, after the beginning, at which requests are due, in increasing order; None for a closed loop
+    expected: what the answers must have
+    begin: time.monotonic() at which all processes begin
+    """
+
+    protocol: str
+    endpoint: Endpoint
+    requests: Sequence[bytes]
+    connections: int
+    seconds: float
+    timeout_s: float
+    due: np.ndarray | None
+    begin: float
+    expected: Expected = ANY
+
+
+@dataclass
+class Timings:
+    """The outcome of a measurement.
+
+    latencies: seconds from when a request was due to its answer; in a closed loop it is due when it is sent
+    delays: seconds from when it was due to when it was sent
+    completed: number of requests that were answered before the end of the measurement
+    errors: number of failed requests, by kind
+    cpu: share of one core that the process used
+    """
+
+    latencies: np.ndarray
+    delays: np.ndarray
+    completed: int
+    errors: Counter[str]
+    cpu: float
+
+
+class Connection(Protocol):
+    """A connection that sends one request at a time, and calls back when it is done."""
+
+    async def connect(self) -> None: ...
+
+    def send(self, request: bytes) -> None: ...
+
+    def expire(self, now: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Record:
+    """Records of each request. timeout_s: an answer that comes later than this after the request was due is an error"""
+
+    timeout_s: float
+    end: float = 0.0
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    delays: array[float] = field(default_factory=lambda: array("d"))
+    completed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def add(self, due: float, sent: float, now: float, error: str | None) -> None:
+        """Note that a request is done."""
+        if error is None and now - due > self.timeout_s:  # it has waited for a connection, too
+            error = TIMEOUT
+        if error is None:
+            self.latencies.append(now - due)
+            self.delays.append(sent - due)
+            self.completed += now <= self.end
+        else:
+            self.errors[error] += 1
+
+
+class Lane:
+    """A connection with the times of the request that is under way."""
+
+    def __init__(
+        self, job: Job, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
+    ) -> None:
+        """first: number of the first request that is sent; on_free: called with the time after each request"""
+        self._check = check
+        self.connection = _connection_class(job.protocol)(job.endpoint, job.timeout_s, self._done)
+        self._requests, self._next = job.requests, first % len(job.requests)
+        self._record, self._on_free = record, on_free
+        self._due = self._sent = 0.0
+
+    def start(self, due: float, now: float) -> None:
+        """Send the next request, which was due at `due`."""
+        self._due, self._sent = due, now
+        self.connection.send(self._requests[self._next])
+
+    def _done(self, error: str | None, body: bytes) -> None:
+        now = time.monotonic()  # before the answer is checked
+        error = self._check.error(self._next, body) if error is None else error
+        self._next = (self._next + 1) % len(self._requests)
+        self._record.add(self._due, self._sent, now, error)
+        self._on_free(self, now)
+
+
+class ClosedLoop:
+    """Each lane sends its next request once the answer has come."""
+
+    def __init__(self, job: Job) -> None:
+        self.record = Record(job.timeout_s)
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
+        self.lanes = [Lane(job, i * 7, self.record, check, self._next) for i in range(job.connections)]
+        self._running = len(self.lanes)
+        self._finished = asyncio.Event()
+
+    async def run(self, begin: float, end: float) -> None:
+        """Send requests until `end`, and wait for the answers."""
+        self.record.end = end
+        for lane in self.lanes:
+            now = time.monotonic()
+            lane.start(now, now)
+        await self._finished.wait()
+
+    def expire(self, now: float) -> None:
+        """Do nothing: no request waits for a connection."""
+
+    def _next(self, lane: Lane, now: float) -> None:
+        if now < self.record.end:
+            lane.start(now, now)
+            return
+        self._running -= 1
+        if not self._running:
+            self._finished.set()
+
+
+class OpenLoop:
+    """Requests are due on a schedule that does not wait for answers.
+
+    A request that finds all connections busy waits, and its latency counts from when it was due: a server that stalls
+    delays all requests that were due meanwhile, as it delays users (no coordinated omission).
+    """
+
+    def __init__(self, job: Job) -> None:
+        assert job.due is not None
+        self.record = Record(job.timeout_s)
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
+        self.lanes = [Lane(job, i * 7, self.record, check, self._free) for i in range(job.connections)]
+        self._idle = deque(self.lanes)
+        self._offsets = job.due
+        self._due = np.empty(0)
+        self._at = 0  # number of requests that have become due
+        self._waiting: deque[float] = deque()
+        self._finished = asyncio.Event()
+
+    async def run(self, begin: float, end: float) -> None:
+        """Send all requests, and wait for the answers."""
+        self.record.end = end
+        self._due = begin + self._offsets
+        if not len(self._due):
+            return
+        loop = asyncio.get_running_loop()
+        pacer = threading.Thread(target=self._pace, args=(loop,), daemon=True)
+        pacer.start()
+        await self._finished.wait()
+        pacer.join()
+
+    def _pace(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the event loop when requests are due; its own timers have a resolution of a millisecond."""
+        at = 0
+        while at < len(self._due):
+            if (wait := self._due[at] - time.monotonic()) > 0:
+                time.sleep(wait)
+            loop.call_soon_threadsafe(self._dispatch)
+            at = max(at + 1, int(np.searchsorted(self._due, time.monotonic(), side="right")))
+
+    def _dispatch(self) -> None:
+        now = time.monotonic()
+        while self._at < len(self._due) and self._due[self._at] <= now:
+            self._waiting.append(float(self._due[self._at]))
+            self._at += 1
+        self._send()
+
+    def _free(self, lane: Lane, now: float) -> None:
+        self._idle.append(lane)
+        self._send()
+
+    def _send(self) -> None:
+        self._drop_late(time.monotonic())
+        while self._waiting and self._idle:
+            self._idle.popleft().start(self._waiting.popleft(), time.monotonic())
+        if self._at == len(self._due) and not self._waiting and len(self._idle) == len(self.lanes):
+            self._finished.set()
+
+    def expire(self, now: float) -> None:
+        """Drop the requests that have waited too long for a connection."""
+        self._send()
+
+    def _drop_late(self, now: float) -> None:
+        while self._waiting and now - self._waiting[0] > self.record.timeout_s:
+            self._waiting.popleft()
+            self.record.errors[TIMEOUT] += 1
+
+
+def drive(job: Job) -> Timings:
+    """Measure: connect, send requests from job.begin for job.seconds, and wait for the answers."""
+    import uvloop
+
+    gc.collect()
+    gc.disable()  # a collection would delay answers
+    try:
+        return uvloop.run(_drive(job))
+    finally:
+        gc.enable()
+
+
+async def _drive(job: Job) -> Timings:
+    loop = ClosedLoop(job) if job.due is None else OpenLoop(job)
+    connections: list[Connection] = [lane.connection for lane in loop.lanes]
+    for i in range(0, len(connections), CONNECT_TOGETHER):
+        await asyncio.gather(*(c.connect() for c in connections[i : i + CONNECT_TOGETHER]))
+    await asyncio.sleep(max(0.0, job.begin - time.monotonic()))
+    begin = max(job.begin, time.monotonic())
+    cpu = time.process_time()
+    sweeping = asyncio.create_task(_sweep(loop, connections))
+    await loop.run(begin, begin + job.seconds)
+    share = (time.process_time() - cpu) / (time.monotonic() - begin)
+    sweeping.cancel()
+    await asyncio.gather(*(c.close() for c in connections))
+    record = loop.record
+    return Timings(np.array(record.latencies), np.array(record.delays), record.completed, record.errors, share)
+
+
+async def _sweep(loop: ClosedLoop | OpenLoop, connections: Sequence[Connection]) -> None:
+    """End the requests that have taken too long, again and again."""
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        now = time.monotonic()
+        loop.expire(now)
+        for connection in connections:
+            connection.expire(now)
+
+
+def _connection_class(protocol: str) -> type:
+    if protocol == "grpc":
+        from recsys.loadtest.grpc_connection import GrpcConnection
+
+        return GrpcConnection
+    from recsys.loadtest.http_connection import HttpConnection
+
+    return HttpConnection

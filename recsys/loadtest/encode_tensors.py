@@ -1,0 +1,142 @@
+"""Raw rows as tensors of the open inference protocol v2."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import UserError, did_you_mean
+from recsys.loadtest.request_rows import Row
+
+NUMPY = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"INT{n}": np.dtype(f"<i{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"UINT{n}": np.dtype(f"<u{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"FP{n}": np.dtype(f"<f{n // 8}") for n in (16, 32, 64)},
+}
+WORDS = {"true": True, "1": True, "false": False, "0": False}  # of BOOL in text files
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An input of a model. shape: with -1 for the number of rows, and for other free dimensions"""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def batched(self) -> bool:
+        """Return whether the first dimension is the number of rows; it is fixed to 1 otherwise."""
+        return self.shape[0] == -1
+
+    @property
+    def width(self) -> int:
+        """Return the number of values of a row, -1 if the input takes any number."""
+        rest = self.shape[1:]
+        return -1 if -1 in rest else int(np.prod(rest, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input of a request. values: Python numbers, truth values or texts, flat"""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    values: list[Any]
+
+    def to_json(self) -> list[Any]:
+        """Return the values for JSON, which has no NaN: 0 instead."""
+        return [0.0 if v != v else v for v in self.values] if self.datatype.startswith("FP") else self.values
+
+    def to_bytes(self) -> bytes:
+        """Return the values in the binary form of the protocol."""
+        if self.datatype != "BYTES":
+            return np.array(self.values, NUMPY[self.datatype]).tobytes()
+        texts = [v.encode() for v in self.values]
+        return b"".join(struct.pack("<I", len(t)) + t for t in texts)
+
+
+def check_inputs(specs: Sequence[InputSpec], rows: Sequence[Row], model: str) -> None:
+    """Check that rows have the columns of a model, and that its inputs take values of raw columns.
+
+    Raises:
+        UserError: a column is missing, or an input has a type or a shape that is not supported.
+    """
+    columns = dict.fromkeys(name for row in rows for name in row)
+    for spec in specs:
+        if spec.name not in columns:
+            hint = did_you_mean(spec.name, columns)
+            raise UserError(f"rows: no column {spec.name}, which is an input of the model {model}{hint}")
+        if spec.datatype != "BYTES" and spec.datatype not in NUMPY:
+            raise UserError(f"input {spec.name} of the model {model}: the type {spec.datatype} is not supported")
+        if not spec.shape or spec.shape[0] not in (-1, 1):
+            raise UserError(f"input {spec.name} of the model {model}: the shape {list(spec.shape)} has no rows")
+
+
+def check_batch_sizes(specs: Sequence[InputSpec], batch_sizes: Iterable[int], model: str) -> None:
+    """Raise UserError if a request with several rows is impossible."""
+    single = next((s for s in specs if not s.batched), None)
+    if single is not None and any(size > 1 for size in batch_sizes):
+        why = f"input {single.name} of the model {model} has the shape {list(single.shape)}, which is one row"
+        raise UserError(f"batch_sizes: {why}; use batch_sizes=[1]")
+
+
+def make_tensors(specs: Sequence[InputSpec], rows: Sequence[Row]) -> list[Tensor]:
+    """Return the inputs of a request with these rows. Missing texts are empty, missing floats NaN, others 0."""
+    return [_tensor(spec, rows) for spec in specs]
+
+
+def _tensor(spec: InputSpec, rows: Sequence[Row]) -> Tensor:
+    values: list[Any] = []
+    width = spec.width
+    for row in rows:
+        value = row.get(spec.name)
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        if width == -1:
+            width = len(items)
+        if len(items) != width:
+            problem = f"a row has {len(items)} values, and the request needs {width} in each row"
+            raise UserError(f"rows: column {spec.name}: {problem}")
+        values += [_converted(item, spec) for item in items]
+    shape = (len(rows),) if len(spec.shape) == 1 else (len(rows), *_rest(spec, width))
+    return Tensor(spec.name, spec.datatype, shape, values)
+
+
+def _rest(spec: InputSpec, width: int) -> tuple[int, ...]:
+    """Return the dimensions after the first. A free one is filled; further ones are 1."""
+    rest = list(spec.shape[1:])
+    if -1 in rest:
+        rest[rest.index(-1)] = width
+    return tuple(1 if n == -1 else n for n in rest)
+
+
+def _converted(value: Any, spec: InputSpec) -> Any:
+    """Return a value of a raw column as the type of the input."""
+    if spec.datatype == "BYTES":
+        return "" if value is None else value if isinstance(value, str) else str(value)
+    kind = NUMPY[spec.datatype].kind
+    if value is None or value == "":
+        return float("nan") if kind == "f" else 0 if kind in "iu" else False
+    try:
+        if kind == "b":
+            return WORDS[value.strip().lower()] if isinstance(value, str) else bool(value)
+        return float(value) if kind == "f" else int(value)
+    except (KeyError, TypeError, ValueError) as e:
+        shown = repr(value)[:40]
+        raise UserError(f"rows: column {spec.name}: {shown} is not a value of the type {spec.datatype}") from e
+
+
+def missing_numbers(specs: Sequence[InputSpec], rows: Sequence[Row], in_json: bool) -> Mapping[str, int]:
+    """Return how many values of each column of numbers or truth values are missing, and are sent as 0.
+
+    in_json: whether the tensors are sent in JSON, which has no NaN
+    """
+    names = [s.name for s in specs if s.datatype != "BYTES" and (in_json or NUMPY[s.datatype].kind != "f")]
+    counts = {name: sum(row.get(name) in (None, "") for row in rows) for name in names}
+    return {name: n for name, n in counts.items() if n}

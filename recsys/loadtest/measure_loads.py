@@ -1,0 +1,203 @@
+"""A load test: ask the server about the model, encode requests, and measure each load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recsys.cli.console import bar, say
+from recsys.errors import UserError, did_you_mean
+from recsys.loadtest.answers import Expected, problem_of
+from recsys.loadtest.client_processes import Clients, Load, Tick
+from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers
+from recsys.loadtest.endpoint import Endpoint, Model, parse_target
+from recsys.loadtest.figures import Measurement, measurement
+from recsys.loadtest.request_rows import History, Row, read_histories, read_rows
+from recsys.loadtest.requests import (
+    Encode,
+    encode_binary,
+    encode_grpc,
+    encode_histories,
+    encode_json,
+    encode_rows,
+    make_requests,
+)
+from recsys.loadtest.server_times import Sums, mean_times, reader
+from recsys.loadtest.target import HttpTarget, Target, only_model
+from recsys.schema.command_schemas import LoadTestConfig
+
+PROTOCOLS = ("http", "grpc", "rows")
+ARRIVALS = ("poisson", "fixed")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The requests and their target. requests, expected: and what answers must have, by batch size"""
+
+    settings: LoadTestConfig
+    target: Target
+    model: Model
+    requests: dict[int, list[bytes]]
+    expected: dict[int, Expected]
+    loads: list[Load]
+
+
+@dataclass
+class Outcome:
+    """The measurements of a load test. error: why it has ended before its last load"""
+
+    model: str
+    measurements: list[Measurement]
+    error: UserError | None = None
+
+
+def run(settings: LoadTestConfig) -> Outcome:
+    """Run a load test.
+
+    Raises:
+        UserError: a setting is wrong, or the server, the model or the rows do not fit it. After the first measurement,
+            the error is part of the outcome.
+    """
+    plan = prepare(settings)
+    times = reader(plan.target, plan.model.name, settings.metrics)
+    outcome = Outcome(plan.model.name or "the only model", [])
+    total = len(plan.loads) * (settings.warmup_s + settings.seconds)
+    how = (settings.processes, settings.protocol, plan.target.endpoint, settings.timeout_s)
+    with bar("load test", total, "s") as progress, Clients(*how) as clients:
+        try:
+            for load in plan.loads:
+                outcome.measurements.append(_measure(plan, load, clients, progress.advance, times))
+                progress.note = f"{outcome.measurements[-1].rows_per_s:,.0f} rows/s"
+        except UserError as e:  # the server has gone
+            if not outcome.measurements:
+                raise
+            outcome.error = e
+    return outcome
+
+
+def _measure(plan: Plan, load: Load, clients: Clients, tick: Tick, times: Callable[[], Sums] | None) -> Measurement:
+    """Warm up, then measure one load."""
+    settings, requests, expected = plan.settings, plan.requests[load.batch_size], plan.expected[load.batch_size]
+    if settings.warmup_s:
+        clients.measure(load, requests, settings.warmup_s, tick, expected)
+    before = times() if times else {}
+    timings = clients.measure(load, requests, settings.seconds, tick, expected)
+    server = mean_times(before, times()) if times else None
+    return measurement(load, settings.seconds, timings, server)
+
+
+def prepare(settings: LoadTestConfig) -> Plan:
+    """Check the settings, ask the server about the model, encode the requests, and try one of each size.
+
+    Raises:
+        UserError: as `run`.
+    """
+    _check_choices(settings)
+    loads = list(make_loads(settings))
+    endpoint = parse_target(settings.target, settings.protocol, settings.token, settings.tls_ca)
+    rows, histories = read_rows(Path(settings.rows)), read_histories(Path(settings.rows))
+    target = _make_target(settings.protocol, endpoint)
+    model = _find_model(settings, target)
+    sizes = dict.fromkeys(load.batch_size for load in loads)
+    check_inputs(model.inputs, rows, model.name or "")
+    check_batch_sizes(model.inputs, sizes, model.name or "")
+    if histories:
+        _check_histories(settings, histories, sizes)
+    in_json = settings.protocol == "http" and not settings.binary
+    for column, count in missing_numbers(model.inputs, rows, in_json).items():
+        say(f"rows: column {column}: {count:,} missing values are sent as 0; its type, or JSON, has no missing values")
+    encode = _make_encoder(settings, endpoint, model, bool(histories))
+    requests = {size: make_requests(histories or rows, size, encode) for size in sizes}
+    expected = {size: _expected(settings, model, size, bool(histories)) for size in sizes}
+    for size, encoded in requests.items():
+        if reason := target.refusal(encoded[0], partial(_check_answer, size, expected[size])):
+            hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
+            raise UserError(f"the server refuses a request with batch size {size}: {reason}; {hint}")
+    return Plan(settings, target, model, requests, expected, loads)
+
+
+def _check_answer(size: int, expected: Expected, body: bytes) -> None:
+    if problem := problem_of(body, expected):
+        raise UserError(f"the server's answer to a request with batch size {size} is wrong: it {problem}")
+
+
+def _expected(settings: LoadTestConfig, model: Model, size: int, retrieval: bool) -> Expected:
+    rows = None if retrieval and settings.protocol != "rows" else size  # an output has a row for each item
+    return Expected(settings.protocol, rows, model.outputs, retrieval, settings.same_values)
+
+
+def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
+    """Yield the loads: rates if there are any, otherwise numbers of connections, for each batch size."""
+    sizes, rates = _whole("batch_sizes", settings.batch_sizes), _numbers("rate", settings.rate)
+    poisson = settings.arrivals == "poisson"
+    for size in sizes:
+        if rates:
+            yield from (Load(size, settings.connections, rate, poisson) for rate in rates)
+        else:
+            yield from (Load(size, n) for n in _whole("concurrency", settings.concurrency))
+
+
+def _whole(key: str, value: Any) -> list[int]:
+    numbers = _numbers(key, value)
+    if not numbers or any(n != int(n) for n in numbers):
+        raise UserError(f"{key}={value}: must be a whole number or a list of them, such as {key}=[1,8]")
+    return [int(n) for n in numbers]
+
+
+def _numbers(key: str, value: Any) -> list[float]:
+    items = [] if value is None else value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in items):
+        raise UserError(f"{key}={value}: must be a number or a list of numbers, such as {key}=[100,200]")
+    return [float(v) for v in dict.fromkeys(items)]
+
+
+def _check_choices(settings: LoadTestConfig) -> None:
+    for key, choices in (("protocol", PROTOCOLS), ("arrivals", ARRIVALS)):
+        if (value := getattr(settings, key)) not in choices:
+            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
+def _make_target(protocol: str, endpoint: Endpoint) -> Target:
+    if protocol != "grpc":
+        return HttpTarget(endpoint)
+    from recsys.loadtest.grpc_target import GrpcTarget
+
+    return GrpcTarget(endpoint)
+
+
+def _find_model(settings: LoadTestConfig, target: Target) -> Model:
+    name, version = settings.model_name, settings.version
+    if settings.protocol == "rows":  # takes raw rows, whose columns the server checks
+        return Model(name, version, ())
+    target.check()
+    name = name or only_model(target)
+    return Model(name, version, target.inputs(name, version), target.outputs(name, version))
+
+
+def _check_histories(settings: LoadTestConfig, histories: Sequence[History], sizes: Iterable[int]) -> None:
+    """Say what the figures count. Raises UserError if a request of the protocol has no place for several histories."""
+    if settings.protocol != "rows" and any(size > 1 for size in sizes):
+        why = "a request of the open inference protocol holds one history"
+        raise UserError(f"batch_sizes: {why}; use batch_sizes=[1], or protocol=rows")
+    say(f"rows: {len(histories):,} histories of a retrieval model; batch sizes and rows/s count queries")
+
+
+def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: Model, retrieval: bool) -> Encode:
+    """Return a function that encodes rows. retrieval: it encodes histories, one for the open inference protocol"""
+
+    def encode(rows: Sequence[Any]) -> bytes:
+        if retrieval and settings.protocol == "rows":
+            return encode_histories(endpoint, model, rows)
+        return encode_one(rows[0] if retrieval else rows)
+
+    def encode_one(rows: Sequence[Row]) -> bytes:
+        if settings.protocol == "grpc":
+            return encode_grpc(model, rows)
+        if settings.protocol == "rows":
+            return encode_rows(endpoint, model, rows)
+        return (encode_binary if settings.binary else encode_json)(endpoint, model, rows)
+
+    return encode

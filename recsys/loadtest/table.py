@@ -1,0 +1,88 @@
+"""Measurements as a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from recsys.loadtest.figures import Measurement, within_slo
+
+TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
+PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms", "other_ms")
+
+
+def make_table(measurements: Sequence[Measurement], title: str) -> Table:
+    """Return the rates, the latencies, the errors, and the client's CPU, of each load."""
+    names = ("requests/s", "rows/s", "p50", "p90", "p99", "p99.9", "mean", "errors", "CPU")
+    table = _table(measurements, names, title, "times in milliseconds; CPU: share of a core that the client used")
+    for m in measurements:
+        rates = [f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
+        times = [milliseconds(getattr(m, name)) for name in TIMES]
+        table.add_row(*_load(m), *rates, *times, f"{m.errors:,}", f"{m.client_cpu:.0%}")
+    return table
+
+
+def make_parts_table(measurements: Sequence[Measurement]) -> Table | None:
+    """Return the parts of the mean latency, None if the server does not count them."""
+    counted = [m for m in measurements if m.queue_ms is not None]
+    if not counted:
+        return None
+    names = ("mean", *(part.removesuffix("_ms") for part in PARTS))
+    table = _table(counted, names, "parts of the mean latency", "milliseconds; queue, compute and other: in the server")
+    for m in counted:
+        table.add_row(*_load(m), *(milliseconds(getattr(m, name)) for name in ("mean_ms", *PARTS)))
+    return table
+
+
+def _table(measurements: Sequence[Measurement], names: Sequence[str], title: str, caption: str) -> Table:
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    open_loop = any(m.offered_per_s is not None for m in measurements)
+    for name in ("batch size", "offered/s" if open_loop else "connections", *names):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _load(m: Measurement) -> tuple[str, str]:
+    return f"{m.batch_size:,}", f"{m.connections:,}" if m.offered_per_s is None else f"{m.offered_per_s:,g}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Format a time with three digits."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def notes(measurements: Sequence[Measurement], slo_ms: float | None) -> list[str]:
+    """Return what a reader should know of the measurements, a line each."""
+    lines = []
+    kinds: dict[str, int] = {}
+    for m in measurements:
+        for kind, count in m.error_kinds.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    if kinds:
+        listed = ", ".join(f"{kind}: {count:,}" for kind, count in sorted(kinds.items()))
+        lines.append(f"errors by kind: {listed}")
+    if limited := [m for m in measurements if m.client_limited]:
+        where = ", ".join(f"batch size {m.batch_size}, {describe_load(m)}" for m in limited)
+        lines.append(f"the client used more than 90 % of a core and may have been the limit ({where}): add processes=2")
+    if slo_ms is not None:
+        best = within_slo(measurements, slo_ms)
+        for size in dict.fromkeys(m.batch_size for m in measurements):
+            lines.append(_slo_line(size, best.get(size), slo_ms))
+    return lines
+
+
+def describe_load(m: Measurement) -> str:
+    """Describe the load in words."""
+    if m.offered_per_s is not None:
+        return f"{m.offered_per_s:,g} requests/s"
+    return f"{m.connections:,} connection{'s' if m.connections > 1 else ''}"
+
+
+def _slo_line(size: int, best: Measurement | None, slo_ms: float) -> str:
+    if best is None:
+        return f"batch size {size:,}: no load has a p99 within {slo_ms:g} ms and no errors"
+    rate = f"{best.rows_per_s:,.0f} rows/s"
+    return f"batch size {size:,}: at most {rate} with a p99 within {slo_ms:g} ms, at {describe_load(best)}"

@@ -1,0 +1,442 @@
+"""Find out what each column of a sample holds: numbers, categories, lists, times, ids, text or vectors."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import polars as pl
+
+from recsys.cli.console import bar
+from recsys.new.find_dialect import NULLS
+from recsys.new.known_names import CODES, ITEMS, QUANTITIES, TIMES, USERS, has_word, names_an_id_of, words
+from recsys.new.statistics import largest, least, mean
+from recsys.new.time_formats import TimeGuess, time_of
+from recsys.new.units import number_sql
+
+SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
+MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
+FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
+SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
+PARTS = ("\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")  # separators of several values, the surest first
+STOP_WORDS = frozenset(
+    ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
+)
+DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
+THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
+SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
+THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([{SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
+FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
+MOST_NUMBERS = 64  # in a text
+MEASURES = ("age", "price")  # quantities, also if all are small
+EXACT = 2.0**53  # whole numbers below are exact as floats
+MANY = 1000  # columns from which a progress bar is shown
+COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
+
+T = TypeVar("T")
+
+
+@dataclass
+class Column:
+    """A column of the sample, and what it holds.
+
+    kind: number | numbers | category | list | time | id | text | vector | constant | row id | empty | nested
+    nulls: text that stands for missing values in this column alone
+    code: the number that stands for a missing value
+    sql: makes numbers of the column, which {} stands for
+    split: the separator of several values
+    width: the number of numbers that each value holds
+    """
+
+    name: str
+    values: pl.Series
+    kind: str = "category"
+    reason: str = ""
+    role: str = ""
+    numbers: pl.Series | None = None
+    distinct: int = 0
+    missing: float = 0.0
+    split: str | None = None
+    width: int = 1
+    pattern: str | None = None
+    time: TimeGuess | None = None
+    nulls: list[str] = field(default_factory=list)
+    code: float | None = None
+    sql: str | None = None
+    _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        if self._whole is None or self._whole[0] is not self.numbers:
+            x = None if self.numbers is None else self.numbers.drop_nulls()
+            self._whole = self.numbers, x is not None and bool((x == x.floor()).all())
+        return self._whole[1]
+
+    @property
+    def rows(self) -> int:
+        """The rows with a value."""
+        return self.values.len() - self.values.null_count()
+
+    @property
+    def occur_once(self) -> float:
+        """The share of the values that occur once."""
+        counts = self.values.drop_nulls().value_counts()["count"]
+        return mean(counts == 1)
+
+    def examples(self, most: int = 3) -> list[str]:
+        """Return the most frequent values, or the first ones if all are rare."""
+        if self.values.dtype.is_nested():
+            return [str(v)[:24] for v in self.values.drop_nulls().head(1).to_list()]
+        return [str(v)[:24] for v in self.values.drop_nulls().unique(maintain_order=True).head(most).to_list()]
+
+
+@dataclass
+class Marks:
+    """How numbers and missing values are written in all columns of text."""
+
+    null_values: list[str] = field(default_factory=list)
+    decimal: str = "."
+    thousands: str | None = None
+
+
+def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
+    """Return the columns of a sample with their kinds."""
+    marks = _marks(frame)
+    return [column_of(values, marks) for values in watched("looking at", frame.get_columns())], marks
+
+
+def watched(what: str, columns: Sequence[T]) -> Iterator[T]:
+    """Yield columns and, if they are many, show a progress bar."""
+    with bar(what, len(columns), "columns") if len(columns) >= MANY else nullcontext() as shown:
+        for column in columns:
+            yield column
+            if shown is not None:
+                shown.advance(1)
+
+
+def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:
+    """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
+    for c in columns:
+        if c.name in values:
+            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
+            c.kind, c.reason, c.distinct = every.kind, every.reason, every.distinct
+
+
+def _marks(frame: pl.DataFrame) -> Marks:
+    """Find the marks in numbers, and the text that stands for missing values, in all columns together."""
+    marks, dotted = Marks(), False
+    nulls: Counter[str] = Counter()
+    for name in frame.select(pl.col(pl.String)).columns:
+        numbers = frame[name].cast(pl.Float64, strict=False).fill_nan(None)
+        if numbers.null_count() == frame[name].null_count():
+            dotted |= bool(frame[name].head(100).str.contains(".", literal=True).any())
+            continue  # nothing but numbers as Python writes them
+        values = frame[name].drop_nulls().str.strip_chars()
+        plain = values.filter(~values.is_in(NULLS))
+        if not plain.len():
+            continue
+        spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
+        if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
+            marks.thousands = spaces[0]
+            marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal
+        elif plain.str.contains(",", literal=True).any() and not _are_pairs_of_ids(plain):
+            points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
+            if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
+                marks.thousands = ","
+            elif points:
+                marks.decimal = ","
+                if plain.str.contains(r"^\d{1,3}(\.\d{3})+(,|$)").any():
+                    marks.thousands = "."
+        dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
+        sure = values.is_in(SURE_NULLS)
+        numeric = mean(_as_numbers(plain, marks).is_not_null()) >= 0.99
+        found = values.filter(sure | values.is_in(NULLS) if numeric else sure)
+        if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
+            nulls["NA"] += 1
+        nulls.update(found.unique().to_list())
+    if dotted and marks.thousands == ".":
+        marks.thousands = None
+    marks.null_values = [n for n in NULLS if n in nulls]
+    return marks
+
+
+def _are_pairs_of_ids(plain: pl.Series) -> bool:
+    """Return True for texts such as 12,45 whose parts are of one kind, as two ids of a list are, and not decimals."""
+    parts = plain.str.split_exact(",", 1).struct.unnest().drop_nulls()
+    if parts.height < FEWEST_PAIRS or not mean(plain.str.count_matches(",") <= 1):
+        return False
+    left, right = (parts[name].unique() for name in parts.columns)
+    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > COMMON_SHARE
+
+
+def _no_group_of_three(plain: pl.Series) -> bool:
+    return not plain.str.contains(r"^[+-]?\d{1,3}(,\d{3})+$").any()
+
+
+def _are_two_letters(values: pl.Series) -> bool:
+    """Return True for codes of countries, among which NA is Namibia."""
+    return mean(values.str.len_chars() == 2) > 0.9
+
+
+def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        if marks.thousands is not None:
+            values = values.str.replace_all(marks.thousands, "", literal=True)
+        if marks.decimal != ".":
+            values = values.str.replace(marks.decimal, ".", literal=True)
+    numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
+    return numbers.set(numbers.is_infinite(), None)  # 1e400 is none, as for those who read the rows
+
+
+def column_of(raw: pl.Series, marks: Marks) -> Column:
+    """Return what a column holds."""
+    if raw.dtype in (pl.Categorical, pl.Enum, pl.Binary):
+        try:
+            raw = raw.cast(pl.String)
+        except pl.exceptions.PolarsError:
+            return Column(raw.name, raw, "nested", "it holds bytes that are not text")
+    values = raw
+    if raw.dtype == pl.String:
+        values = raw.set(raw.str.strip_chars().is_in([*marks.null_values, ""]), None)
+    elif raw.dtype.is_float():
+        values = raw.fill_nan(None)
+    c = Column(raw.name, values)
+    c.missing = values.null_count() / max(values.len(), 1)
+    if values.dtype.is_nested():
+        return _nested(c)
+    c.distinct = values.drop_nulls().n_unique()
+    if c.distinct == 0:
+        c.kind, c.reason = "empty", "it has no value in the sample"
+        return c
+    if c.distinct == 1 and not c.missing:
+        c.kind, c.reason = "constant", f"it is always {c.examples()[0]}"
+        return c
+    c.numbers = _numbers_of(c, marks)
+    c.time = time_of(c.values, c.numbers)
+    if c.time is not None:
+        c.kind, c.reason = "time", c.time.what
+    elif c.numbers is not None and not _has_leading_zeros(c):
+        _number_kind(c)
+    elif c.values.dtype == pl.String:
+        c.numbers = None
+        if c.distinct > 2 and (found := number_sql(c.values)) is not None:
+            c.numbers, c.sql = found
+            c.kind, c.reason = "number", "numbers with a unit; other text is missing"
+        else:
+            _text_kind(c)
+    if c.kind in ("category", "id") and c.numbers is not None and _writes_twice(c):
+        c.sql, c.distinct = "CAST(TRY_CAST({} AS DOUBLE) AS BIGINT)", c.numbers.drop_nulls().n_unique()
+    return c
+
+
+def _writes_twice(c: Column) -> bool:
+    """Return True if the same whole number is written in two ways: 1 and 1.0."""
+    if c.values.dtype != pl.String or not c.is_whole or c.numbers is None or largest(c.numbers.abs()) > EXACT:
+        return False
+    pointed = c.values.str.contains(r"\.0*$")
+    return bool(pointed.any()) and c.numbers.n_unique() < c.values.n_unique()
+
+
+def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
+    """Return the values as numbers, None if some are not. A few kinds of other text are missing values."""
+    if c.values.dtype == pl.Boolean or c.values.dtype.is_temporal():
+        return None
+    numbers = _as_numbers(c.values, marks)
+    other = c.values.filter(numbers.is_null() & c.values.is_not_null())
+    if not other.len() or c.values.dtype.is_numeric():
+        return _without_sentinels(c, numbers)
+    kinds = other.unique()
+    if other.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
+        c.nulls = sorted(str(k).strip() for k in kinds)
+        c.values = c.values.set(c.values.is_in(kinds), None)
+        c.missing = c.values.null_count() / c.values.len()
+        return numbers
+    return None
+
+
+def _without_sentinels(c: Column, numbers: pl.Series) -> pl.Series:
+    """Count a number such as -999, far from all others and frequent, as a missing value of a column of text."""
+    x = numbers.drop_nulls()
+    if c.values.dtype != pl.String or c.distinct < 10 or bool((x != x.floor()).all()):
+        return numbers
+    for end in (least(x), largest(x)):
+        rest = x.filter(x != end)
+        if end not in SENTINELS or not rest.len() or mean(x == end) < 0.005:
+            continue
+        if (end < 0 <= least(rest)) or (end > 0 and largest(rest) * 5 < end):
+            text = c.values.filter(numbers == end)
+            c.nulls = sorted({str(t).strip() for t in text.unique()})
+            c.values = c.values.set(numbers == end, None)
+            c.missing, c.distinct = c.values.null_count() / c.values.len(), c.distinct - 1
+            return numbers.set(numbers == end, None)
+    return numbers
+
+
+def _has_leading_zeros(c: Column) -> bool:
+    """Return True for codes such as 007, which are not numbers."""
+    return c.values.dtype == pl.String and bool(c.values.drop_nulls().str.contains(r"^0\d").any())
+
+
+def _number_kind(c: Column) -> None:
+    assert c.numbers is not None
+    x = c.numbers.drop_nulls()
+    low, high = least(x), largest(x)
+    quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
+    last = (words(c.name) or [""])[-1]
+    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or last in ("id", "no", "nr", "key")
+    named_id = named_id or (re.fullmatch("[a-z]id", last) is not None and last != "bid")  # sid, cid
+    numbered = words(c.name)[-1:] == ["number"] and len(words(c.name)) > 1  # such as invoice_number
+    even = (not quantity or numbered) and _are_ids(x, low, high, c.distinct, by_range=numbered or _says_nothing(c.name))
+    if not c.is_whole:
+        c.kind, c.reason = "number", f"{low:.4g} to {high:.4g}"
+    elif c.distinct == x.len() > 50 and not quantity and (named_id or _counts_rows(x) or low > 1e9):
+        c.kind, c.reason = "row id", "every row has its own value"
+    elif named_id or (has_word(c.name, CODES) and not quantity):
+        c.kind = "id" if c.distinct > FEW else "category"
+        c.reason = "its name says that it is a code"
+    elif c.distinct <= (FEW if not quantity else 2) or (0 <= low <= high <= 12 and not has_word(c.name, MEASURES)):
+        c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
+    elif even:
+        c.kind, c.reason = "id", "whole numbers that are large, increase or fill their range evenly, as ids do"
+    elif not quantity and low >= 10_000 and high < 1.5 * low and not has_word(c.name, TIMES):
+        c.kind, c.reason = "id", "large whole numbers close to each other, as ids are"
+    elif not quantity and low >= 100 and c.distinct * 10 <= min(high - low, x.len()):
+        c.kind, c.reason = "category", "few whole numbers far apart, each of which occurs often: codes"
+    else:
+        c.kind, c.reason = "number", f"{low:.4g} to {high:.4g}"
+
+
+def _counts_rows(x: pl.Series) -> bool:
+    """Return True for 0, 1, 2, ...: mostly steps of one, or numbers of a range without gaps, in any order."""
+    return (x.is_sorted() and mean(x.diff().drop_nulls() == 1) > 0.9) or largest(x) - least(x) + 1 == x.len()
+
+
+def _says_nothing(name: str) -> bool:
+    """Return True for the names of unnamed columns, such as column_3, feature_12 and C14."""
+    return bool(re.fullmatch(r"([a-z]|col|column|field|feature|feat|var)[ _-]?\d+", name.strip().lower()))
+
+
+def _are_ids(x: pl.Series, low: float, high: float, distinct: int, *, by_range: bool) -> bool:
+    """Return True if many whole numbers are too large for quantities, or (almost) all differ and increase.
+
+    by_range: also if they fill their range evenly, as ids do, but measures such as areas may too.
+    """
+    if distinct < 200:
+        return False
+    middle = (mean(x.unique()) - low) / max(high - low, 1)
+    if distinct > 1000 and (high > 1e9 or (high > 1e7 and 0.3 < middle < 0.7)):
+        return True
+    if distinct > 0.95 * x.len() and x.is_sorted():
+        return True
+    return by_range and 0 <= low <= 1000 and distinct / (high - low + 1) > 0.4 and 0.3 < middle < 0.7 and high > 500
+
+
+def _nested(c: Column) -> Column:
+    dtype = c.values.dtype
+    if not isinstance(dtype, pl.List | pl.Array) or dtype.inner.is_nested():
+        c.kind, c.reason = "nested", f"it holds {dtype}"
+        return c
+    values = c.values.arr.to_list() if isinstance(dtype, pl.Array) else c.values
+    parts = values.explode().drop_nulls()
+    c.distinct = parts.n_unique()
+    lengths = values.list.len().drop_nulls()
+    if not parts.len():
+        c.kind, c.reason = "empty", "all lists are empty"
+    elif dtype.inner.is_float() and lengths.n_unique() == 1:
+        c.kind, c.reason = "vector", f"lists of {lengths[0]} numbers"
+    elif dtype.inner.is_float():
+        c.kind, c.reason = "nested", "lists of numbers of different lengths"
+    else:
+        c.kind, c.split, c.reason = "list", ",", f"lists of {mean(lengths):.1f} values"
+    return c
+
+
+def _text_kind(c: Column) -> None:
+    values = c.values.drop_nulls()
+    if c.distinct <= 2:
+        c.reason = f"{c.distinct} values"
+        return
+    head = values.head(20_000)
+    if mean(head.str.contains(r"^\s*\[.*\]\s*$")) > 0.95:
+        _bracketed(c, head)
+        return
+    if (parts := _same_numbers(head)) is not None:
+        c.split, c.width = parts
+        c.kind, c.reason = "numbers", f"{c.width} numbers in each value"
+        return
+    lengths = head.str.count_matches(r"\S+")
+    mean_words, unique = mean(lengths), c.distinct / values.len()
+    if (found := _separator(head)) is not None:
+        c.kind, c.split = "list", found
+        c.reason = f"{mean(head.str.split(found).list.len()):.1f} values each, separated by {_shown(found)}"
+    elif mean_words >= 3 and unique > 0.3 and c.distinct > 100:
+        c.kind, c.reason = "text", f"free text, {mean_words:.0f} words each"
+    elif unique > 0.95 and values.len() > 50:
+        c.kind, c.reason = "row id", "(almost) every row has its own value"
+    elif c.distinct > 1000 or (names_an_id_of(c.name, (*USERS, *ITEMS)) and c.distinct > FEW):
+        c.kind, c.reason = "id", f"{c.distinct:,} values"
+    else:
+        c.kind, c.reason = "category", f"{c.distinct:,} values"
+
+
+def _same_numbers(head: pl.Series) -> tuple[str, int] | None:
+    """Return the separator and the number of fractions that each text holds, None if they hold something else."""
+    for separator in (" ", ";", "|"):
+        counts = head.str.count_matches(separator, literal=True)
+        width = round(largest(counts)) + 1
+        if not 2 <= width <= MOST_NUMBERS or counts.n_unique() > 1:
+            continue
+        numbers = head.str.split(separator).explode().cast(pl.Float64, strict=False)
+        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > MOSTLY:
+            return separator, width
+    return None
+
+
+def _bracketed(c: Column, head: pl.Series) -> None:
+    """Lists written as text: numbers are vectors, which cannot be read from text; others are split by a pattern."""
+    inner = head.head(200).str.strip_chars("[] ").str.split(",").explode().str.strip_chars().drop_nulls()
+    if inner.len() and mean(inner.str.contains(r"^-?\d*\.\d+(e-?\d+)?$")) > 0.9:
+        c.kind, c.reason = "text", "a vector written as text; store lists of numbers in Parquet to use it"
+    else:
+        c.kind, c.pattern, c.reason = "list", r"""[^\[\],\s'"][^\[\],'"]*""", "lists written as text"
+
+
+def _shown(separator: str) -> str:
+    return "spaces" if separator == " " else separator
+
+
+def _separator(head: pl.Series) -> str | None:
+    """Return the separator of several values in a text, None if a text is one value."""
+    return next((s for s in PARTS if mean(head.str.contains(s, literal=True)) >= 0.05 and _separates(head, s)), None)
+
+
+def _separates(head: pl.Series, separator: str) -> bool:
+    """Return True if the separator divides texts into parts that occur again and again in other texts."""
+    if separator == "/" and head.str.contains(r"^(https?:)?/").any():
+        return False
+    lengths = head.str.split(separator).list.len()
+    parts = _parts(head, separator)
+    whole, distinct = head.n_unique(), parts.n_unique()
+    repeats = parts.len() / max(distinct, 1)
+    if separator == " ":
+        return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
+    if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
+        return repeats >= 2 and distinct <= 0.5 * whole
+    shared = mean(_parts(head.unique(), separator).value_counts()["count"] > 1)  # parts of several different texts
+    if repeats < 2 or (distinct >= whole and shared < 0.5):
+        return False
+    return lengths.n_unique() > 1 or distinct <= 0.5 * whole or (shared > 0.8 and mean(lengths) > 3)
+
+
+def _parts(texts: pl.Series, separator: str) -> pl.Series:
+    parts = texts.str.split(separator).explode().str.strip_chars()
+    return parts.filter(parts != "")
+
+
+def _is_prose(parts: pl.Series) -> bool:
+    """Return True if stop words are among the words."""
+    return mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02

@@ -1,0 +1,497 @@
+"""Find out how the lines of a text file are divided into values: encoding, separator, quote, comment, header."""
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from recsys.data.raw import slots
+from recsys.data.raw.dialect import SPACES
+from recsys.new.known_names import KNOWN, plain, words
+
+LINES = 400  # lines that a guess looks at
+SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
+LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
+COMMENTS = ("#", "%", "//")
+FEWEST_ROWS = 3  # after a first line that is no row
+STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
+NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
+EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
+NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
+ALPHABETS = {  # encodings of other letters than Latin ones
+    "gb18030": "Chinese", "big5": "Chinese", "cp932": "Japanese", "euc_jp": "Japanese", "cp949": "Korean",
+    "cp1251": "Cyrillic", "koi8_r": "Cyrillic", "cp1253": "Greek", "cp1255": "Hebrew", "cp1256": "Arabic",
+    "cp874": "Thai",
+}  # fmt: skip
+LATIN = ("cp1252", "cp1250", "cp1254")
+HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
+HEADINGS = (
+    "lines such as {} hold a value of all lines below them; write it into each of these lines: "
+    "awk -F: '/:$/ {{v = $1; next}} {{print $0 \",\" v}}' FILES > rows.csv"
+)
+RECORDS = (
+    "records of several lines, each `name: value` ({}: ...); write one JSON object a record: "
+    "python -c \"import json,sys; [print(json.dumps(dict(l.split(': ', 1) for l in r.splitlines() if ': ' in l))) "
+    "for r in sys.stdin.read().split('\\n\\n') if r.strip()]\" < FILE > rows.jsonl"
+)
+SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
+SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
+LONGEST_NAME = 80  # of a column, usually
+MOST_TITLE = 20  # lines above or below a table
+MOST_LEADING = 6  # fields without a slot at the start of a line
+NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
+
+
+@dataclass
+class Dialect:
+    """How a text file is read, in the words of `source:`, and why."""
+
+    format: str = "csv"  # csv | lists | libfm | svmlight | slots | jsonl
+    encoding: str = "utf-8"
+    separator: str = ","
+    quote: str | None = '"'
+    escape: bool = False  # a backslash stands before quotes within values
+    line_breaks: bool = False  # quoted values hold line breaks
+    comment: str | None = None
+    strip: bool = False
+    header: bool = False
+    columns: list[str] = field(default_factory=list)  # their names; with a header too, where its names cannot be used
+    renamed: bool = False  # `columns` replaces the header's names
+    width: int = 0  # number of columns
+    sure_of_header: bool = True
+    first: str = ""  # the first line
+    trailing: bool = False  # lines end with a separator, after which there is no column
+    title: str = ""  # how the first line differs from all others, if it is no row and cannot be skipped
+    reasons: dict[str, str] = field(default_factory=dict)  # key -> why
+
+
+def encoding_of(text: bytes) -> tuple[str, str]:
+    """Return the encoding of a piece of text, and the reason if it is not certain."""
+    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if text.startswith(mark):
+            return name, ""
+    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+        zeros, others = text[first:1000:2], text[1 - first : 1000 : 2]
+        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not others.count(0):
+            return name, "every other byte is 0"
+    lines = text.split(b"\n")[: 50 * LINES]
+    lines = lines[:-1] or lines  # the last one may be cut in a character
+    odd = [line for line in lines if not _decodes(line, "utf-8")]
+    if len(odd) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in odd):
+        return "utf-8", ""
+    if not odd:
+        return "utf-8", ""
+    return _likeliest(odd)
+
+
+def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
+    """Return the likeliest encoding of lines that are not UTF-8, and the reason.
+
+    charset-normalizer orders those that fit by their letters. Names of columns that are known in one of them, and not
+    in the first one, decide against it.
+    """
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(b"\n".join(lines[:LINES]), cp_isolation=[*ALPHABETS, *LATIN], threshold=0.5)
+    fit = dict.fromkeys(name for m in matches for name in (m.encoding, *m.could_be_from_charset))
+    fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
+    best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
+    if best in ALPHABETS:
+        return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
+    if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
+        best = "cp1252"
+    return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _known_names(line: bytes, encoding: str) -> int:
+    """Return how many words of a line that are not ASCII are known as names of columns."""
+    return sum(w in KNOWN and len(w) > 1 and not w.isascii() for w in words(line.decode(encoding, errors="replace")))
+
+
+def _decodes(line: bytes, encoding: str) -> bool:
+    try:
+        line.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
+    """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
+    d = Dialect(encoding=encoding)
+    whole = without_excel([line for line in lines if line.strip()])
+    d.comment, lines = _comment(whole[:LINES])
+    if not lines:
+        return d
+    d.first = lines[0]
+    if _are_records(lines):
+        d.title = RECORDS.format(lines[0].partition(":")[0])
+        return d
+    if all(line.lstrip().startswith("{") for line in lines):
+        d.format = "jsonl"
+        return d
+    if _as_slots(d, lines):
+        return d
+    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
+        d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
+        return d
+    if sum(bool(SVMLIGHT.match(line)) for line in lines) > STEADY * len(lines):
+        d.format, d.separator, d.width = "svmlight", " ", len(lines[0].split())
+        return d
+    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
+        d.title = HEADINGS.format(lines[0].strip())
+        return d
+    title = _around_table([line for line in whole if d.comment is None or not line.startswith(d.comment)])
+    if title is not None:
+        d.title = title
+        return d
+    lines = _without_title(d, lines)
+    d.quote = _quote(lines)
+    found = separator_of(lines, d.quote)
+    if found is None:
+        _as_list(d, lines)
+        return d
+    d.separator, d.width = found
+    if len(d.separator) > 1:
+        d.quote = None
+    d.strip = _padded(lines, d)
+    if d.separator == "\t" and not any('"' in line for line in lines):
+        d.quote = None
+    rows = [fields(line, d) for line in lines]
+    d.trailing = _trailing(rows, d.width)
+    d.width -= d.trailing
+    few = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
+    d.header, d.sure_of_header = find_header(few) if header is None else (header, True)
+    _name_columns(d, rows[0])
+    return d
+
+
+def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
+    """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
+    if sum(":" in line for line in lines) <= STEADY * len(lines):
+        return False
+    for separator in (" ", ",", ";"):
+        few = [slots.parts(line, separator) for line in lines]
+        leading, names = slots.slots(list(lines), separator)
+        fields = [row[leading:] for row in few]
+        fits = sum(len(row) > 1 and all(SLOT.match(f) for f in row) for row in fields)
+        keys = [[f.partition(":")[0] for f in row] for row in fields]
+        often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
+        repeated = any(len(set(row)) < len(row) for row in keys)
+        if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading < MOST_LEADING:
+            d.format, d.separator, d.width = "slots", separator, leading + len(names)
+            d.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
+            if leading > 1:
+                d.reasons["columns"] = "the fields without a slot"
+            return True
+    return False
+
+
+def _are_records(lines: Sequence[str]) -> bool:
+    """Return True for records of several lines `name: value`, whose names repeat in an order."""
+    names = [line.partition(": ")[0] if ": " in line else "" for line in lines]
+    different = set(names) - {""}
+    period = next((i for i, name in enumerate(names[1:], 1) if name == names[0]), 0)
+    if (
+        period < 2
+        or len(different) > 2 * period
+        or not all(re.fullmatch(r"[A-Za-z][\w/ .-]{0,40}", n) for n in different)
+    ):
+        return False
+    return sum(name != "" for name in names) > STEADY * len(names) and names.count(names[0]) >= FEWEST_ROWS
+
+
+def without_excel(lines: list[str]) -> list[str]:
+    """Return the lines without a first line such as sep=;"""
+    return lines[1:] if lines and EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
+
+
+def _around_table(lines: Sequence[str]) -> str | None:
+    """Return what is wrong with a table below a title of lines with few values, as spreadsheets write it, or None."""
+    middle = lines[len(lines) // 4 :][:LINES]
+    quote = _quote(middle)
+    found = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
+    if found is None or found[1] < FEWEST_ROWS or len(found[0]) > 1:
+        return None
+    separator, width = found
+    filled = [
+        sum(bool(v.strip()) for v in next(csv.reader([line], delimiter=separator, quotechar=quote), []))
+        for line in (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
+    ]
+    few = width // 3
+    first = next((i for i, n in enumerate(filled) if n > few), 0)
+    if (
+        not 0 < first <= MOST_TITLE
+        or filled[first] < STEADY * width
+        or any(map(is_number, lines[first].split(separator)))
+    ):
+        return None
+    last = next(i for i, n in enumerate(reversed(filled)) if n > few)
+    if first == 1 and not last and _count(lines[0], separator, quote) != width:
+        return None  # `_without_title` says it
+    ends = f" | head -n -{last}" if last else ""
+    what = f", and its last {last} {'line is' if last == 1 else 'lines are'} a footer" if last else ""
+    return f"its first {first} lines are a title{what}; remove them: tail -n +{first + 1} FILE{ends} > rows.csv"
+
+
+def _without_title(d: Dialect, lines: list[str]) -> list[str]:
+    """Return the rows without a first line that has another number of fields than all others.
+
+    If it begins with a character that no row begins with, it is a comment; otherwise, say in `d.title` what it is.
+    """
+    first, rest = lines[0], lines[1:]
+    quote = _quote(rest)
+    if (all_ := separator_of(lines, quote)) is not None and all(
+        _count(line, all_[0], quote) == all_[1] for line in lines
+    ):
+        return lines
+    found = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
+    if found is None or found[1] < 3:
+        return lines
+    separator, width = found
+    own = _count(first, separator, quote)
+    if abs(own - width) <= 1 or any(_count(line, separator, quote) != width for line in rest):
+        return lines
+    mark = first[0]
+    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
+    if is_mark and d.comment is None and not any(line.startswith(mark) for line in rest):
+        d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
+        return rest
+    if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
+        d.title = f"its first line has {own} of the {width} fields of all other lines; remove it, or put # before it"
+        return rest
+    return lines
+
+
+def _times(line: str) -> bool:
+    return bool(re.search(r"\d\d:\d\d:\d\d", line))
+
+
+def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
+    """Return the text that comment lines begin with, and the other lines; a header that begins with # is no comment."""
+    for mark in COMMENTS:
+        first = [line for line in lines if line.startswith(mark)]
+        rest = [line for line in lines if not line.startswith(mark)]
+        if not first or not rest or not lines[0].startswith(mark):
+            continue
+        if len(first) == 1 and (found := separator_of(lines, None)) and _count(lines[0], found[0], None) == found[1]:
+            return None, lines  # it has as many fields as the rows
+        return mark, rest
+    return None, lines
+
+
+def _quote(lines: Sequence[str]) -> str | None:
+    """Return the character that encloses values. Without any in the lines, it is the usual one."""
+    for quote in ('"', "'"):
+        lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
+        whole = "".join(lines)
+        if quote not in whole:
+            continue
+        q = re.escape(quote)
+        at_edges = len(re.findall(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", "\n".join(lines), re.M))
+        even = sum(line.count(quote) % 2 == 0 for line in lines)
+        opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", "\n".join(lines), re.M))
+        closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", "\n".join(lines), re.M))
+        count = whole.count(quote)
+        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * count and at_edges:
+            return quote
+        if quote == '"':
+            return None  # such as inches: 5"
+    return '"'
+
+
+def _count(line: str, separator: str, quote: str | None) -> int:
+    """Return the number of fields of a line."""
+    if separator == SPACES:
+        return len(line.split())
+    if quote is not None and quote in line and len(separator) == 1:
+        return len(next(csv.reader([line], delimiter=separator, quotechar=quote, skipinitialspace=True), []))
+    return line.count(separator) + 1
+
+
+def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
+    """Return the separator and the number of fields of most lines, None if the numbers differ too much."""
+    valid: dict[str, tuple[float, bool, int]] = {}
+    for s in SEPARATORS:
+        counts = Counter(_count(line, s, quote) for line in lines)
+        fields_, often = counts.most_common(1)[0]
+        share = often / len(lines)
+        first = _count(lines[0], s, quote)
+        agrees = abs(first - fields_) <= 1 or not lines[1:]
+        if fields_ > 1 and share >= STEADY and agrees:
+            valid[s] = (share, first == fields_, fields_)
+    for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
+        if double in valid:
+            alone = sum(single in line.replace(double, "") for line in lines)  # else a double one is an empty value
+            valid.pop(double if alone > (1 - STEADY) * len(lines) else single, None)
+    if "," in valid and set(valid) & {";", "\t", "|"} and _all_decimal(lines[1:] or lines):
+        valid.pop(",")
+    if valid:
+        best = max(valid, key=lambda s: (valid[s][0] >= 0.98, valid[s][1], valid[s][2], -SEPARATORS.index(s)))
+        return best, valid[best][2]
+    return _spaces(lines)
+
+
+def _all_decimal(lines: Sequence[str]) -> bool:
+    """Return True if all commas are those of numbers such as 1,5 with nothing but a separator around them."""
+    commas = sum(line.count(",") for line in lines)
+    return commas > 0 and commas == sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines)
+
+
+def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
+    """Return a space or runs of spaces if they divide all lines into as many fields, as they do not divide prose."""
+    counts = Counter(len(line.split()) for line in lines)
+    number, often = counts.most_common(1)[0]
+    if number < 2 or often < 0.98 * len(lines):
+        return (":", 1 + lines[0].count(":")) if _colons(lines) else None
+    if all(line.count(" ") == number - 1 and line == line.strip() for line in lines if len(line.split()) == number):
+        return " ", number
+    return SPACES, number
+
+
+def _colons(lines: Sequence[str]) -> bool:
+    return len({line.count(":") for line in lines}) == 1 and ":" in lines[0] and not _times(lines[-1])
+
+
+def _as_list(d: Dialect, lines: Sequence[str]) -> None:
+    """Lines with different numbers of fields, all short words: lists of items. Sets width to 0 if they are not."""
+    for separator in LIST_SEPARATORS:
+        parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
+        tokens = [p for row in parts for p in row]
+        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines):
+            continue
+        simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
+        ids = sum(bool(re.search(r"\d", p)) for p in tokens)
+        if simple == len(tokens) and ids > 0.9 * len(tokens):
+            d.format, d.separator, d.header, d.quote = "lists", separator, False, '"'
+            firsts = [row[0] for row in parts]
+            later = {p for row in parts for p in row[1:]}
+            by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
+            d.columns = ["user", "item"] if by_user else ["item"]
+            d.reasons["columns"] = (
+                "the first value of each line occurs once"
+                if by_user
+                else "first values occur in several lines: no user"
+            )
+            d.width = len(d.columns)
+            return
+    d.width = 0
+
+
+def _counts_up(values: Sequence[str]) -> bool:
+    """Return True for 1 2 3 ...: mostly increasing numbers."""
+    numbers = [int(v) for v in values if v.isdecimal()]
+    return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
+
+
+def _padded(lines: Sequence[str], d: Dialect) -> bool:
+    """Return True if spaces surround values, so that they have to be removed."""
+    if d.separator in (SPACES, " "):
+        return False
+    values = [v for line in lines[:100] for v in _raw_fields(line, d)[1:]]
+    return sum(v != v.strip() for v in values) > 0.02 * len(values)
+
+
+def _raw_fields(line: str, d: Dialect) -> list[str]:
+    if d.separator == SPACES:
+        return line.split()
+    if d.quote is not None and d.quote in line and len(d.separator) == 1:
+        return next(csv.reader([line], delimiter=d.separator, quotechar=d.quote, skipinitialspace=d.strip), [])
+    return line.split(d.separator)
+
+
+def fields(line: str, d: Dialect) -> list[str]:
+    """Return the values of a line."""
+    raw = _raw_fields(line.rstrip("\r"), d)
+    return [v.strip() for v in raw] if d.strip else raw
+
+
+def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return True if all lines end with a separator, and the first one does not name or fill the column after it."""
+    same = [r for r in rows[1:] if len(r) == width]
+    empty = all(not r[-1].strip() for r in same) and (len(rows[0]) < width or not rows[0][-1].strip())
+    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(is_number, rows[0])))
+
+
+def is_number(text: str) -> bool:
+    """Return True for 7, -1.5, 1e-3, 1,5 and 1.234.567,8."""
+    return bool(NUMBER.match(text.strip()))
+
+
+def find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+    """Return whether the first row names the columns, as it differs from those below it, and whether that is sure."""
+    if len(rows) < 2:
+        half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
+        return half and not any(map(is_number, rows[0])), True
+    first, rest = [v.strip() for v in rows[0]], rows[1:]
+    if any(map(is_number, first)):
+        return _names_and_numbers(first, rest)
+    blank = sum(not v or v in NULLS for v in first)
+    if blank > max(1, len(first) // 20) or sum(len(v) > LONGEST_NAME for v in first) * 2 >= len(first):
+        return False, True
+    for_, against = 0, 0
+    for i, name in enumerate(first):
+        column = [r[i].strip() for r in rest if i < len(r) and r[i].strip() and r[i].strip() not in NULLS]
+        if not column or not name:
+            continue
+        if sum(map(is_number, column)) > 0.9 * len(column):
+            for_ += 2
+        elif name in column or _shape(name) in {_shape(v) for v in column[:20]}:
+            against += 2
+        elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
+            for_ += 1
+    known = sum(bool(set(words(v)) & KNOWN) for v in first)
+    found = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+    return found, abs(for_ + known - against) > 1 or (known > 0) == found
+
+
+def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+    """Return whether a first row with numbers is a header, and if that is sure.
+
+    pandas names columns without names 0, 1, 2, ...; a table may also have columns that are named by the ids of
+    features, such as click,purchase,101,121. Its names stand above numbers.
+    """
+    given = [v for v in first if v]
+    if given == [str(i) for i in range(len(given))] and len(first) > 3:
+        return True, True
+    named = [i for i, v in enumerate(first) if v and not is_number(v) and v not in NULLS]
+    below = {i: [v for r in rest if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in named}
+    above = [i for i in named if below[i] and all(map(is_number, below[i]))]
+    known = sum(bool(set(words(first[i])) & KNOWN) for i in named)
+    numbers = [v for v in first if is_number(v)]
+    distinct = len(set(numbers)) == len(numbers)
+    unlike = all(first[i] not in below[i] for i in named)
+    found = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
+    return found, found or not (above and distinct)
+
+
+def _shape(value: str) -> str:
+    """Return a value with its digits as 9 and its words as a, if it has both or is a time: user_000007 is a_9."""
+    shape = re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", value))
+    return shape if "9" in shape else value
+
+
+def _name_columns(d: Dialect, first: Sequence[str]) -> None:
+    """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
+    if not d.header:
+        d.columns = [f"column_{i}" for i in range(1, d.width + 1)]
+        return
+    names = [v.strip().lstrip("\ufeff") for v in first][: d.width]
+    if len(names) == d.width - 1:  # R leaves out the name of the rows
+        names = ["row", *names]
+    clean: list[str] = []
+    for i, name in enumerate(names, 1):
+        new, n = name or f"column_{i}", 2
+        while new in clean:
+            new, n = f"{name or 'column'}_{n}", n + 1
+        clean.append(new)
+    d.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, d.width + 1)]
+    d.renamed = [v.strip().lstrip("\ufeff") for v in first] != d.columns
+    if d.trailing and names == d.columns:
+        d.renamed = False
+    if d.renamed:
+        d.reasons["columns"] = "the header names some columns twice or not at all"

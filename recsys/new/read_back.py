@@ -1,0 +1,51 @@
+"""Check that the written YAML reads the files: compose it, check it, and parse the first rows."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from recsys.data.transforms import ResolvedData
+
+FIRST_BYTES = 1 << 20
+WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has thousands of features
+
+
+def verify(name: str, path: Path) -> tuple[int, list[str]]:
+    """Return how many rows were parsed, and the reasons of rows that could not be, the most frequent first.
+
+    Raises:
+        UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
+    """
+    from recsys.data.check_data import check_data, check_files
+    from recsys.data.prepare.bad_rows import FIRST_ROWS_OF, parse_first_block
+    from recsys.data.raw.byte_ranges import WHOLE
+    from recsys.data.raw.complete_config import completed
+    from recsys.data.raw.formats import first_range
+
+    try:
+        data = _data_config(name, path)
+        check_data(data)
+        file, _ = check_files(data)[0]
+        data = completed(data, file)
+        few = first_range(data.source, file, FIRST_BYTES) if data.source.format in FIRST_ROWS_OF else WHOLE
+        rows, bad = parse_first_block(data, file, few)
+        reasons = Counter(f"{b.column} {b.problem}" if b.column else b.reason for b in bad)
+    except UserError as e:
+        draft = path.replace(path.with_suffix(".draft"))
+        raise UserError(f"{draft}: holds a YAML that does not read the files yet: {e}") from e
+    return rows, [f"{reason} ({count:,} rows)" for reason, count in reasons.most_common(3)]
+
+
+def _data_config(name: str, path: Path) -> "ResolvedData":
+    """Return the config of the written YAML, as training composes it."""
+    import yaml
+
+    from recsys.config.compose import compose
+    from recsys.config.settings import data_config, data_of
+
+    if path.stat().st_size < WIDE:
+        return data_config(compose("train", [f"data={name}"]))
+    return data_of(yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader))  # nosec B506

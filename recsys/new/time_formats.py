@@ -1,0 +1,154 @@
+"""Recognise columns that hold times: those that the reader knows, and formats that SQL can translate."""
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from recsys.data.transforms.times import as_time
+from recsys.new.known_names import CODES, TIMES, has_word, rank_of
+from recsys.new.statistics import largest, least, mean, quantile
+
+ENOUGH = 0.995  # share of values that have to be times
+SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
+UNITS = (1, 1e3, 1e6, 1e9)
+YEARS_30 = 30 * 366 * 86_400
+DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime format of the text that it makes
+    8: [("'20' || {} || '00'", "%Y%m%d%H%M", "yymmddhh")],
+    10: [("{} || '00'", "%Y%m%d%H%M", "yyyymmddhh"), ("'20' || {}", "%Y%m%d%H%M", "yymmddhhmm")],
+    12: [("{}", "%Y%m%d%H%M", "yyyymmddhhmm"), ("'20' || {}", "%Y%m%d%H%M%S", "yymmddhhmmss")],
+    14: [("{}", "%Y%m%d%H%M%S", "yyyymmddhhmmss")],
+}
+FORMATS = [
+    f"{day}{clock}"
+    for day in (
+        *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
+        *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
+        *("%Y年%m月%d日", "%Y년 %m월 %d일"),
+    )
+    for clock in (" %H:%M:%S", " %H:%M", "", ":%H:%M:%S", " %I:%M:%S %p", " %I:%M %p", ", %H:%M:%S", ", %H:%M")
+] + ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y-%m-%d_%H:%M:%S"]
+
+
+@dataclass(frozen=True)
+class TimeGuess:
+    """A column that holds times.
+
+    moments: the times, None if the numbers count from an unknown moment
+    what: the format in a few words
+    sql: how SQL makes a time of the column, which {} stands for; None if the reader knows the format
+    guess: the format is not certain
+    """
+
+    moments: pl.Series | None
+    what: str
+    sql: str | None = None
+    guess: bool = False
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts of these times that vary: hour, day_of_week, month."""
+        if self.moments is None:
+            return []
+        t = self.moments.drop_nulls()
+        if not t.len():
+            return []
+        span = (largest(t.dt.epoch("s")) - least(t.dt.epoch("s"))) / 86_400
+        found = ["hour"] if t.dt.hour().n_unique() > 1 else []
+        found += ["day_of_week"] if span >= 6 or (t.dt.weekday().n_unique() > 1 and span >= 2) else []
+        return found + (["month"] if span > 2 * 365 else [])
+
+
+def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeGuess | None:
+    """Return what kind of time a column holds, None if none. numbers: its values, if all are numbers."""
+    name, dtype = values.name, values.dtype
+    if dtype in (pl.Date, pl.Datetime):
+        return TimeGuess(_parsed(values), str(dtype).split("(")[0].lower())
+    if dtype in (pl.Time, pl.Duration, pl.Boolean) or dtype.is_nested():
+        return None
+    if numbers is not None:
+        guess = _of_numbers(name, numbers.drop_nulls())
+        if guess is not None and guess.moments is not None and numbers.null_count():  # each to its row again
+            rows = numbers.is_not_null().arg_true()
+            moments = pl.Series(name, [None], guess.moments.dtype).new_from_index(0, numbers.len())
+            return replace(guess, moments=moments.scatter(rows, guess.moments))
+        return guess
+    sample = values.drop_nulls()
+    if not sample.len() or sample.dtype != pl.String or not _like_times(sample):
+        return None
+    parsed = _parsed(values)
+    if parsed.drop_nulls().len() >= ENOUGH * sample.len():
+        return TimeGuess(parsed, "ISO 8601")
+    return _of_text(values, sample)
+
+
+def _parsed(values: pl.Series) -> pl.Series:
+    return values.to_frame("x").select(as_time("x", values.dtype)).to_series()
+
+
+def _like_times(sample: pl.Series) -> bool:
+    """Return True if most of the first values have digits, and no letters but those of months and zones."""
+    few = sample.head(100)
+    shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_年月日년월일-]{4,34}$") & few.str.contains(
+        r"[0-9A-Za-z][/.:, 年月년월-]+[0-9A-Za-z]"
+    )
+    return mean(shape) >= 0.9
+
+
+def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
+    few = sample.unique(maintain_order=True).head(2000)
+    fits = [f for f in FORMATS if few.head(20).str.to_datetime(f, strict=False).null_count() == 0]
+    fits = [f for f in fits if few.str.to_datetime(f, strict=False).null_count() <= (1 - ENOUGH) * few.len()]
+    if not fits:
+        return None
+    ordered = [f for f in fits if sample.str.to_datetime(f, strict=False).is_sorted()]
+    best = (ordered or fits)[0]
+    moments = values.str.to_datetime(best, strict=False, time_unit="us").dt.replace_time_zone(None)
+    return TimeGuess(moments, best, f"STRPTIME({{}}, '{best}')", guess=len(fits) > 1 and not ordered)
+
+
+def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
+    """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that others are times, too."""
+    if not x.len() or x.n_unique() < 3:
+        return None
+    low, high = least(x), largest(x)
+    named = has_word(name, TIMES)
+    whole = bool((x == x.floor()).all())
+    if not whole and not named:
+        return None
+    if whole and low >= 19_000_101 and high <= 21_001_231 and (dates := _dates(x)) is not None:
+        return TimeGuess(dates, "yyyymmdd")
+    if whole and named and (found := _digits(x, low, high)) is not None:
+        return found
+    for unit in UNITS:
+        if SECONDS[0] * unit <= low and high <= SECONDS[1] * unit:
+            narrow = (high - low) / unit < YEARS_30
+            if named or (narrow and not has_word(name, CODES) and x.n_unique() > 20 and _not_everywhere(x, unit)):
+                label = {1: "seconds", 1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}[unit]
+                return TimeGuess(_parsed(x), f"unix {label}")
+    if rank_of(name, ("timestamp", "time", "ts")) is not None and x.n_unique() > max(100, x.len() // 1000) and low >= 0:
+        return TimeGuess(None, "numbers that grow with time")
+    return None
+
+
+def _not_everywhere(x: pl.Series, unit: float) -> bool:
+    """Return True unless the values are spread over the whole range, as hashes are."""
+    spread = quantile(x, 0.95) - quantile(x, 0.05)
+    return spread / unit < 20 * 366 * 86_400
+
+
+def _dates(x: pl.Series) -> pl.Series | None:
+    dates = x.cast(pl.Int64).cast(pl.String).str.to_datetime("%Y%m%d", strict=False, time_unit="us")
+    return dates if not dates.null_count() else None
+
+
+def _digits(x: pl.Series, low: float, high: float) -> TimeGuess | None:
+    length = len(str(int(low)))
+    if len(str(int(high))) != length:
+        return None
+    texts = x.cast(pl.Int64).cast(pl.String)
+    for sql, form, what in DIGITS.get(length, []):
+        made = texts.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+        moments = made.str.to_datetime(form, strict=False, time_unit="us")
+        if not moments.null_count() and 1990 <= least(moments.dt.year()) <= largest(moments.dt.year()) <= 2060:
+            return TimeGuess(moments, what, f"STRPTIME({sql}, '{form}')")
+    return None

@@ -1,0 +1,138 @@
+"""Write the files of a new data set, model or experiment. Existing files are never overwritten."""
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from recsys.cli.console import results, say
+from recsys.config.compose import conf_dir
+from recsys.errors import UserError
+from recsys.new import skeletons
+from recsys.new.questions import MARK, Answers
+
+SHOWN = 60  # rows of the table of columns
+MOST_FILES = 10  # of those that are left out
+
+
+def new_data(name: str, files: Any, answers: Answers) -> bool:
+    """Look at the files, write conf/data/NAME.yaml, and print the columns and the command that trains.
+
+    Return False if a question is open, which is printed and written into the file.
+    """
+    from recsys.new.document import document, table
+    from recsys.new.propose import propose
+    from recsys.new.read_back import verify
+
+    path = _config_path("data", name)
+    given = _paths(files)
+    proposal = propose(given, answers)
+    results.print(table(proposal, SHOWN))
+    if len(proposal.columns) > SHOWN:
+        say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
+    for file, why in proposal.unused[:MOST_FILES]:
+        say(f"left out: {file}: {why}")
+    if len(proposal.unused) > MOST_FILES:
+        say(f"left out: {len(proposal.unused) - MOST_FILES} more files")
+    is_open = bool(proposal.questions) and not answers.sure
+    if _has_open_question(path):
+        path.replace(path.with_suffix(".draft"))
+    _write({path: document(proposal, name, is_open=is_open)})
+    if len(proposal.columns) > SHOWN:
+        say(f"{path}: checking it on the first rows")
+    rows, bad = verify(name, path)
+    say(f"{path}: written, and checked on the first {rows:,} rows")
+    if bad:
+        say(f"rows that cannot be read with it: {'; '.join(bad)}")
+    for question in proposal.questions:
+        first, *more = question.lines()
+        say(f"{'question' if is_open else 'guessed'}: {first}")
+        for line in more if is_open else [f"taken: {question.guess}"]:
+            say(f"  {line}")
+    say(f"{'then ' if is_open else ''}train with: {proposal.command(name)}")
+    return not is_open
+
+
+def new_model(name: str) -> None:
+    """Write a model that trains at once, its YAML and, in a checkout, its test."""
+    path = _config_path("model", name)
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+        raise UserError(f"model={name}: must be a Python name in small letters, such as my_model")
+    title = "".join(part.capitalize() for part in name.split("_")) or name
+    checkout = _is_checkout()
+    module = f"recsys.models.{name}" if checkout else name
+    if not checkout and (name in sys.stdlib_module_names or _is_installed(name)):
+        raise UserError(f"model={name}: Python has a module {name} already; choose another name")
+    code = Path("recsys") / "models" / f"{name}.py" if checkout else Path(f"{name}.py")
+    texts = {
+        code: skeletons.MODEL.format(title=title),
+        path: skeletons.MODEL_YAML.format(name=name, module=module, title=title),
+    }
+    if checkout:
+        texts[Path("tests") / "models" / f"test_{name}.py"] = skeletons.MODEL_TEST.format(module=module, title=title)
+    _write(texts)
+    say(f"written: {', '.join(map(str, texts))}")
+    say(f"train with: python -m recsys.train model={name}")
+
+
+def new_experiment(name: str) -> None:
+    """Write conf/experiment/NAME.yaml."""
+    path = _config_path("experiment", name)
+    _write({path: skeletons.EXPERIMENT.format(name=name)})
+    say(f"written: {path}; name its data and its model there")
+    say(f"train with: python -m recsys.train experiment={name}")
+
+
+def _paths(files: Any) -> Sequence[str]:
+    if files is None or files in ("", []):
+        raise UserError("files: missing; type files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]")
+    return [str(f) for f in files] if isinstance(files, list) else [str(files)]
+
+
+def _config_path(kind: str, name: str) -> Path:
+    """Return conf/KIND/NAME.yaml in the working directory. Raises UserError if the name is taken or cannot be one."""
+    if not re.fullmatch(r"[A-Za-z_][\w-]{0,99}", name, re.ASCII):
+        raise UserError(f"{kind}={name}: must be letters, digits, _ and -, and begin with a letter, such as my_{kind}")
+    path = Path("conf") / kind / f"{name}.yaml"
+    if (conf_dir() / kind / f"{name}.yaml").exists() and not path.exists():
+        raise UserError(f"{kind}={name}: recsys has a {kind} of this name; choose another name, such as my_{name}")
+    _check_free(path)
+    return path
+
+
+def _has_open_question(path: Path) -> bool:
+    """Return whether a file is one of recsys.new with a question, which an answer replaces."""
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
+
+
+def _check_free(path: Path) -> None:
+    if (path.exists() or path.is_symlink()) and not _has_open_question(path):
+        raise UserError(f"{path}: exists already, and is never overwritten; choose another name, or remove it")
+
+
+def _is_checkout() -> bool:
+    """Return whether the working directory is a checkout of recsys, whose package this is."""
+    return conf_dir().parent.resolve() == Path.cwd().resolve() and Path("recsys", "models").is_dir()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None and not Path(f"{name}.py").exists()
+    except (ImportError, ValueError):
+        return False
+
+
+def _write(texts: dict[Path, str]) -> None:
+    """Write all files, or none if one of them exists."""
+    for path in texts:
+        _check_free(path)
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as f:
+                f.write(text)
+        except OSError as e:
+            raise UserError(f"{path}: cannot be written ({e.strerror})") from e

@@ -1,0 +1,242 @@
+"""Parse numbers and transform them with numpy, bit for bit as polars does, for all features at once.
+
+This is for the values that services usually pass: numbers, plain text such as "3" and "1.5e3", and missing values. For
+others the functions raise ValueError, TypeError or OverflowError; the caller then takes the path through polars, which
+reads them or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.data.arrays import Arrays
+from recsys.data.raw.blocks import BLANK
+from recsys.data.transforms import steps
+from recsys.data.transforms.fitted import dense_expr
+from recsys.data.transforms.resolved_data import DenseColumn
+from recsys.data.transforms.steps import FLOAT32_MAX, Columns, Fill, Params, Step, Transform
+from recsys.online.python_values import MISSING, integer_bounds, without_point
+from recsys.online.raw_columns import Cells, has_whole_floats, null_texts
+from recsys.schema.data_schema import SourceConfig
+
+PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
+EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64
+PROBES = np.array([0.0, -0.0, 1.0, -1.0, 0.1, 7.0, -3.7, 1e-300, *np.geomspace(1e-9, 3.3e38, 40), -1e5, -3.3e38])
+IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
+Chain = list[tuple[Step, Params]]
+
+
+@dataclass(frozen=True)
+class NumberParser:
+    """Parses columns of one type to float64, NaN if missing.
+
+    dtype: type of the columns: text, integers or floats
+    thousands, decimal: the marks in text
+    missing: text that stands for a missing value
+    whole_floats: whether 7.0 is 7, whose text differs, and -0.0 is 0
+    exact: whether text with spaces or marks, and missing text, is unusual
+    """
+
+    dtype: pl.DataType
+    thousands: str | None
+    decimal: str
+    missing: frozenset[str] = frozenset()
+    whole_floats: bool = False
+    exact: bool = False
+
+    @classmethod
+    def from_column(cls, source: SourceConfig, name: str, dtype: pl.DataType) -> NumberParser:
+        text = dtype == pl.String
+        missing = null_texts(source, name) if text else frozenset[str]()
+        return cls(dtype, source.thousands, source.decimal, missing, has_whole_floats(source))
+
+    def __call__(self, cells: list[Any]) -> np.ndarray:
+        """Parse values: (N,) -> (N,). Raises ValueError, TypeError or OverflowError for unusual values."""
+        kinds = set(map(type, cells))
+        if kinds <= {int, float, type(None)} and not self.missing:
+            x = _as_floats(cells) + 0.0 if self.whole_floats else _as_floats(cells)  # -0.0 + 0.0 is 0.0
+        elif kinds <= {int, float, str, type(None)}:
+            x = self._from_text(cells, kinds)
+        else:
+            raise TypeError
+        if (np.abs(x) > FLOAT32_MAX).any():
+            raise OverflowError
+        if self.dtype.is_integer():
+            low, high = integer_bounds(self.dtype)
+            low, high = max(low, -EXACT), min(high, EXACT)
+            if ((x != np.floor(x)) & ~np.isnan(x) | (x < low) | (x > high)).any():
+                raise ValueError
+            x = x + 0.0  # there is no negative zero among integers
+        return x.astype(np.float32).astype(np.float64) if self.dtype == pl.Float32 else x
+
+    def _from_text(self, cells: list[Any], kinds: set[type]) -> np.ndarray:
+        if kinds <= {str, type(None)} and not self.missing:
+            with suppress(ValueError):
+                return _text_as_floats(cells)
+        return _text_as_floats([None if c is None else self._plain(self._text(c)) for c in cells])
+
+    def _text(self, value: Any) -> str:
+        return value if type(value) is str else repr(without_point(value) if self.whole_floats else value)
+
+    def _plain(self, text: str) -> str | None:
+        """Return the text of a number without spaces and marks, None if it is missing."""
+        if self.exact:
+            if text in self.missing:
+                raise ValueError
+            return text
+        text = text.strip(BLANK) if self.dtype == pl.String else text
+        if text in self.missing or text.lower() in MISSING:
+            return None
+        if self.dtype == pl.String and self.thousands is not None:
+            text = text.replace(self.thousands, "")
+        if not text:
+            raise ValueError
+        return text.replace(self.decimal, ".", 1) if self.dtype == pl.String else text
+
+
+def _as_floats(cells: list[Any]) -> np.ndarray:
+    """Convert numbers, NaN for None."""
+    if len(cells) > steps.MANY:
+        return pl.Series(cells, dtype=pl.Float64).to_numpy()
+    return np.array(cells, np.float64)
+
+
+def _text_as_floats(cells: list[str | None]) -> np.ndarray:
+    """Parse plain text, NaN for None and the empty text. Raises ValueError for other text."""
+    if len(cells) <= steps.MANY:
+        text = "".join(filter(None, cells))
+        if not text.isascii() or text.encode().translate(None, PLAIN):
+            raise ValueError
+        return np.array([float(c) if c else math.nan for c in cells], np.float64)
+    x = pl.Series(cells, dtype=pl.String).cast(pl.Float64, strict=False)
+    if x.null_count() != cells.count(None) + cells.count("") or x.is_nan().any():
+        raise ValueError
+    return x.to_numpy()
+
+
+class NumberFeatures:
+    """The features that are made of one column of numbers each.
+
+    Features with the same transforms are computed together, as one matrix: most time of a call for one row is numpy's
+    overhead per operation.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[NumberParser, dict[int, int]] = {}  # parser -> column -> row of its matrix of numbers
+        self._dense: dict[tuple[NumberParser, tuple[type[Step], ...]], list[tuple[int, int, Chain]]] = defaultdict(list)
+        self._ids: list[tuple[NumberParser, int, int, IdsOfNumbers]] = []
+
+    def add_dense(self, parser: NumberParser, column: int, target: int, steps: Chain) -> None:
+        """Add a feature: the place of its column among the cells, and that of its numbers in `Arrays.dense`."""
+        kinds = tuple(type(step) for step, _ in steps)
+        self._dense[parser, kinds].append((self._row(parser, column), target, steps))
+
+    def add_ids(self, parser: NumberParser, column: int, target: int, ids: IdsOfNumbers) -> None:
+        """Add a feature: the place of its column among the cells, and that of its ids in `Arrays.ids`."""
+        self._ids.append((parser, self._row(parser, column), target, ids))
+
+    def _row(self, parser: NumberParser, column: int) -> int:
+        rows = self._rows.setdefault(parser, {})
+        return rows.setdefault(column, len(rows))
+
+    @cached_property
+    def _groups(self) -> list[_Group]:
+        return [_Group.from_features(parser, kinds, features) for (parser, kinds), features in self._dense.items()]
+
+    def write(self, cells: Sequence[Cells], arrays: Arrays) -> None:
+        """Write all features. Raises ValueError, TypeError or OverflowError for unusual values."""
+        numbers = {
+            parser: parser(list(chain.from_iterable(cells[c] for c in rows))).reshape(len(rows), arrays.rows)
+            for parser, rows in self._rows.items()
+        }
+        with np.errstate(over="ignore"):
+            for group in self._groups:
+                arrays.dense[:, group.targets] = group(numbers[group.parser]).T
+        for parser, row, target, ids in self._ids:
+            arrays.ids[:, target] = ids(numbers[parser][row])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Dense features with the same transforms."""
+
+    parser: NumberParser
+    rows: np.ndarray
+    targets: np.ndarray
+    steps: Sequence[tuple[type[Step], Columns]]
+
+    @classmethod
+    def from_features(
+        cls, parser: NumberParser, kinds: tuple[type[Step], ...], features: list[tuple[int, int, Chain]]
+    ) -> _Group:
+        rows, targets = (np.array([f[i] for f in features]) for i in (0, 1))
+        steps = []
+        for i, kind in enumerate(kinds):
+            numbers = [step.numbers(p) for step, p in (f[2][i] for f in features)]
+            columns = {name: _rows([n[name] for n in numbers]) for name in numbers[0]}
+            steps.append((kind, columns))
+        return cls(parser, rows, targets, steps)
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """Transform the numbers of all columns: (columns, rows) -> (features, rows)."""
+        x = numbers[self.rows]
+        for kind, columns in self.steps:
+            x = kind.apply_array(x, columns)
+        return x
+
+
+def _rows(values: list[Any]) -> np.ndarray:
+    """Return a number or an array of each feature as one matrix; the last numbers of shorter arrays are repeated."""
+    arrays = [np.atleast_1d(np.asarray(x, np.float64)) for x in values]
+    longest = max(map(len, arrays))
+    return np.stack([np.pad(x, (0, longest - len(x)), mode="edge") for x in arrays])
+
+
+def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
+    """Return all steps of a dense feature, the filling of missing values among them."""
+    fill: Chain = [] if c.fill is None else [(Fill("mean"), {"value": c.fill})]
+    return fill + list(zip(c.steps, params, strict=False))
+
+
+def agree(c: DenseColumn, params: list[Params]) -> bool:
+    """Return whether numpy gives the same bits as polars for a dense feature.
+
+    It does with the versions that the tests run with; another polars or another C library might round differently.
+    """
+    links = chain_of(c, params)
+    kinds = tuple(type(step) for step, _ in links)
+    if any(kind.apply_array is Transform.apply_array for kind in kinds):
+        return False
+    own = [v for p in params for given in p.values() for v in (given if isinstance(given, list) else [given])]
+    x = np.array([math.nan, *PROBES, *own])
+    expected = pl.DataFrame({c.parsed: x}).fill_nan(None).select(dense_expr(c, params, None)).to_series().to_numpy()
+    group = _Group.from_features(NumberParser(pl.Float64(), None, "."), kinds, [(0, 0, links)])
+    with np.errstate(over="ignore"):
+        return group(x[None])[0].tobytes() == expected.tobytes()
+
+
+def bucket_ids_of(bounds: list[float], missing: int) -> IdsOfNumbers:
+    """Return the function from numbers to the ids of encode=quantiles."""
+    edges = np.array(bounds, np.float64)
+    return lambda x: np.where(np.isnan(x), missing, 1 + np.searchsorted(edges, x, side="left"))
+
+
+def table_rows(rows: int) -> IdsOfNumbers:
+    """Return the function from numbers to the ids of encode=id."""
+
+    def ids(x: np.ndarray) -> np.ndarray:
+        if not ((x >= 0) & (x < rows) & (x == np.floor(x))).all():
+            raise ValueError
+        return x.astype(np.int32)
+
+    return ids

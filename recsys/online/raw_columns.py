@@ -1,0 +1,130 @@
+"""The raw columns that features read: their keys in rows, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+import polars as pl
+
+from recsys.data.raw.blocks import BLANK, TEXT_FORMATS
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.errors import UserError
+from recsys.online.python_values import Reader, RowError, reader
+from recsys.schema.data_schema import SourceConfig
+
+Row = Mapping[str, Any]
+Cells = Sequence[Any]  # the values of one column
+FEW = 8  # rows that are transposed one by one
+
+
+@dataclass(frozen=True)
+class Column:
+    """A raw column: its type, and the keys of a row under which its value may be found."""
+
+    name: str
+    keys: tuple[str, ...]
+    dtype: pl.DataType
+    read: Reader
+
+    def value(self, row: Row, row_number: int | None) -> Any:
+        """Return the row's value of this column, None if missing. Raises RowError if it cannot be read."""
+        for key in self.keys:
+            if key in row:
+                try:
+                    return self.read(row[key])
+                except ValueError as e:
+                    raise RowError(key, row[key], str(e), row_number) from e
+        return None
+
+
+def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
+    """Return the raw column that the YAML names `name`."""
+    renamed = data.source.rename
+    keys = [renamed.get(name, name)]
+    if name not in [*keys, *renamed.values()]:
+        keys.append(name)
+    separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
+    separator = separators.pop() if len(separators) == 1 else None
+    read = reader(
+        dtype,
+        separator=separator,
+        empty_is_missing=data.source.format in TEXT_FORMATS,  # there, an empty field is a missing value
+        whole_floats=has_whole_floats(data.source),
+    )
+    return Column(name, tuple(keys), dtype, read)
+
+
+def has_whole_floats(source: SourceConfig) -> bool:
+    """Return whether the files' format reads 7.0 as 7."""
+    return source.format in ("jsonl", "json")
+
+
+def null_texts(source: SourceConfig, column: str) -> frozenset[str]:
+    """Return the text that stands for a missing value in a column of text."""
+    return frozenset(source.null_values) | frozenset(source.column_null_values.get(column, []))
+
+
+def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | None] | None:
+    """Return the function that does for one value what `raw.clean` does for a column; None if it does nothing."""
+    missing, strip = null_texts(source, column), source.strip
+    if not (missing or strip):
+        return None
+
+    def clean(text: str) -> str | None:
+        bare = text.strip(BLANK)
+        return None if bare in missing else (bare or None) if strip else text
+
+    return clean
+
+
+class Transpose:
+    """Turns rows into columns."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._keys = [(c.keys[0], c.keys[-1]) for c in columns]
+        first = [key for key, _ in self._keys]
+        # one call into C for each row; itemgetter returns a tuple only if it has several keys
+        self._get = itemgetter(*first) if len(first) > 1 else lambda row: tuple(row[key] for key in first)
+
+    def rows(self, rows: Sequence[Row]) -> list[Cells]:
+        """Return the values of each column of at least one row: (rows,) each, None if missing.
+
+        Raises TypeError if a row is not a dict.
+        """
+        if set(map(type, rows)) != {dict}:
+            rows = [_as_dict(row) for row in rows]
+        keys = tuple(rows[0])
+        if len(rows) > FEW and all(map(keys.__eq__, map(tuple, rows))):  # as the rows of one client usually are
+            values: list[Any] = list(chain.from_iterable(map(dict.values, rows)))  # type: ignore[arg-type]
+            return self.columns({key: values[i :: len(keys)] for i, key in enumerate(keys)}, len(rows))
+        try:
+            tuples = [self._get(row) for row in rows]
+        except KeyError:  # a row lacks a key, or has the other name
+            tuples = [[row[a] if a in row else row.get(b) for a, b in self._keys] for row in rows]
+        return list(zip(*tuples, strict=True))
+
+    def columns(self, columns: Mapping[str, Cells], rows: int) -> list[Cells]:
+        """Return the same for raw columns by name."""
+        nothing = [None] * rows
+        return [columns[a] if a in columns else columns.get(b, nothing) for a, b in self._keys]
+
+
+def _as_dict(row: object) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise TypeError
+    return dict(row)
+
+
+def python_columns(columns: Mapping[str, Any], rows: int) -> dict[str, list[Any]]:
+    """Return columns (lists, tuples, numpy arrays, polars Series) as lists. Raises UserError for a wrong length."""
+    lists = {}
+    for name, values in columns.items():
+        to_list = getattr(values, "tolist", None) or getattr(values, "to_list", None)
+        lists[name] = list(values) if to_list is None else to_list()
+        if len(lists[name]) != rows:
+            raise UserError(f"column {name}: has {len(lists[name])} values for {rows} rows; give one for each row")
+    return lists

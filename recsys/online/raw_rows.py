@@ -1,0 +1,166 @@
+"""Compute features from raw rows in memory: rename, join, derive, parse, add group features, transform.
+
+`Pipeline` (rows as dicts), `Predictor` and `Recommender` (data frames) use this; data preparation runs the same steps
+chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.group_features import add_group_features
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.clean import clean
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table, steps
+from recsys.data.raw_schema import RawSchema
+from recsys.data.transforms import Fitted, parse_rows
+from recsys.data.transforms.fitted import RAW_SCHEMA
+from recsys.data.transforms.index import Index
+from recsys.data.transforms.parse import RowParser
+from recsys.errors import UserError, did_you_mean
+from recsys.files import manifest
+from recsys.schema.data_schema import JoinConfig
+
+# column -> its values, and a mask of the rows that have a value of their own
+Given = Mapping[str, tuple[pl.Series, pl.Series]]
+
+
+@dataclass(frozen=True)
+class SideTable:
+    """A joined table with the columns that features need, and an index from key to row."""
+
+    join: JoinConfig
+    table: pl.DataFrame
+    rows: Index
+
+    @classmethod
+    def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
+        """Index a table by join.key."""
+        keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
+        return cls(join, table, Index(keys, places, -1))
+
+    def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Join the table to `frame`, using only the rows that `frame` needs: a join hashes its whole right side."""
+        table = self.table
+        # equal floats may have different text, so they cannot be looked up by text
+        if not table[self.join.key].dtype.is_float():
+            places = self.rows.look_up(frame[self.join.key].cast(pl.String)).to_list()
+            table = table[sorted({place for place in places if place >= 0})]
+        return join_side_table(frame, self.join, table)
+
+
+class RawRows:
+    """Turns raw rows into features with fitted transforms. An instance holds no state, so threads may share it.
+
+    Args:
+        fitted: the fitted transforms.
+        raw: the types of the raw columns, and the side tables.
+        indexed: the same side tables with at least the same columns, if they are indexed already.
+    """
+
+    def __init__(self, fitted: Fitted, raw: RawSchema, indexed: Mapping[int, SideTable] | None = None) -> None:
+        self.fitted, self.raw, data = fitted, raw, fitted.data
+        needs = FeatureInputs.from_config(data)
+        self.derive = needs.derive
+        self.types = raw.columns.select(sorted(needs.raw)).schema
+        self.sides: dict[int, tuple[SideTable, list[str]]] = {}
+        for i, names in sorted(needs.sides.items()):
+            join, table = data.source.joins[i], raw.sides[i]
+            own = table.select(join.key, *names)
+            side = SideTable.from_table(join, own) if indexed is None else replace(indexed[i], table=own)
+            self.sides[i] = side, names
+        self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
+        no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
+        here = {there: name for name, there in data.source.rename.items()}
+        self._optional = {here.get(n, n) for n in data.source.optional_columns}
+        self._parser = RowParser(data, self.complete(no_rows), labelled=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> RawRows:
+        """Load from a folder of prepared data, a run's folder, or a folder that `save` wrote.
+
+        Raises UserError for any other folder.
+        """
+        if not (folder / RAW_SCHEMA).is_file():
+            hint = "name a folder of prepared data, a run's folder, or a folder that Pipeline.save wrote"
+            raise UserError(f"{folder}: has no {RAW_SCHEMA}; {hint}")
+        with manifest.from_elsewhere(folder):
+            fitted = Fitted.load(folder)
+            return cls(fitted, RawSchema.load(folder, fitted.data))
+
+    def save(self, folder: Path) -> None:
+        """Write all that `load` needs into one folder, which may be copied anywhere."""
+        self.fitted.save(folder)
+        self.raw.save(folder)
+
+    def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> RawRows:
+        """Return the same for some of the features; see `Fitted.restricted`."""
+        fitted = self.fitted.restricted(dense, sparse, grouped=grouped)
+        return RawRows(fitted, self.raw, {i: side for i, (side, _) in self.sides.items()})
+
+    def complete(self, frame: pl.DataFrame, given: Given | None = None) -> pl.DataFrame:
+        """Add joined and derived columns to raw rows whose columns have the names of the YAML.
+
+        given: values of joined columns that some rows already have; they replace the side table's values in these rows
+        """
+        frame = clean(self.fitted.data.source, frame)
+        for step in self._steps:
+            if isinstance(step, str):
+                frame = add_derived_column(step, self.derive[step], frame)
+                continue
+            side, names = self.sides[step]
+            frame = side.joined(frame)
+            for name in names:
+                if given is not None and name in given:
+                    values, there = given[name]
+                    frame = frame.with_columns(pl.when(there).then(values).otherwise(pl.col(name)).alias(name))
+        return frame
+
+    def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
+
+        Columns are named as in the files or as in the YAML; other columns are ignored; joined columns may already be
+        present. Raises UserError for a missing column.
+        """
+        source = self.fitted.data.source
+        names = {there: here for here, there in source.rename.items() if there in raw.columns and here in self.types}
+        raw = raw.drop([here for here in names.values() if here in raw.columns and here not in names]).rename(names)
+        brought = [n for _, own in self.sides.values() for n in own if n in raw.columns]
+        for name in self.types:
+            if name in self._optional or name in raw.columns:
+                continue
+            if not self._only_joins(name, brought):
+                raise UserError(f"the data frame has no column {name}{did_you_mean(name, raw.columns)}")
+        lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
+        every = pl.repeat(True, raw.height, eager=True)
+        frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
+        return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
+
+    def _only_joins(self, name: str, brought: list[str]) -> bool:
+        """Return whether `name` is needed only as the key of joins whose columns the rows already have."""
+        data = self.fitted.data
+        needed = {column for _, column in data.raw_columns}
+        needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
+        joins = [own for side, own in self.sides.values() if side.join.key == name]
+        return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
+
+    def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows for which data.where is true. frame: rows that `complete` returned"""
+        where = self.fitted.data.where
+        return frame if where is None else filter_rows(where, frame)
+
+    def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Return complete rows with typed columns, and the rows that cannot be read."""
+        return parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
+
+    def parse_known_types(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Parse rows whose raw columns have the types of `self.types`: faster, for one row at a time."""
+        return self._parser(Block(Path("rows"), frame))
+
+    def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add the features that depend on earlier rows of the same group (data.group) to parsed rows."""
+        return add_group_features(self.fitted.data, rows)

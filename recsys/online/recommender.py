@@ -1,0 +1,271 @@
+"""Recommend the k best items for each group from its history, with a retrieval model.
+
+    recommender = Recommender.load("outputs/my_run")
+    recommender.recommend(pl.DataFrame(...), k=20)      # raw rows in; items and scores of each group out
+
+Queries are made by the same code as in evaluation (`group_features.next_item_queries`) and are ranked against the same
+candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does this for files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from recsys.cli.console import bar
+from recsys.errors import UserError
+from recsys.online.queries import Queries, answers, in_batches
+
+if TYPE_CHECKING:
+    from recsys.batch import Batch
+    from recsys.data.transforms import Fitted
+    from recsys.online.raw_rows import RawRows
+
+BLOCK = 2**24  # maximum number of scores in memory
+
+ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - start, N) of these rows of a batch
+
+
+@dataclass
+class Recommender:
+    """A run's retrieval model and its fitted transforms, loaded into memory.
+
+    rows: computes features from raw rows
+    score_batch: takes a batch of queries and returns a function that scores all N candidates for some of them
+    nameable: the model has separate scores for candidates 1 ... nameable only
+    key, item: types of the groups' keys and of the items, text unless the raw files have another type
+    k, filter_history: defaults, from the run's config
+    items: the vectors of all candidates (N, d), if the model has some
+    model: the model, if it was fitted in closed form
+    """
+
+    rows: RawRows
+    score_batch: Callable[[Batch], ScoreRows]
+    nameable: int
+    key: pl.DataType
+    item: pl.DataType
+    k: int
+    filter_history: bool
+    batch_size: int
+    items: Tensor | None = None
+    model: Any = None
+
+    @property
+    def fitted(self) -> Fitted:
+        return self.rows.fitted
+
+    @classmethod
+    def load(cls, run: str, checkpoint: str = "best") -> Recommender:
+        """Load from a run's folder. Raises UserError if the run's model is not a retrieval model."""
+        from recsys.config.kinds import kind_of
+        from recsys.online.raw_rows import RawRows
+        from recsys.training.run_dir import choose_checkpoint, open_run
+
+        cfg, path = open_run(run)
+        kind = kind_of(cfg)
+        if kind.scores_rows:
+            raise UserError(
+                f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
+            )
+        rows = RawRows.load(path)
+        data, name = rows.fitted.data, rows.fitted.data.item_feature
+        assert data.group is not None and name is not None
+        make_scorer = _closed_form if kind.fitted_at_once else _trained
+        score_batch, nameable, items, model = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        return cls(
+            rows,
+            score_batch,
+            nameable,
+            rows.types.get(data.group.by, pl.String()),
+            rows.types.get(data.sparse_columns[name].column or name, pl.String()),
+            min(max(cfg.protocol.k), nameable),
+            bool(cfg.protocol.filter_history),
+            cfg.trainer.eval_batch_size,
+            items,
+            model,
+        )
+
+    def recommend(self, raw: pl.DataFrame, k: int | None = None, *, filter_history: bool | None = None) -> pl.DataFrame:
+        """Return one row for each group, in the order of their first rows.
+
+        Its columns are the group's key (named as data.group.by), items and scores. Each list is sorted by descending
+        score; among equal scores, the item that was more frequent in training comes first. A list is shorter than k if
+        fewer candidates can be scored.
+
+        Args:
+            raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read and
+                rows that data.where filters out are left out.
+            k: length of the lists; by default the largest k of the run's protocol.
+            filter_history: whether to leave out the items of the history; by default, the run's
+                protocol.filter_history.
+        """
+        rows, _ = self.rows.parse(self.rows.keep_history(self.rows.from_frame(raw)))
+        answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
+        if answers:
+            return pl.concat(answers)
+        nothing = torch.zeros(0, 1)
+        return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
+
+    def length(self, k: int | None) -> int:
+        """Return k, or the run's k if it is None. Raises UserError if it is out of range."""
+        if k is None:
+            return self.k
+        if k < 1:
+            raise UserError(f"k={k}: must be at least 1")
+        if k > self.nameable:
+            raise UserError(f"k={k}: must be at most {self.nameable:,}, the number of items that the model can rank")
+        return k
+
+    def answers(
+        self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None
+    ) -> Iterator[tuple[pl.DataFrame, int]]:
+        """Yield the data frame that `recommend` returns and the number of groups without a known item, in batches.
+
+        Each batch has `batch_size` groups, by default the run's trainer.eval_batch_size.
+        """
+        left_out = self.filter_history if filter_history is None else filter_history
+        for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
+            ids, scores = self._best(self._batch(queries), k, left_out)
+            yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
+
+    def _batch(self, queries: Queries) -> Batch:
+        """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
+        from recsys.batch import JaggedIds
+        from recsys.data.batch_tensors import Tensors
+
+        features = self.fitted.features
+        labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
+        batch = Tensors.from_arrays(queries.arrays, features).batch(labels)
+        batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
+        return batch
+
+    def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
+        """Return (B, k) candidates and their scores, -inf where there is no candidate."""
+        assert batch.history is not None
+        ids, best = [], []
+        with torch.no_grad():
+            score_rows = self.score_batch(batch)
+            step = max(1, BLOCK // (1 + self.nameable))
+            for start in range(0, batch.rows, step):
+                stop = min(start + step, batch.rows)
+                scores = score_rows(start, stop)[:, 1 : 1 + self.nameable].clone()
+                scores[scores.isnan()] = -torch.inf
+                if filter_history:
+                    known = batch.history.slice(start, stop)
+                    inside = known.values <= self.nameable
+                    scores[known.segment_ids[inside], known.values[inside] - 1] = -torch.inf
+                some, their = top_k(scores, k)
+                ids.append(some + 1)
+                best.append(their)
+        return torch.cat(ids), torch.cat(best)
+
+    def _named(self, groups: pl.Series, ids: Tensor, scores: Tensor) -> pl.DataFrame:
+        return answers(self.fitted, groups, ids.numpy(), scores.numpy(), key=self.key, item=self.item)
+
+
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the columns and values (B, k) of the k highest of (B, N) scores, in descending order.
+
+    Unlike torch.topk, equal scores are ordered by ascending column.
+    """
+    least = torch.topk(scores, k, dim=1).values[:, -1:]
+    above, equal = scores > least, scores == least
+    kept = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - above.sum(1, keepdim=True)))
+    places = kept.nonzero()[:, 1].view(-1, k)
+    best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return places.gather(1, order), best
+
+
+def _trained(
+    cfg: Any, fitted: Fitted, checkpoint: Path
+) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
+    """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
+    from recsys.models.common.items import Items
+    from recsys.training.trainer import restored_module
+
+    module = restored_module(cfg, fitted, checkpoint)
+    assert module.dmp is not None
+    task = module.dmp.module
+    n = len(task.candidates)
+    items = task.item_vectors(range(n), n).float()
+    alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))
+
+    def score_batch(batch: Batch) -> ScoreRows:
+        _, queries = module.dmp(batch)  # type: ignore[misc]
+        return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
+
+    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
+
+
+def _closed_form(
+    cfg: Any, fitted: Fitted, checkpoint: Path
+) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
+    """Return a function that scores from the history alone, the number of items, and the model."""
+    from recsys.training import fitted_retrieval
+
+    model = fitted_retrieval.load(cfg, fitted, checkpoint)
+
+    def score_batch(batch: Batch) -> ScoreRows:
+        assert batch.history is not None
+        score = fitted_retrieval.scores(model, batch.history, model.rows)
+        return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
+
+    return score_batch, model.rows - 1, None, model
+
+
+def recommend_files(
+    run: str,
+    files: list[Path],
+    output: Path,
+    *,
+    checkpoint: str,
+    k: int | None,
+    filter_history: bool | None,
+    batch_size: int,
+) -> dict[str, Any]:
+    """Recommend items for the groups in all files (a group's rows may be in several) and write one Parquet file.
+
+    All rows are held in memory, but not all scores. Returns k, the number of groups, the number of groups without a
+    known item (cold), and the number of bad rows.
+    """
+    from recsys.data.prepare.writer import Output
+    from recsys.data.raw import read_sources
+    from recsys.data.transforms import parse_rows
+
+    out = Output(output)
+    recommender = Recommender.load(run, checkpoint)
+    k = recommender.length(k)
+    raw_rows = recommender.rows
+    data = read_sources.history_config(raw_rows.fitted.data)
+    sources_of = [(file, read_sources.prediction_source(data, file)) for file in files]
+    for file, source in sources_of:
+        read_sources.check_columns(source, file, raw_rows.raw.sides)
+    frames = []
+    with bar("reading", unit="rows") as shown:
+        for file, source in sources_of:
+            for block in read_sources.read_blocks(
+                source, file, complete=lambda frame: raw_rows.keep_history(raw_rows.complete(frame))
+            ):
+                frame, bad = parse_rows(source, block, labelled=False)
+                frames.append(frame)
+                out.keep(bad)
+                shown.advance(frame.height)
+    rows = pl.concat(frames)
+    if rows.is_empty():
+        why = f"none of the {out.bad} rows can be read; {out.bad_rows} has the reasons"
+        why = why if out.bad else "data.where filters out all rows"
+        raise UserError(f"input: {why}")
+    groups = cold = 0
+    with out, bar("recommending", unit="groups") as shown:
+        for frame, without in recommender.answers(rows, k, filter_history, batch_size):
+            out.write(frame)
+            groups, cold = groups + frame.height, cold + without
+            shown.advance(frame.height)
+    return {"k": k, "groups": groups, "cold": cold, "bad_rows": out.bad, "bad_rows_file": str(out.bad_rows)}

@@ -1,0 +1,155 @@
+"""Transform raw rows into arrays or tensors at serving time, one or a few rows per call.
+
+The steps are those of data preparation, but without files:
+
+    pipeline = Pipeline.load("outputs/my_run")
+    pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
+    tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
+
+`arrays` returns the same as numpy arrays. This module imports neither Lightning nor Hydra nor torchrec, and torch only
+when a pipeline is called for tensors. Most features are computed without polars (columns.py), the others by the steps
+in raw_rows.py, which `recsys.predict` uses, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from recsys.data.arrays import Arrays, dense_slices, single_valued
+from recsys.errors import UserError
+from recsys.online.fast_columns import ColumnFeatures
+from recsys.online.raw_columns import Cells, Row, python_columns
+from recsys.online.raw_rows import RawRows
+from recsys.online.row_frames import RowFrames
+
+if TYPE_CHECKING:
+    from recsys.data.batch_tensors import Tensors
+
+UNUSUAL = (UserError, KeyError, TypeError, ValueError, ArithmeticError)  # rows that only polars reads, or bad ones
+
+
+class Pipeline:
+    """Fitted transforms for serving single rows. Threads may share a Pipeline."""
+
+    def __init__(self, rows: RawRows) -> None:
+        self._rows, self.fitted, self.features = rows, rows.fitted, rows.fitted.features
+        self._frames = RowFrames(rows)
+        self._fast: ColumnFeatures | None = None
+        self._rest: RowFrames | None = None
+        if self.fitted.data.sequences is None:
+            self._fast = ColumnFeatures(self._frames)
+            # with groups, each row has to have one, whatever the features
+            if self._fast.dense or self._fast.sparse or self.fitted.data.group is not None:
+                self._rest = RowFrames(rows.restricted(self._fast.dense, self._fast.sparse))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Pipeline:
+        """Load a pipeline from a folder that `save` wrote, a folder of prepared data, or a run's folder.
+
+        Raises UserError for any other folder.
+        """
+        return cls(RawRows.load(Path(folder)))
+
+    def save(self, folder: str | Path) -> None:
+        """Write all that `load` needs into one folder, which may be copied anywhere."""
+        self._rows.save(Path(folder))
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keys of rows that are read, named as in the files or the YAML."""
+        return self._frames.names
+
+    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
+        """Return the features of one row or of several as tensors; see `arrays`. Imports torch."""
+        from recsys.data.batch_tensors import Tensors
+
+        return Tensors.from_arrays(self.arrays(rows, history), self.features)
+
+    def arrays(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Arrays:
+        """Return the features of one row or of several. A row maps raw columns, named as in the files or the YAML, to
+        values.
+
+        Columns that a row lacks are missing values; columns that no feature reads are ignored. Columns of side tables
+        come from the row if it has them, else from the table. Raises RowError for the first row that cannot be read.
+
+        Args:
+            rows: one row or several. Features that read earlier rows of a group (lags, last values) also read earlier
+                rows of the same call.
+            history: earlier rows, which such features read (lags, last values); no features are returned for them.
+        """
+        given: Sequence[Row] = [rows] if isinstance(rows, Mapping) else rows
+        if self._fast is not None and given:
+            try:
+                arrays = _tail(self._fast.from_rows([*history, *given]), len(given))
+                return self._with_rest(arrays, given, history)
+            except UNUSUAL:
+                pass  # polars reads the rows, or says what is wrong with them
+        return Arrays.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
+
+    def arrays_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Arrays:
+        """Return the features of rows that are given by column; see `arrays`.
+
+        Args:
+            columns: (rows,) values for each raw column: lists, numpy arrays or polars Series. Columns that are left
+                out have no values.
+            rows: the number of rows.
+
+        Raises:
+            RowError: a row cannot be read.
+            UserError: a column has another number of values.
+        """
+        lists = python_columns(columns, rows)
+        if self._fast is not None and self._rest is None and rows:
+            try:
+                return self._in_order(self._fast.from_columns(lists, rows))
+            except UNUSUAL:
+                pass
+        return self.arrays(_rows_of(lists, rows))
+
+    def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
+        """Return the same features as `arrays`, but as a data frame.
+
+        Each column is a feature and has the type Float32, Int32 or List(Int32).
+        """
+        return self._frames.frame(rows, history)
+
+    def _with_rest(self, arrays: Arrays, rows: Sequence[Row], history: Sequence[Row]) -> Arrays:
+        """Set the features that go through polars."""
+        if self._rest is None:
+            return self._in_order(arrays)
+        features = self._rest.features
+        rest = Arrays.from_frame(self._rest.frame(rows, history), features, self._rest.fitted.matrices)
+        places = dense_slices(self.features)
+        for name, own in dense_slices(features).items():
+            arrays.dense[:, places[name]] = rest.dense[:, own]
+        singles = single_valued(self.features)
+        for i, name in enumerate(single_valued(features)):
+            arrays.ids[:, singles.index(name)] = rest.ids[:, i]
+        arrays.values.update(rest.values)
+        arrays.lengths.update(rest.lengths)
+        return self._in_order(arrays)
+
+    def _in_order(self, arrays: Arrays) -> Arrays:
+        """Return the arrays with multi-valued features in the order of the FeatureSpec."""
+        bags = [f.name for f in self.features.sparse if f.multi_valued]
+        values, lengths = ({n: x[n] for n in bags} for x in (arrays.values, arrays.lengths))
+        return Arrays(arrays.dense, arrays.ids, values, lengths)
+
+
+def _tail(arrays: Arrays, rows: int) -> Arrays:
+    """Return the last rows, with `lengths` and `values` of multi-valued features."""
+    first = arrays.rows - rows
+    if not first:
+        return arrays
+    values = {n: v[arrays.lengths[n][:first].sum() :] for n, v in arrays.values.items()}
+    return Arrays(arrays.dense[first:], arrays.ids[first:], values, {n: x[first:] for n, x in arrays.lengths.items()})
+
+
+def _rows_of(columns: Mapping[str, Cells], rows: int) -> list[dict[str, Any]]:
+    if not columns:
+        return [{} for _ in range(rows)]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

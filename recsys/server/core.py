@@ -1,0 +1,252 @@
+"""The code that HTTP and gRPC share: a request's context, its way through the batcher, its metrics and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recsys.errors import did_you_mean
+from recsys.schema.command_schemas import ServeConfig
+from recsys.server.batcher import Work
+from recsys.server.hosts import Hosts
+from recsys.server.logs import log, log_failure
+from recsys.server.payloads import Payload, Tensors
+from recsys.server.prometheus import Metrics
+from recsys.server.request_error import RequestError, one_line, status_of
+from recsys.server.request_log import RequestLog
+from recsys.server.served_models import Loaded, Registry
+
+if TYPE_CHECKING:
+    from recsys.server.tracing import Tracer
+
+MOST_WARNINGS = 50  # lines a second about requests that were refused
+LONGEST_ID = 128  # characters of a request's id that are kept
+_ids = itertools.count(1)
+_prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
+
+
+class Call:
+    """A request on its way. version, rows and parsed are known once it has been read."""
+
+    __slots__ = (
+        "deadline",
+        "loaded",
+        "parsed",
+        "protocol",
+        "request_id",
+        "routing_key",
+        "rows",
+        "started",
+        "traceparent",
+        "work",
+    )
+
+    def __init__(self, protocol: str, request_id: str | None = None) -> None:
+        self.protocol, self.started = protocol, perf_counter()
+        self.request_id = _printable(request_id) if request_id else f"{_prefix}{next(_ids):x}"
+        self.deadline: float | None = None
+        self.routing_key: bytes | None = None
+        self.loaded: Loaded | None = None
+        self.rows = 0
+        self.parsed = 0.0
+        self.traceparent: str | None = None  # the caller's span (W3C trace context)
+        self.work: Work | None = None
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """Return the parts of the request one after another, with their durations in seconds."""
+        if self.parsed:
+            yield "parse", self.parsed - self.started
+        if self.work is not None and self.work.queue_seconds:
+            yield "queue", self.work.queue_seconds
+            if self.work.transform_seconds:
+                yield "features", self.work.transform_seconds
+            if self.work.model_seconds:
+                yield "model", self.work.model_seconds
+
+
+def _check_finite(loaded: Loaded, payload: Payload, outputs: Any) -> None:
+    """Raise RequestError for a prediction that is NaN or infinite, which JSON would show as null."""
+    if not isinstance(outputs, dict):
+        return
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+            sent = isinstance(payload, Tensors)
+            why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
+            raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
+
+
+def _printable(text: str) -> str:
+    return "".join(c for c in text[:LONGEST_ID] if " " <= c <= "~")
+
+
+class Core:
+    """The part of a worker that knows no protocol."""
+
+    def __init__(
+        self,
+        settings: ServeConfig,
+        registry: Registry,
+        metrics: Metrics,
+        request_log: RequestLog | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.settings, self.registry, self.metrics, self.request_log = settings, registry, metrics, request_log
+        self.tracer = tracer
+        self.ready = False
+        self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
+        self.hosts = Hosts(settings.host, settings.allowed_hosts, token=bool(settings.token))
+        self._token = settings.token.encode() if settings.token else None
+        self._log_requests = settings.log == "requests"
+        self._default_timeout = settings.timeout_us
+        self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
+        self._warned = (0, 0)  # a second, and the number of warnings in it
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether requests are answered."""
+        return self.ready and self.registry.serves
+
+    def check_token(self, authorization: bytes | None) -> None:
+        """Raise RequestError unless the server has no token, or the header is `Bearer TOKEN`."""
+        if self._token is None:
+            return
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            raise RequestError(401, "this server needs the header Authorization: Bearer TOKEN")
+
+    def set_timeout(self, call: Call, microseconds: Any) -> None:
+        """Set the deadline of a request, which starts when the request came. None and 0 set none.
+
+        Raises RequestError for anything but a whole number.
+        """
+        if microseconds is None or microseconds == 0:
+            return
+        if isinstance(microseconds, bool) or not isinstance(microseconds, int) or not 0 < microseconds < 2**53:
+            what = "must be a whole number of microseconds, from 0 to 9007199254740991"
+            raise RequestError(400, f"timeout {str(microseconds)[:40]}: {what}")
+        deadline = asyncio.get_running_loop().time() + microseconds * 1e-6 - (perf_counter() - call.started)
+        call.deadline = deadline if call.deadline is None else min(deadline, call.deadline)
+
+    def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> Loaded:
+        """Return the version of a model that answers. content: returns what is hashed if there is no routing key"""
+        key = call.routing_key
+        loaded = self.registry.version(name, version, content if key is None else lambda: key)
+        call.loaded = loaded
+        return loaded
+
+    def check_rows(self, rows: int, what: str = "rows") -> None:
+        """Raise RequestError if a request has no rows or too many."""
+        if rows == 0:
+            raise RequestError(400, f"{what} is empty; send at least one")
+        if rows > self.settings.max_rows:
+            raise RequestError(413, f"{rows} {what}: this server takes at most {self.settings.max_rows} a request")
+
+    def check_columns(self, loaded: Loaded, row: Mapping[str, Any], where: str) -> None:
+        """Log the columns of a row that the model does not read, each once.
+
+        Raises RequestError if it reads none of them.
+        """
+        unread = loaded.unread(tuple(row))
+        if unread and len(unread) == len(row):
+            hint = did_you_mean(unread[0][:80], loaded.servable.columns)
+            raise RequestError(400, f"{where}: model {loaded.name} reads no column {unread[0][:80]}{hint}")
+        for column in unread:
+            if len(self._unread) < MOST_WARNINGS and (loaded.name, column) not in self._unread:
+                self._unread.add((loaded.name, column))
+                hint = did_you_mean(column[:80], loaded.servable.columns - row.keys())
+                message = f"the model does not read column {column[:80]}{hint}"
+                log("warning", "unread column", model=loaded.name, message=message)
+
+    async def compute(self, call: Call, loaded: Loaded, payload: Payload, explicit: bool = False) -> Any:
+        """Return the outputs of a payload, and pass it to the shadow version and to the log of samples.
+
+        explicit: the caller has named the version, so that the shadow does not get the request
+        """
+        call.rows = payload.count
+        if call.deadline is None:
+            self.set_timeout(call, self._default_timeout)
+        call.parsed = perf_counter()
+        first, *others = payload.parts(loaded.servable)
+        work = call.work = loaded.batcher.submit(first, call.deadline)
+        outputs = await work.future
+        for part in others:  # one after another, so that other requests are computed between them
+            outputs = outputs + await loaded.batcher.submit(part, call.deadline).future
+        _check_finite(loaded, payload, outputs)
+        metrics = loaded.metrics
+        metrics.parse.observe(call.parsed - call.started)
+        metrics.queue.observe(work.queue_seconds)
+        metrics.rows.inc(payload.count)
+        if not explicit:
+            self._shadow(loaded, payload)
+        if self.request_log is not None:
+            self.request_log.offer(call, payload, outputs)
+        return outputs
+
+    def finish(self, call: Call, error: BaseException | None = None) -> None:
+        """Count and log a request that has its answer."""
+        status = 200 if error is None else status_of(error)
+        loaded, seconds = call.loaded, perf_counter() - call.started
+        model, version = (loaded.name, loaded.version) if loaded is not None else ("", "")
+        self.metrics.count(model, version, call.protocol, status)
+        if loaded is not None:
+            loaded.metrics.total.observe(seconds)
+            if error is not None:
+                loaded.metrics.failed.observe(seconds)
+        trace = None
+        if self.tracer is not None:
+            trace = self.tracer.record(call, status, None if error is None else one_line(error))
+        if error is None and not self._log_requests:
+            return
+        fields = {
+            **{"request_id": call.request_id, "protocol": call.protocol, "model": model, "version": version},
+            **{"status": status, "rows": call.rows, "ms": round(seconds * 1e3, 3)},
+        }
+        if trace is not None:
+            fields["trace_id"] = trace
+        if error is None:
+            log("info", "request", **fields)
+        elif status >= 500 and not isinstance(error, RequestError):
+            log_failure("request", error, **fields)
+        elif self._may_warn():
+            log("warning", "request", **fields, message=one_line(error))
+
+    def _may_warn(self) -> bool:
+        """Return whether fewer than MOST_WARNINGS requests were refused in this second: a flood must not fill disks."""
+        second = int(perf_counter())
+        self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
+        return self._warned[1] <= MOST_WARNINGS
+
+    def update_gauges(self) -> None:
+        """Update the metrics that say how things are now. Each worker calls it every second, and before /metrics."""
+        for name in self.registry.names():
+            for loaded in self.registry.get(name).versions.values():
+                loaded.metrics.queue_rows.set(loaded.batcher.waiting_rows)
+        if self.request_log is not None:
+            self.metrics.sample_dropped.inc(self.request_log.take_dropped())
+
+    def _shadow(self, loaded: Loaded, payload: Payload) -> None:
+        """Let the shadow version compute the same payload. Its outputs are only measured."""
+        model = self.registry.find(loaded.name)
+        shadow = model.loaded(model.choice.shadow) if model is not None else None
+        if shadow is None or shadow is loaded:
+            return
+        try:
+            work = shadow.batcher.submit(payload)
+        except RequestError:
+            shadow.metrics.shadow_dropped.inc()
+            return
+        work.future.add_done_callback(lambda done: self._shadow_done(shadow, done))
+
+    def _shadow_done(self, shadow: Loaded, done: asyncio.Future[Any]) -> None:
+        error = done.exception()
+        self.metrics.count(shadow.name, shadow.version, "shadow", 200 if error is None else status_of(error))
+        if error is not None and status_of(error) >= 500:
+            log("warning", "shadow", model=shadow.name, version=shadow.version, error=repr(error))

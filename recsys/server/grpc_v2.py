@@ -1,0 +1,307 @@
+"""The open inference protocol v2 over gRPC, on the event loop of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from tritonclient.grpc import service_pb2 as pb
+
+from recsys.errors import UserError
+from recsys.online.servable import TensorSpec
+from recsys.server import rest_v2, triton_extensions
+from recsys.server import v2_tensors as v2
+from recsys.server.core import Call, Core
+from recsys.server.request_error import RequestError, one_line, status_of
+from recsys.server.rest_v2 import check_keys
+from recsys.server.v2_tensors import Tensor, bad
+
+SERVICE = "GRPCInferenceService"
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+OPEN = ("ServerLive", "ServerReady")  # without a token, for load balancers
+Context = Any  # grpc.aio.ServicerContext, whose stubs are incomplete
+Method = Callable[[Any, Call, Context], Awaitable[Message]]
+StreamMethod = Callable[[Any, Context], AsyncIterator[Message]]
+
+
+class Service:
+    """The methods of the service. Each takes the request, its context and gRPC's context, and returns the answer."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    async def ServerLive(self, request: Any, call: Call, context: Context) -> Message:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, call: Call, context: Context) -> Message:
+        return pb.ServerReadyResponse(ready=self.core.is_ready)
+
+    async def ModelReady(self, request: Any, call: Call, context: Context) -> Message:
+        try:
+            rest_v2.metadata_version(self.core, request.name, request.version or None)
+        except RequestError:  # not loaded
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=True)
+
+    async def ServerMetadata(self, request: Any, call: Call, context: Context) -> Message:
+        return pb.ServerMetadataResponse(**rest_v2.server_metadata())
+
+    async def ModelMetadata(self, request: Any, call: Call, context: Context) -> Message:
+        loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
+        model = self.core.registry.get(request.name)
+        return pb.ModelMetadataResponse(
+            name=model.name,
+            versions=[v.version for v in model.versions.values()],
+            platform=rest_v2.PLATFORM,
+            inputs=map(_spec, loaded.servable.inputs),
+            outputs=map(_spec, loaded.servable.outputs),
+        )
+
+    async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
+        loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
+        return pb.ModelConfigResponse(config=triton_extensions.model_config(loaded, self.core.settings))
+
+    async def ModelStatistics(self, request: Any, call: Call, context: Context) -> Message:
+        return triton_extensions.statistics_of(self.core, request.name or None, request.version or None)
+
+    async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
+        rows = [r for r in self.core.registry.index() if r["state"] == "READY" or not request.ready]
+        return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**r) for r in rows])
+
+    async def RepositoryModelLoad(self, request: Any, call: Call, context: Context) -> Message:
+        parameters = _parameters(request.parameters)
+        check_keys(parameters, rest_v2.LOAD_KEYS, "parameters.")
+        version = parameters.get("version")
+        await self.core.registry.load(request.model_name, None if version is None else str(version))
+        self.core.announce_reload()
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, call: Call, context: Context) -> Message:
+        check_keys(_parameters(request.parameters), rest_v2.LOAD_KEYS, "parameters.")
+        await self.core.registry.unload(request.model_name)
+        self.core.announce_reload()
+        return pb.RepositoryModelUnloadResponse()
+
+    async def ModelInfer(self, request: Any, call: Call, context: Context) -> Message:
+        core = self.core
+        if (left := context.time_remaining()) is not None:
+            call.deadline = asyncio.get_running_loop().time() + left
+        parameters = _parameters(request.parameters)
+        core.set_timeout(call, parameters.get("timeout"))
+        version = request.model_version or None
+        loaded = core.route(call, request.model_name, version, request.SerializeToString)
+        rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
+        rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
+        inputs = parse_inputs(request)
+        core.check_rows(inputs[0].shape[0])
+        payload = rest_v2.make_payload(loaded, inputs, parameters)
+        outputs = await core.compute(call, loaded, payload, explicit=version is not None)
+        wanted = [o.name for o in request.outputs]
+        chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
+        return _answer(loaded.name, loaded.version, request.id, chosen)
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Message]:
+        """Answer the requests of a stream one after another. An error is part of the answer, and ends nothing."""
+        self.core.check_token(_metadata(context).get("authorization"))
+        async for request in requests:
+            call = _call(_metadata(context))
+            error: Exception | None = None
+            try:
+                if isinstance(request, DecodeError):
+                    raise bad("the message is not a ModelInferRequest")
+                answer = pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(request, call, context))
+            except Exception as e:
+                error, answer = e, pb.ModelStreamInferResponse(error_message=one_line(e))
+                answer.infer_response.id = getattr(request, "id", "")
+            self.core.finish(call, error)
+            yield answer
+
+
+def parse_inputs(request: Any) -> list[Tensor]:
+    """Return the inputs of a request, from raw bytes or from lists of values. Raises RequestError."""
+    raw = request.raw_input_contents
+    if not request.inputs:
+        raise bad("inputs must have at least one input")
+    if raw and len(raw) != len(request.inputs):
+        raise bad(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+    for item in request.inputs:
+        given = [field.name for field, _ in item.contents.ListFields()]
+        if raw and given:
+            raise bad(f"input {item.name[:80]}: has {given[0]} beside raw_input_contents; send one of them")
+        if len(given) > 1:
+            raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
+        if "shared_memory_region" in item.parameters:
+            raise bad(f"input {item.name[:80]}: {rest_v2.NO_SHARED_MEMORY}")
+    if raw:
+        return [v2.from_bytes(i.name, i.datatype, tuple(i.shape), r) for i, r in zip(request.inputs, raw, strict=True)]
+    return [_from_contents(i) for i in request.inputs]
+
+
+_FIELDS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def _from_contents(item: Any) -> Tensor:
+    """Return an input whose values are in the list of its type."""
+    shape = v2.checked_shape(item.name, item.datatype, tuple(item.shape))
+    field = _FIELDS.get(item.datatype)
+    if field is None:
+        raise bad(f"input {item.name[:80]}: {item.datatype} is only possible in raw_input_contents")
+    values = list(getattr(item.contents, field))
+    v2.check_count(item.name, shape, len(values))
+    if item.datatype == "BYTES":
+        return Tensor(item.name, item.datatype, shape, values)
+    try:
+        return Tensor(item.name, item.datatype, shape, np.array(values, v2.NUMPY[item.datatype]))
+    except OverflowError as e:
+        raise bad(f"input {item.name[:80]}: a value is out of the range of {item.datatype}") from e
+
+
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: getattr(v, field) for k, v in parameters.items() if (field := v.WhichOneof("parameter_choice"))}
+
+
+def _spec(spec: TensorSpec) -> Message:
+    return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+
+
+def _answer(name: str, version: str, request_id: str, outputs: Mapping[str, np.ndarray]) -> Message:
+    answer = pb.ModelInferResponse(model_name=name, model_version=version, id=request_id)
+    for output, array in outputs.items():
+        answer.outputs.add(name=output, datatype=v2.datatype_of(array), shape=array.shape)
+        answer.raw_output_contents.append(v2.to_bytes(array))
+    return answer
+
+
+def _metadata(context: Context) -> dict[str, bytes]:
+    metadata = context.invocation_metadata() or ()
+    return {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in metadata}
+
+
+def _call(metadata: Mapping[str, bytes]) -> Call:
+    call = Call("grpc", metadata.get("x-request-id", b"").decode("latin-1"))
+    call.routing_key = metadata.get("x-routing-key")
+    if (parent := metadata.get("traceparent")) is not None:
+        call.traceparent = parent.decode("latin-1")
+    return call
+
+
+def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], Awaitable[Message]]:
+    """Return a method that checks the token, counts and logs, and turns errors into gRPC's codes."""
+
+    async def handle(request: Any, context: Context) -> Message:
+        metadata = _metadata(context)
+        call = _call(metadata)
+        try:
+            if name not in OPEN:
+                core.check_token(metadata.get("authorization"))
+            if isinstance(request, DecodeError):
+                raise bad("the message cannot be decoded")
+            answer = await method(request, call, context)
+        except asyncio.CancelledError:
+            raise
+        except Exception as e:
+            core.finish(call, e)
+            context.set_trailing_metadata((("x-request-id", call.request_id),))
+            await context.abort(CODES.get(status_of(e), grpc.StatusCode.INTERNAL), one_line(e))
+            raise AssertionError from e  # abort always raises
+        if call.loaded is not None:
+            core.finish(call)
+            context.set_trailing_metadata((("x-request-id", call.request_id),))
+        return answer
+
+    return handle
+
+
+def _decoder(message: type[Message]) -> Callable[[bytes], Any]:
+    """Return a function that returns the error instead of raising it, so that the caller gets INVALID_ARGUMENT."""
+
+    def decode(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError as e:
+            return e
+
+    return decode
+
+
+def _handlers(core: Core) -> dict[str, grpc.RpcMethodHandler]:
+    service, handlers = Service(core), {}
+    for described in pb.DESCRIPTOR.services_by_name[SERVICE].methods:
+        method = getattr(service, described.name, None)
+        if method is None:  # UNIMPLEMENTED
+            continue
+        decode = _decoder(GetMessageClass(described.input_type))
+        if described.client_streaming:
+            handlers[described.name] = grpc.stream_stream_rpc_method_handler(_stream(method), decode, _encode)
+        else:
+            guarded = _guarded(core, described.name, method)
+            handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, _encode)
+    return handlers
+
+
+def _encode(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _stream(method: StreamMethod) -> StreamMethod:
+    """Return a streaming method that turns a missing token into gRPC's code."""
+
+    async def handle(requests: Any, context: Context) -> AsyncIterator[Message]:
+        try:
+            async for answer in method(requests, context):
+                yield answer
+        except RequestError as e:
+            await context.abort(CODES.get(e.status, grpc.StatusCode.INTERNAL), one_line(e))
+
+    return handle
+
+
+async def start(core: Core) -> grpc.aio.Server:
+    """Start the gRPC server of a worker. Raises UserError if it cannot use its port."""
+    settings = core.settings
+    options = [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", settings.max_body_mb * 2**20),
+        ("grpc.max_metadata_size", settings.max_header_kb * 1024),
+        ("grpc.max_concurrent_streams", 1024),
+    ]
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=settings.queue)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"inference.{SERVICE}", _handlers(core)),))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{host}:{settings.grpc_port}"
+    try:
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
+            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        else:
+            server.add_insecure_port(address)
+    except RuntimeError as e:
+        raise UserError(
+            f"grpc_port={settings.grpc_port} on {settings.host}: cannot be used; choose another port"
+        ) from e
+    await server.start()
+    return server

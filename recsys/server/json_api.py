@@ -1,0 +1,130 @@
+"""JSON for people: POST /predict with rows, POST /recommend with histories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recsys.online.servable import Query
+from recsys.server.core import Call, Core
+from recsys.server.payloads import Queries, Rows
+from recsys.server.request_error import RequestError
+from recsys.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
+from recsys.server.served_models import Loaded
+from recsys.server.v2_tensors import bad, to_json
+
+BODY_KEYS = ("history", "context", *QUERY_KEYS)
+LISTS = ("items", "scores", "propensities")
+COPIES = 4  # largest size of the copies of what rows share, in bodies of the largest size
+LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, up to which the log of samples keeps them
+
+
+async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
+    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows."""
+    request = parse_json(body)
+    check_keys(request, ("rows", "shared"))
+    loaded = core.route(call, name, version, lambda: body)
+    _check_kind(loaded, "ranking", "/recommend")
+    rows = _rows(core, request.get("rows"), "rows")
+    core.check_rows(len(rows))
+    shared, payload = request.get("shared"), Rows(rows)
+    if shared is not None:
+        if type(shared) is not dict:
+            raise bad("shared: must be a JSON object of columns and values")
+        _rows(core, [shared], "shared")
+        payload = _with_shared(core, loaded, rows, shared)
+    core.check_columns(loaded, rows[0] if shared is None else {**shared, **rows[0]}, "rows[0]")
+    outputs = await core.compute(call, loaded, payload, explicit=version is not None)
+    return orjson.dumps({"predictions": _predictions(loaded, outputs)})
+
+
+def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, Any]) -> Rows:
+    """Return rows with what they share, without the columns that the model does not read.
+
+    Raises RequestError if the copies of the others in each row would be large.
+    """
+    unread = {k: v for k, v in shared.items() if k not in loaded.servable.columns}
+    if unread:
+        shared = {k: v for k, v in shared.items() if k not in unread}
+        unread = unread if len(orjson.dumps(unread)) <= LONGEST_UNREAD else {}
+    size, most = len(orjson.dumps(shared)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
+    if size > most:
+        raise RequestError(413, f"shared: would be {size:,} bytes in {len(rows):,} rows; at most {most:,} are taken")
+    return Rows(rows, shared, unread)
+
+
+async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
+    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
+    request = parse_json(body)
+    several = "queries" in request
+    check_keys(request, ("queries",) if several else BODY_KEYS)
+    loaded = core.route(call, name, version, lambda: body)
+    _check_kind(loaded, "retrieval", "/predict")
+    bodies = request["queries"] if several else [request]
+    if type(bodies) is not list:
+        raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
+    core.check_rows(len(bodies), "queries")
+    payload = Queries([_query(core, loaded, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
+    core.check_rows(payload.weight)
+    for i, query in enumerate(payload.queries):
+        if query.rows:
+            core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if several else "history[0]")
+    lists = await core.compute(call, loaded, payload, explicit=version is not None)
+    answers = [dict(zip(LISTS, own, strict=False)) for own in lists]
+    return orjson.dumps(
+        {"recommendations": answers} if several else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
+    )
+
+
+def _query(core: Core, loaded: Loaded, body: Any, where: str) -> Query:
+    if type(body) is not dict:
+        raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
+    check_keys(body, BODY_KEYS, where)
+    known, context = loaded.servable.context, body.get("context")
+    if context is None and known and body.get("history") is None:
+        example = f'{{"context": {{"{known[0]}": ...}}}}'
+        raise bad(f"{where}context: is missing; send the columns of the request, such as {example}, or a history")
+    if context is None:
+        return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
+    if not known:
+        raise bad(f"{where}context: model {loaded.name} takes none; it is for pipelines")
+    if type(context) is not dict:
+        raise bad(f"{where}context: must be a JSON object of columns and values")
+    check_keys(context, known, f"{where}context.")
+    _rows(core, [context], f"{where}context")
+    history = [] if body.get("history") is None else _rows(core, body["history"], f"{where}history")
+    known_values = {name: None if value == "" else value for name, value in context.items()}
+    return replace(make_query(history, body, where), context=known_values)
+
+
+def _rows(core: Core, rows: Any, key: str) -> list[Any]:
+    """Return a list of rows, after checks of its types and of the lengths of lists in it."""
+    longest = core.settings.max_list
+    if type(rows) is not list:
+        raise bad(f"{key}: must be a list of JSON objects of columns and values; /docs shows an example")
+    for i, row in enumerate(rows):
+        if type(row) is not dict:
+            raise bad(f"{key}[{i}]: a row is a JSON object of columns and values")
+        for column, value in row.items():
+            if type(value) is list and len(value) > longest:
+                where = f"{key}[{i}]: column {column[:80]}"
+                raise RequestError(413, f"{where}: has {len(value)} elements; this server takes at most {longest}")
+    return rows
+
+
+def _check_kind(loaded: Loaded, kind: str, other: str) -> None:
+    if loaded.servable.kind != kind:
+        does = "recommends items" if kind == "ranking" else "scores rows"
+        raise RequestError(400, f"model {loaded.name} {does}; use POST {other}")
+
+
+def _predictions(loaded: Loaded, outputs: dict[str, np.ndarray]) -> list[Any]:
+    name = loaded.single_output
+    if name is not None:
+        array = outputs[name]
+        return to_json(array) if array.size == len(array) else array.tolist()
+    columns = {n: to_json(a) if a.size == len(a) else a.tolist() for n, a in outputs.items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

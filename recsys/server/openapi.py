@@ -1,0 +1,158 @@
+"""GET /, /docs and /openapi.json: what is served, as JSON, as a page and as an OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from html import escape
+from typing import Any
+
+import orjson
+
+from recsys.server.core import Core
+from recsys.server.rest_v2 import server_metadata, spec_json
+from recsys.server.served_models import Loaded, Model
+
+ERRORS = {
+    "400": "The request cannot be read; the message names the row and the column",
+    "401": "The token is missing or wrong",
+    "403": "The host, or the page that sent the request, is not one of this server's",
+    "404": "No such model, version or path",
+    "413": "The body, or the number of rows, is over the server's limit",
+    "429": "The queue of the model is full",
+    "504": "The deadline has passed",
+}
+OTHER_PATHS = {
+    "/v2/health/live": ("get", "Whether the server runs"),
+    "/v2/health/ready": ("get", "Whether all models are loaded"),
+    "/v2": ("get", "Metadata of the server"),
+    "/v2/repository/index": ("post", "List all models and versions"),
+    "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
+    "/v2/repository/models/{model}/unload": ("post", "Stop serving a model"),
+    "/v2/models/{model}": ("get", "Metadata of a model"),
+    "/v2/models/{model}/config": ("get", "Configuration of a model, as Triton's clients ask for it"),
+    "/v2/models/{model}/stats": ("get", "Numbers and times of a model's requests, as Triton's clients ask for them"),
+    "/v2/models/{model}/ready": ("get", "Whether a model is ready"),
+    "/v2/models/{model}/infer": ("post", "Inference with tensors (open inference protocol v2)"),
+    "/metrics": ("get", "Prometheus metrics"),
+}
+
+
+def index(core: Core) -> bytes:
+    """Return what is served, with links."""
+    models = [_described(core.registry.get(n)) for n in core.registry.names()]
+    links = {"docs": "/docs", "openapi": "/openapi.json", "metrics": "/metrics", "ready": "/v2/health/ready"}
+    return orjson.dumps({"server": "recsys", "version": server_metadata()["version"], "models": models, "links": links})
+
+
+def _described(model: Model) -> dict[str, Any]:
+    current = _current(model)
+    verb = "predict" if current.servable.kind == "ranking" else "recommend"
+    others = {"canary": model.choice.canary, "shadow": model.choice.shadow}
+    versions = {role: loaded.version for role, key in others.items() if (loaded := model.loaded(key)) is not None}
+    links = {verb: f"/models/{model.name}/{verb}", "metadata": f"/v2/models/{model.name}"}
+    named = {"name": model.name, "kind": current.servable.kind, "version": current.version}
+    return named | versions | {"links": links}
+
+
+def _current(model: Model) -> Loaded:
+    current = model.loaded(model.choice.current)
+    assert current is not None
+    return current
+
+
+def document(core: Core) -> dict[str, Any]:
+    """Return the OpenAPI document: a path for each model, and those of the open inference protocol."""
+    paths: dict[str, Any] = {}
+    for name in core.registry.names():
+        current = _current(core.registry.get(name))
+        verb = "predict" if current.servable.kind == "ranking" else "recommend"
+        paths[f"/models/{name}/{verb}"] = {"post": _people(current, verb)}
+    for path, (method, summary) in OTHER_PATHS.items():
+        kind = "text/plain" if path == "/metrics" else "application/json"
+        schema = {"type": {"/metrics": "string", "/v2/repository/index": "array"}.get(path, "object")}
+        operation: dict[str, Any] = {"summary": summary, "responses": _responses(schema, kind)}
+        if "{model}" in path:
+            operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        paths[path] = {method: operation}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "recsys", "version": server_metadata()["version"]},
+        "paths": paths,
+    }
+    if core.settings.token:
+        document["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        document["security"] = [{"token": []}]
+    return document
+
+
+def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
+    value = {"type": ["string", "number", "boolean", "array", "null"]}
+    properties = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
+    row: dict[str, Any] = {"type": "object", "properties": properties}
+    rows = {"type": "array", "items": row}
+    if verb == "predict":
+        body: dict[str, Any] = {"required": ["rows"], "properties": {"rows": {**rows, "minItems": 1}}}
+        shared = {"description": "columns that all rows have, such as those of one user", **row}
+        body["properties"]["shared"] = shared
+        answer: dict[str, Any] = {"properties": {"predictions": {"type": "array"}}}
+    else:
+        keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
+        keys |= {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
+        context = {"description": "columns of the request, such as the user's", **row}
+        own = {"context": context, "history": {"type": "array"}} if loaded.servable.context else {"history": rows}
+        body = {"required": list(own)[:1], "properties": {**own, **keys}}
+        answer = {"properties": {"items": {"type": "array"}, "scores": {"type": "array", "items": {"type": "number"}}}}
+    return {
+        "summary": "Score rows" if verb == "predict" else "Recommend items for a history",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object", **body}}}},
+        "responses": _responses({"type": "object", **answer}),
+    }
+
+
+def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
+    good = {"200": {"description": "The answer", "content": {kind: {"schema": schema}}}}
+    return good | {status: {"description": text} for status, text in ERRORS.items()}
+
+
+def example(loaded: Loaded) -> dict[str, Any]:
+    """Return an example of a request of /predict or /recommend."""
+    rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
+    if loaded.servable.kind == "ranking":
+        return {"rows": rows}
+    return {"context": rows[0], "k": 10} if loaded.servable.context else {"history": rows, "k": 10}
+
+
+_STYLE = """
+body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
+td, th { text-align: left; padding: .2em 1em .2em 0; vertical-align: top }
+pre { background: #f3f3f3; padding: 1em; overflow: auto }
+"""
+_HEAD = f"<!doctype html><html lang=en><meta charset=utf-8><title>recsys</title><style>{_STYLE}</style><h1>recsys</h1>"
+
+
+def page(core: Core, address: str) -> bytes:
+    """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
+    parts = [_HEAD]
+    for name in core.registry.names():
+        parts.append(_section(_current(core.registry.get(name)), address, bool(core.settings.token)))
+    rows = [f"<tr><td>{m.upper()}<td><code>{escape(p)}</code><td>{escape(t)}" for p, (m, t) in OTHER_PATHS.items()]
+    statuses = [f"<tr><td>{status}<td>{escape(text)}" for status, text in ERRORS.items()]
+    parts += ["<h2>Open inference protocol and metrics</h2><table>", *rows, "</table>"]
+    parts += ["<h2>Errors</h2><table>", *statuses, '</table><p>As OpenAPI: <a href="/openapi.json">openapi.json</a>']
+    return "".join(parts).encode()
+
+
+def _section(loaded: Loaded, address: str, token: bool) -> str:
+    verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
+    body = shlex.quote(json.dumps(example(loaded)))
+    header = "-H 'Authorization: Bearer TOKEN' " if token else ""
+    command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
+    specs = [spec_json(s) for s in (*loaded.servable.inputs, *loaded.servable.outputs)]
+    kinds = ["input"] * len(loaded.servable.inputs) + ["output"] * len(loaded.servable.outputs)
+    rows = "".join(
+        f"<tr><td>{kind}<td><code>{escape(s['name'])}</code><td>{s['datatype']}<td>{s['shape']}"
+        for kind, s in zip(kinds, specs, strict=True)
+    )
+    title = f"{escape(loaded.name)}, version {escape(loaded.version)}"
+    return f"<h2>{title}</h2><pre>{escape(command)}</pre><table><tr><th><th>name<th>type<th>shape{rows}</table>"

@@ -1,0 +1,209 @@
+"""The inputs of a request. Payloads of one kind can be merged into one batch, and its outputs divided again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.online.python_values import RowError
+from recsys.online.servable import Features, Outputs, Query, Row, Servable
+from recsys.server.request_error import RequestError
+
+AT_ONCE = 32  # queries of a pipeline that are computed at once
+
+
+@dataclass(slots=True)
+class Result:
+    """The outputs of a batch, and how long its parts took, in seconds.
+
+    outputs: arrays by name, or a list with items and scores of each query
+    features: the features, if the server has computed them from raw values
+    """
+
+    outputs: Any
+    transform_seconds: float = 0.0
+    model_seconds: float = 0.0
+    features: Features | None = None
+
+
+class _ByRow:
+    """A payload whose outputs are arrays with an element, or a part, for each row."""
+
+    __slots__ = ()
+
+    def parts(self, _: Servable) -> list[Any]:
+        """Return what is computed at once: all rows."""
+        return [self]
+
+    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
+        return {name: array[start:end] for name, array in outputs.items()}
+
+
+@dataclass(slots=True)
+class Rows(_ByRow):
+    """Raw rows, one mapping each.
+
+    shared: values that all rows have, too; such rows are not merged with others
+    unread: further shared values, which only the log of samples keeps
+    """
+
+    rows: list[Row]
+    shared: Row | None = None
+    unread: Row = field(default_factory=dict)
+    count: int = field(init=False)
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = self.weight = len(self.rows)
+
+    def kind(self, servable: Servable) -> Hashable:
+        return id(self) if servable.rows_depend_on_others or self.shared is not None else Rows
+
+    def merge(self, others: Sequence[Rows]) -> Rows:
+        return Rows([*self.rows, *(row for other in others for row in other.rows)])
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        return _run(servable, servable.features(self.rows, self.shared), started)
+
+    def raw_rows(self) -> list[Row]:
+        """Return the rows for the log of samples."""
+        return self.rows if self.shared is None else [{**self.unread, **self.shared, **row} for row in self.rows]
+
+
+@dataclass(slots=True)
+class Columns(_ByRow):
+    """Raw columns of `count` values each."""
+
+    columns: dict[str, list[Any]]
+    count: int
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = self.count
+
+    def kind(self, servable: Servable) -> Hashable:
+        return id(self) if servable.rows_depend_on_others else Columns
+
+    def merge(self, others: Sequence[Columns]) -> Columns:
+        parts = (self, *others)
+        names = dict.fromkeys(name for p in parts for name in p.columns)
+        merged = {n: [v for p in parts for v in p.columns.get(n) or [None] * p.count] for n in names}
+        return Columns(merged, sum(p.count for p in parts))
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        return _run(servable, servable.features_of_columns(self.columns, self.count), started)
+
+    def raw_rows(self) -> list[Row]:
+        """Return the rows for the log of samples."""
+        return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
+
+
+@dataclass(slots=True)
+class Tensors(_ByRow):
+    """Features that the caller has computed. Only arrays whose first dimension is the row can be merged."""
+
+    tensors: dict[str, np.ndarray]
+    count: int
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = self.count
+
+    def kind(self, servable: Servable) -> Hashable:
+        if any(a.shape[0] != self.count for a in self.tensors.values()):
+            return id(self)
+        return tuple((n, a.dtype, a.shape[1:]) for n, a in sorted(self.tensors.items()))
+
+    def merge(self, others: Sequence[Tensors]) -> Tensors:
+        parts = (self, *others)
+        merged = {n: np.concatenate([p.tensors[n] for p in parts]) for n in self.tensors}
+        return Tensors(merged, sum(p.count for p in parts))
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        outputs = servable.run_tensors(self.tensors)
+        return Result(outputs, model_seconds=perf_counter() - started)
+
+    def raw_rows(self) -> list[Row]:
+        """Return no rows: the log of samples holds raw values."""
+        return []
+
+
+@dataclass(slots=True)
+class Queries:
+    """Requests for items.
+
+    start: the place of the first one in a request that was divided
+    """
+
+    queries: list[Query]
+    start: int | None = None
+    count: int = field(init=False)
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = len(self.queries)
+        self.weight = sum(max(1, len(q.rows)) for q in self.queries)
+
+    def kind(self, servable: Servable) -> Hashable:
+        return Queries
+
+    def parts(self, servable: Servable) -> list[Queries]:
+        """Return queries of a pipeline in parts: each query takes the time of many rows."""
+        if not servable.context:
+            return [self]
+        places = range(0, len(self.queries), AT_ONCE)
+        return [self] if len(places) < 2 else [Queries(self.queries[i : i + AT_ONCE], i) for i in places]
+
+    def merge(self, others: Sequence[Queries]) -> Queries:
+        return Queries([*self.queries, *(q for other in others for q in other.queries)])
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        try:
+            lists = servable.recommend(self.queries)
+        except UserError as e:
+            raise self._named(servable, _of_history(e)) from e
+        return Result(lists, model_seconds=perf_counter() - started)
+
+    def _named(self, servable: Servable, error: UserError) -> UserError:
+        """Return the error of the first query that fails alone, with its place if there are several."""
+        if len(self.queries) == 1 and self.start is None:
+            return error
+        for i, query in enumerate(self.queries, self.start or 0):
+            try:
+                servable.recommend([query])
+            except UserError as e:
+                where = "." if isinstance(e, RowError) else ": "
+                return RequestError(400, f"queries[{i}]{where}{_of_history(e)}")
+        return error
+
+    def divide(self, outputs: list[Any], start: int, end: int) -> list[Any]:
+        return outputs[start:end]
+
+    def raw_rows(self) -> list[Row]:
+        """Return the histories for the log of samples, one after another."""
+        return [row for q in self.queries for row in q.rows]
+
+
+def _of_history(error: UserError) -> UserError:
+    """Return the error of a row with the name that rows have in a query."""
+    if not isinstance(error, RowError):
+        return error
+    return RowError(error.column, error.value, error.why, error.row, "history")
+
+
+Payload = Rows | Columns | Tensors | Queries
+
+
+def _run(servable: Servable, features: Features, started: float) -> Result:
+    transformed = perf_counter()
+    outputs = servable.run(features)
+    return Result(outputs, transformed - started, perf_counter() - transformed, features)

@@ -1,0 +1,330 @@
+"""The models that a worker serves: which version answers a request, and how versions are loaded and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import glob
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from recsys.errors import UserError, did_you_mean
+from recsys.files import manifest
+from recsys.online.servable import Query, Servable
+from recsys.server.batcher import Batcher, BatchLimits
+from recsys.server.logs import log, log_failure
+from recsys.server.model_versions import ALIAS, MANIFEST, Choice, Source
+from recsys.server.observer import Observer
+from recsys.server.payloads import Queries, Rows
+from recsys.server.prometheus import Metrics, ModelMetrics
+from recsys.server.request_error import RequestError
+
+Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
+Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
+MOST_KEYS = 1000  # sets of keys that are remembered
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A version of a model in memory."""
+
+    name: str
+    version: str
+    servable: Servable
+    batcher: Batcher
+    metrics: ModelMetrics
+    signature: Signature  # of its manifest, to see whether the folder holds another model now
+    _unread: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)  # keys of rows -> those not read
+
+    @property
+    def single_output(self) -> str | None:
+        """Return the name of the output if there is only one."""
+        outputs = self.servable.outputs
+        return outputs[0].name if len(outputs) == 1 else None
+
+    @cached_property
+    def _columns(self) -> tuple[frozenset[str], frozenset[str]]:
+        """All raw columns that may be text, and those that a request needs."""
+        inputs = self.servable.inputs
+        return frozenset(s.name for s in inputs), frozenset(s.name for s in inputs if not s.optional)
+
+    def unread(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the keys of a row that the model does not read."""
+        if (found := self._unread.get(keys)) is None:
+            if len(self._unread) > MOST_KEYS:
+                self._unread.clear()
+            known = self.servable.columns
+            found = self._unread[keys] = tuple(k for k in keys if k not in known)
+        return found
+
+    def takes(self, columns: Mapping[str, Any]) -> bool:
+        """Return whether these are raw columns of a model that scores rows, and all that it needs."""
+        known, needed = self._columns
+        return self.servable.kind == "ranking" and needed <= columns.keys() <= known
+
+
+@dataclass(frozen=True)
+class Model:
+    """The versions of a model that are served. versions: by key, as in Choice"""
+
+    name: str
+    choice: Choice
+    versions: dict[str, Loaded]
+
+    def loaded(self, key: str | None) -> Loaded | None:
+        """Return the version with this key."""
+        return None if key is None else self.versions.get(key)
+
+    def choose(self, routing_key: Callable[[], bytes]) -> Loaded:
+        """Return the version that answers a request: the canary for a share of the routing keys, always the same."""
+        if self.choice.canary is not None:
+            place = xxhash.xxh3_64_intdigest(self.name.encode() + b"\0" + routing_key()) / 2**64
+            if place < self.choice.share:
+                return self.versions[self.choice.canary]
+        assert self.choice.current is not None
+        return self.versions[self.choice.current]
+
+
+class Registry:
+    """All models of a worker. Methods run in the event loop's thread; models are loaded in another thread."""
+
+    def __init__(self, source: Source, load: Loader, limits: BatchLimits, metrics: Metrics, threads: int = 1) -> None:
+        self._source, self._load, self._limits, self._metrics, self._threads = source, load, limits, metrics, threads
+        self._models: dict[str, Model] = {}
+        self._source_names: dict[str, str] = {}  # name in requests -> name in the source
+        self._lock = asyncio.Lock()
+        self._failed = False  # whether a model could not be loaded when all were
+
+    @property
+    def serves(self) -> bool:
+        """Return whether a model is served, or none is to be."""
+        return bool(self._models) or not self._failed
+
+    async def load_all(self) -> list[UserError]:
+        """Load what is new or has changed, and return why models cannot be loaded; they are served as before."""
+        errors: list[UserError] = []
+        async with self._lock:
+            for name in await asyncio.to_thread(self._source.names):
+                try:
+                    await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+                except UserError as e:
+                    errors.append(e)
+        self._failed = bool(errors)
+        return errors
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Load a model, or let another version answer. Raises UserError."""
+        async with self._lock:
+            source_name = self._source_name(name)
+            choice = await asyncio.to_thread(self._source.choice, source_name, version, load=True)
+            before = dict(self._models), dict(self._source_names)
+            await self._apply(source_name, choice)
+            try:
+                self._source.save(source_name, version)
+            except UserError:  # the other workers, and the next start, serve what the file names
+                self._models, self._source_names = before
+                raise
+
+    async def unload(self, name: str) -> None:
+        """Stop serving a model. Raises UserError."""
+        async with self._lock:
+            source_name = self._source_name(name)
+            self._source.unload(source_name)
+            self._models.pop(name, None)
+
+    def _source_name(self, name: str) -> str:
+        """Return a model's name in the source. Raises RequestError if it cannot be one."""
+        found = self._source_names.get(name, name)
+        alone = found == name and self._source.names() == [""]  # which is known by another name, if it is loaded
+        if not name or (alone and self._models):
+            raise self._unknown(name)
+        return "" if alone else found
+
+    async def reload_changed(self) -> None:
+        """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""
+        for name in await asyncio.to_thread(self._source.changed):
+            try:
+                async with self._lock:
+                    await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+            except UserError as e:
+                log("error", "reload", model=name, error=str(e))
+            except Exception as e:
+                log_failure("reload", e, model=name)
+
+    def names(self) -> list[str]:
+        """Return the names of the models that are served."""
+        return sorted(self._models)
+
+    def find(self, name: str) -> Model | None:
+        """Return a model, None if it is not served any longer."""
+        return self._models.get(name)
+
+    def get(self, name: str | None) -> Model:
+        """Return a model; without a name, the only one. Raises RequestError."""
+        if not self._models and self._source.names() == [""]:
+            raise RequestError(503, "no model is loaded; the server's log says why")
+        if name is None:
+            if len(self._models) != 1:
+                names = ", ".join(self.names()) or "none"
+                raise RequestError(400, f"several models are served ({names}); use the path /models/NAME/...")
+            return next(iter(self._models.values()))
+        model = self._models.get(name)
+        if model is None:
+            raise self._unknown(name)
+        return model
+
+    def version(self, name: str | None, version: str | None, routing_key: Callable[[], bytes]) -> Loaded:
+        """Return the version that answers a request. Raises RequestError."""
+        model = self.get(name)
+        if not version:
+            return model.choose(routing_key)
+        for loaded in model.versions.values():
+            if loaded.version == version:
+                return loaded
+        versions = [v.version for v in model.versions.values()]
+        hint = did_you_mean(version[:80], versions)
+        raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")
+
+    def index(self) -> list[dict[str, str]]:
+        """Return name, version, state and reason of each version in memory or in the folder."""
+        rows = []
+        for name in sorted({*self._models, *(n for n in self._source.names() if n)}):
+            model = self._models.get(name)
+            loaded = [v.version for v in model.versions.values()] if model else []
+            for version in [*self._source.versions(self._source_names.get(name, name))] or loaded:
+                ready = version in loaded
+                state = {"state": "READY" if ready else "UNAVAILABLE", "reason": "" if ready else "not loaded"}
+                rows.append({"name": name, "version": version, **state})
+        return rows
+
+    def _unknown(self, name: str) -> RequestError:
+        if not name:
+            return RequestError(404, f"no model is named; valid: {', '.join(self.names()) or 'none'}")
+        if name in self._source.names():
+            load = f"load it with POST /v2/repository/models/{name}/load"
+            return RequestError(404, f"model {name}: is not loaded; {load}")
+        return RequestError(404, f"model {name[:80]}: no such model{did_you_mean(name[:80], self._models)}")
+
+    async def _apply(self, source_name: str, choice: Choice) -> None:
+        """Load the versions of a choice that are not in memory, then serve them. Old ones answer what they have."""
+        served = next((m for n, m in self._models.items() if self._source_names[n] == source_name), None)
+        if choice.current is None:
+            if served is not None:
+                del self._models[served.name]
+            return
+        before = served.versions if served is not None else {}
+        versions = {key: await self._version(source_name, key, path, before) for key, path in choice.folders.items()}
+        _check_alike(source_name, choice, versions, served)
+        name = versions[choice.current].name
+        versions = {key: self._renamed(key, v, name, choice, versions) for key, v in versions.items()}
+        for key, v in versions.items():  # a shadow must not hold up the event loop, nor keep many rows in memory
+            aside = key == choice.shadow
+            limits = replace(self._limits, inline=False, queue=self._limits.rows) if aside else self._limits
+            v.batcher.limits = limits
+        self._models[name] = Model(name, choice, versions)
+        self._source_names[name] = source_name
+
+    def _renamed(self, key: str, v: Loaded, name: str, choice: Choice, versions: dict[str, Loaded]) -> Loaded:
+        """Return a canary or a shadow in a folder of its own under the model's name, and a version of its own."""
+        assert choice.current is not None
+        if key == choice.current or (v.name == name and v.version != versions[choice.current].version):
+            return v
+        version = f"{v.version}-{key}" if v.version == versions[choice.current].version else v.version
+        return replace(v, name=name, version=version, metrics=self._metrics.of_model(name, version))
+
+    async def _version(self, name: str, key: str, folder: Path, before: dict[str, Loaded]) -> Loaded:
+        signature = await asyncio.to_thread(_signature, folder)
+        if key in before and before[key].signature == signature:
+            return before[key]
+        label = name or folder.name
+        try:
+            servable = await asyncio.to_thread(self._load, folder, threads=self._threads)
+        except UserError as e:
+            self._metrics.reloads.labels(label, "failed").inc()
+            if not name:
+                raise
+            raise UserError(f"{e}; or choose another version in {folder.parent / ALIAS}") from e
+        except Exception as e:
+            self._metrics.reloads.labels(label, "failed").inc()
+            log_failure("load", e, folder=str(folder))
+            raise UserError(f"{folder}: the model cannot be loaded ({type(e).__name__}: {e})") from e
+        shown, version = (name, key) if name else (servable.name, servable.version)
+        self._metrics.reloads.labels(shown, "ok").inc()
+        loaded = self._loaded(shown, version, servable, signature)
+        empty: Any = Queries([Query([])]) if servable.kind == "retrieval" else Rows([{}])
+        await loaded.batcher.warm_up(empty)
+        gc.freeze()  # so that no garbage collection looks at vocabularies: with 7,000 values, one takes 50 ms
+        log("info", "loaded", model=shown, version=version, folder=str(folder))
+        return loaded
+
+    def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> Loaded:
+        metrics = self._metrics.of_model(name, version)
+        batcher = Batcher(servable, self._limits)
+        batcher.observe = Observer(servable, metrics)
+        return Loaded(name, version, servable, batcher, metrics, signature)
+
+
+def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: Model | None) -> None:
+    """Raise UserError if a version would get requests that it cannot answer, or would answer in another form.
+
+    They are compared with the version that answers now and, if there is none, with the one that is to answer. Versions
+    that only requests which name them get may differ.
+    """
+    before = None if served is None else served.loaded(served.choice.current)
+    for key in dict.fromkeys(k for k in (choice.current, choice.canary, choice.shadow) if k is not None):
+        new, first = versions[key], before or versions[str(choice.current)]
+        if new is not first and (why := _difference(first, new, own_name=key != choice.current)):
+            fix = "serve it under another name"
+            if before is not None:
+                fix = f"{fix}, or unload {name} first" if name else "start the server again to serve it"
+            asked = f"so it cannot answer what version {first.version} is asked"
+            raise UserError(f"{choice.folders[key]}: {why}, {asked}; {fix}")
+
+
+def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
+    """Return what keeps a version from answering the requests for the first one, None if nothing does.
+
+    own_name: whether its folder may give it another name
+    """
+    a, b = first.servable, new.servable
+    if a.kind != b.kind or bool(a.context) != bool(b.context):
+        return f"is a {_kind(b)}, not a {_kind(a)}"
+    if not own_name and first.name != new.name:
+        return f"is named {new.name}, not {first.name}"
+    inputs, outputs = ({s.name: s for s in specs} for specs in (b.inputs, b.outputs))
+    given = {s.name: s.datatype for s in a.inputs}
+    for name, datatype in given.items():
+        if name not in inputs:
+            return f"has no input {name}"
+        if inputs[name].datatype != datatype:
+            return f"takes {inputs[name].datatype} for the input {name}, not {datatype}"
+    if needed := next((s.name for s in b.inputs if not s.optional and s.name not in given), None):
+        return f"needs the input {needed}"
+    before = {s.name: (s.datatype, s.shape) for s in a.outputs}
+    if {n: (s.datatype, s.shape) for n, s in outputs.items()} != before:
+        return f"has the outputs {', '.join(outputs)}, not {', '.join(before)}"
+    return None
+
+
+def _kind(servable: Servable) -> str:
+    return "pipeline" if servable.context else f"{servable.kind} model"
+
+
+ARTEFACT = "artefact"  # in the manifests of models from elsewhere
+
+
+def _signature(folder: Path) -> Signature:
+    """Return what changes if a folder, or the folder that a link names, gets another model, or its sources change."""
+    try:
+        about = manifest.read_json(folder / MANIFEST)
+        patterns = [] if ARTEFACT in about else about.get(manifest.MADE_FROM, [])  # a pipeline's, of this machine
+        files = [folder / MANIFEST, *(Path(f) for p in patterns for f in sorted(glob.glob(p)))]
+        states = [(f, f.stat()) for f in files]
+    except OSError as e:
+        raise UserError(f"{folder / MANIFEST}: cannot be read ({e.strerror})") from e
+    return tuple((str(f.resolve()), stat.st_mtime_ns, stat.st_ino, stat.st_size) for f, stat in states)

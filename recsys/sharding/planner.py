@@ -1,0 +1,203 @@
+"""Sharding plans for the processes of a job, and modules sharded by them."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec import optim as trec_optim
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.types import ModuleSharder, ShardingPlan
+
+from recsys.errors import DoesNotFit
+from recsys.memory import GIB
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.constraints import constraints
+from recsys.sharding.dense_lookups import fix_dense_lookups
+from recsys.sharding.infeasible import infeasible
+from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
+from recsys.sharding.tables import TableInfo, tables
+
+OPTIMIZER_CLASSES = {  # optimizers with a state of the same size, for TorchRec's estimates
+    "rowwise_adagrad": trec_optim.RowWiseAdagrad,
+    "adagrad": trec_optim.Adagrad,
+    "sgd": trec_optim.SGD,
+    "adam": trec_optim.Adam,
+    "partial_rowwise_adam": trec_optim.PartialRowWiseAdam,
+}
+
+
+def make_planner(
+    module: nn.Module,
+    sharding: ShardingConfig,
+    optim: SparseOptimConfig,
+    topology: Topology,
+    batch_size: int,
+    ids: dict[str, list[float]] | None = None,
+    seconds: int | None = None,
+    load_factors: dict[str, float] | None = None,
+) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
+    """Return TorchRec's planner for these machines, and its sharders.
+
+    Args:
+        batch_size: rows per process and step.
+        ids: expected ids per row of each feature of a table, by table; 1 by default.
+        seconds: time limit, after which the planner returns its best plan so far.
+        load_factors: see `constraints`.
+    """
+    device = topology.compute_device
+    infos, nodes = tables(module), topology.world_size // topology.local_world_size
+    allowed = constraints(sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors)
+    for d in topology.devices if sharding.hbm_gib else ():
+        d.storage.hbm = min(d.storage.hbm, int((sharding.hbm_gib or 0) * GIB))
+    for table, numbers in (ids or {}).items():
+        allowed[table].pooling_factors = numbers
+    planner = EmbeddingShardingPlanner(
+        topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
+    )
+    kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
+    return planner, [kind(optim, torch.device(device), infos) for kind in kinds]
+
+
+def make_plan(
+    module: nn.Module,
+    sharding: ShardingConfig,
+    optim: SparseOptimConfig,
+    *,
+    device: torch.device,
+    batch_size: int,
+    local_world_size: int,
+    load_factors: dict[str, float] | None = None,
+    accumulate: int = 1,
+) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
+    """Return the plan for the processes of the default group, made by rank 0's planner and shared. Collective.
+
+    Args:
+        batch_size: rows per process and step.
+        load_factors: see `constraints`.
+        accumulate: number of batches whose gradients are summed for one step. Above 1 the tables need kernels that do
+            not update them in the backward pass.
+
+    Raises:
+        DoesNotFit: no plan fits.
+    """
+    world_size = dist.get_world_size()
+    cluster = this_machine(device.type, local_world_size)
+    cluster.nodes = world_size // local_world_size
+    with quiet_torchrec(), optimizer_counted(module, optim):
+        planner, sharders = make_planner(
+            module, sharding, optim, topology(cluster), batch_size, load_factors=load_factors
+        )
+        try:
+            group = dist.group.WORLD
+            assert group is not None
+            plan = planner.collective_plan(module, sharders, group)
+        except PlannerError as e:
+            reason = infeasible(planner, sharders, module, topology(cluster), optim)
+            raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {reason}", reason) from e
+    use_dense_kernels(plan, optim, device, accumulate)
+    return plan, sharders
+
+
+def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device, accumulate: int = 1) -> None:
+    """Give tables the dense kernel if FBGEMM does not fuse the optimizer, or if gradients are accumulated.
+
+    A fused kernel would update the tables with every batch. The planner itself allows the dense kernel for replicas
+    only.
+    """
+    if is_fused(optim, device) and accumulate == 1:
+        return
+    for sharded in plan.plan.values():
+        for p in sharded.values():  # type: ignore[attr-defined]
+            p.compute_kernel = EmbeddingComputeKernel.DENSE.value
+
+
+def shard(
+    module: nn.Module, plan: ShardingPlan, sharders: list[ModuleSharder[nn.Module]], device: torch.device
+) -> DistributedModelParallel:
+    """Shard the tables of `module` by `plan` and, with several processes, replicate its dense part."""
+    with quiet_torchrec():
+        dmp = DistributedModelParallel(
+            module,
+            device=device,
+            plan=plan,
+            sharders=sharders,
+            init_data_parallel=dist.get_world_size() > 1,
+        )
+    fix_dense_lookups(dmp)
+    return dmp if dist.get_world_size() > 1 else dmp.to(device)
+
+
+def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, Any]]:
+    """Return one entry per table, as in plan.json and the loggers."""
+    rows = []
+    for sharded in plan.plan.values():
+        for name, p in sharded.items():  # type: ignore[attr-defined]
+            info = infos[name]
+            shards = [
+                {
+                    "rank": s.placement.rank(),
+                    "rows": s.shard_sizes[0],
+                    "columns": s.shard_sizes[1],
+                    "offsets": list(s.shard_offsets),
+                }
+                for s in (p.sharding_spec.shards if p.sharding_spec is not None else [])
+            ]
+            rows.append(
+                {
+                    "table": name,
+                    "vocabulary": info.vocabulary,
+                    "parameter": info.parameter,
+                    "rows": info.rows,
+                    "dim": info.dim,
+                    "width": info.width,
+                    "bytes": info.rows * info.width * 4,
+                    "type": p.sharding_type,
+                    "kernel": p.compute_kernel,
+                    "ranks": list(p.ranks or []),
+                    "shards": shards,
+                }
+            )
+    return rows
+
+
+@contextmanager
+def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[None]:
+    """Make TorchRec's estimates of memory include the optimizer's state while planning.
+
+    TorchRec looks for an attribute of the weights. It must not be set when tables are sharded: TorchRec would then fuse
+    that optimizer.
+    """
+    configs = ("embedding_bag_configs", "embedding_configs")
+    weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
+    for p in weights:
+        p._optimizer_classes = [OPTIMIZER_CLASSES[optim.name]]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for p in weights:
+            vars(p).pop("_optimizer_classes", None)
+
+
+@contextmanager
+def quiet_torchrec() -> Iterator[None]:
+    """Hide TorchRec's warnings for its own developers."""
+    names = ("torchrec", "torchrec.distributed", "torch.distributed")
+    before = [(logging.getLogger(n), logging.getLogger(n).level) for n in names]
+    for logger, _ in before:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for logger, level in before:
+                logger.setLevel(level)

@@ -1,0 +1,255 @@
+"""Sharded checkpoints through torch.distributed.checkpoint, written atomically and loadable under any plan.
+
+    CHECKPOINT/
+        .metadata __0_0.distcp ...   model weights and table optimizers' state, one file per rank, without gathering
+        state.pt                     dense optimizer, schedulers, loops, loader position, callbacks
+        rank-0.pt ...                each rank's random state
+        plan.json                    step, world size, and the plan of the run that wrote the checkpoint
+        manifest.json                digests of all files, which are checked before the checkpoint is loaded
+
+A checkpoint is written next to its final path under a temporary name and then renamed, so that a killed process leaves
+the previous one intact.
+Tables are written in blocks of rows under names that do not depend on the plan. A rank therefore reads only the rows
+that it needs, a block at a time, whatever plan, padding and world size wrote them.
+"""
+
+import json
+import random
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torchrec.distributed import DistributedModelParallel
+
+from recsys.cli.console import say
+from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.atomic import beside, put_in_place
+from recsys.files.manifest import DamagedFile
+from recsys.sharding.row_optimizer import RowOptimizer
+from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
+from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
+from recsys.sharding.table_shards import TableShards, table_shards_of
+from recsys.sharding.tables import TableInfo
+
+# FBGEMM calls a table's first state momentum1 for every optimizer; RowOptimizer uses PyTorch's names.
+_FIRST_STATE = {"rowwise_adagrad": "sum", "adagrad": "sum", "adam": "exp_avg", "partial_rowwise_adam": "exp_avg"}
+ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
+
+
+def save(
+    path: Path,
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    optimizer: str,
+    row_optimizer: RowOptimizer | None,
+    state: dict[str, Any],
+    plan: list[dict[str, Any]],
+) -> None:
+    """Write a checkpoint to `path` atomically. Collective.
+
+    Args:
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels, if there are any.
+        state: contents of state.pt.
+        plan: tables of plan.json.
+    """
+    building = beside(path)
+    if dist.get_rank() == 0:
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+    dist.barrier()
+    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    model = dmp.state_dict() | {name: shards.to_save() for name, shards in weights.items()}
+    tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
+    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
+    rank = dist.get_rank()
+    own = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
+    torch.save(_random_state(), own[0])
+    if rank == 0:
+        torch.save(state, building / "state.pt")
+        about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
+        (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
+        own += [building / name for name in ("state.pt", PLAN, METADATA)]
+    entries = gathered(manifest.entries_of(building, own))
+    if rank == 0:
+        manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
+        put_in_place(building, path)
+    dist.barrier()
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the value of every rank. Collective."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def check_files(path: Path) -> None:
+    """Check that a checkpoint's files are as they were written; each rank reads a share of them. Collective.
+
+    Raises:
+        DamagedFile: on all ranks, if a file is missing or damaged.
+    """
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    damage = None
+    try:
+        entries = manifest.read(path)
+        if entries is None and StoredCheckpoint(path).plan.get("manifest"):
+            raise DamagedFile(path / manifest.FILE, "is missing")
+        manifest.check(path, sorted(entries or ())[rank::world_size])
+    except DamagedFile as e:
+        damage = e
+    damages = gathered(damage) if world_size > 1 else [damage]
+    if found := next(filter(None, damages), None):
+        raise found
+
+
+def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
+    """Check a checkpoint's files and load its weights into `dmp`, whatever plan wrote them. Collective."""
+    try:
+        check_files(path)
+    except DamagedFile as e:
+        others = sorted(p.name for p in path.parent.glob("[!.]*") if p.is_dir() and p != path)
+        hint = f"; choose another one with checkpoint=NAME: {', '.join(others)}" if others else ""
+        raise DamagedFile(e.file, f"{e.problem}{hint}") from None
+    stored = StoredCheckpoint(path)
+    weights, _ = local_tables(dmp, infos, "", None)
+    _load(stored, dmp, infos, weights, {}, "")
+
+
+def load_all(
+    path: Path,
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    optimizer: str,
+    row_optimizer: RowOptimizer | None,
+    step: int,
+) -> None:
+    """Restore weights, table optimizers and this rank's random state. Collective.
+
+    Row-wise optimizers have one number per row and column block. If the blocks differ from those of the checkpoint, a
+    new block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
+
+    Args:
+        step: step of the checkpoint.
+    """
+    stored = StoredCheckpoint(path)
+    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
+        raise UserError(
+            f"{path}: has no optimizer state {missing[0]}; "
+            f"it was written with optim.sparse.name={stored.plan['optimizer']}"
+        )
+    _load(stored, dmp, infos, weights, states, optimizer)
+    wrote, read = len(list(path.glob("rank-*.pt"))), dist.get_world_size()
+    if wrote != read:
+        why = "dropout and sampling will draw other random numbers than without the interruption"
+        say(f"{wrote} processes wrote the checkpoint and {read} read it: {why}")
+    random_state = path / f"rank-{dist.get_rank()}.pt"
+    if random_state.exists():
+        _set_random_state(load_plain(random_state))
+    if row_optimizer is not None:
+        for row_state in row_optimizer.state.values():
+            row_state |= {"step": step} if "step" in row_state else {}
+
+
+def _load(
+    stored: StoredCheckpoint,
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    weights: dict[str, TableShards],
+    states: dict[str, TableShards],
+    optimizer: str,
+) -> None:
+    """Load tensors of unchanged size through torch.distributed.checkpoint, and others by streaming rows."""
+    dims = {i.parameter: i.dim for i in infos.values()}
+    old = {t["parameter"]: column_edges(t) for t in stored.plan["tables"]}
+    sizes = {t["parameter"]: (t["rows"], t["dim"]) for t in stored.plan["tables"]}
+    for i in infos.values():
+        if sizes.get(i.parameter) != (i.rows, i.dim):
+            size = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "missing"
+            raise UserError(f"{stored.path}: table {i.name} is {size}, but the model's is {i.rows} rows x {i.dim}")
+    tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
+    stored.check_dense(tensors)
+    tensors = {f"model.{k}": v for k, v in tensors.items()}
+    for key, shards in [(f"model.{k}", w) for k, w in weights.items()] + [
+        (f"tables.{k}", s) for k, s in states.items()
+    ]:
+        parameter, _, state = key.partition(".")[2].partition("/")
+        read = partial(stored.read, key)
+        if (optimizer, state) in ROWWISE:
+            if old[parameter] == list(shards.edges):
+                tensors[key] = shards.to_load()
+            else:
+                shards.convert(read, dims[parameter], old[parameter])
+        elif stored.size(key) == list(shards.size):
+            tensors[key] = shards.to_load()
+        else:
+            shards.fill(read, dims[parameter])
+    try:
+        dcp.load(tensors, storage_reader=SafeReader(stored.path), planner=TensorsOnly())
+    except CheckpointException as e:
+        mistakes = [error for error, _ in e.failures.values() if isinstance(error, UserError)]
+        if mistakes:
+            raise mistakes[0] from None
+        raise
+    for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
+        getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
+
+
+def column_edges(entry: dict[str, Any]) -> list[int]:
+    """Return the edges of a table's column blocks, [0, ..., width], from its entry in plan.json."""
+    return [*sorted({s["offsets"][1] for s in entry["shards"]} or {0}), entry["width"]]
+
+
+def local_tables(
+    dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
+) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
+    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state."""
+    values = dmp.state_dict()
+    weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
+    states: dict[str, TableShards] = {}
+    if not optimizer:
+        return weights, states
+    for parameter, fused in dmp.fused_optimizer.state_dict()["state"].items():
+        for key, value in fused.items():
+            local = [s.tensor for s in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
+            name = key.rsplit(".", 1)[-1]
+            name = _FIRST_STATE[optimizer] if name == "momentum1" else name
+            if all(isinstance(t, Tensor) and t.dim() for t in local):  # not a step count
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
+    for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
+        for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
+            if isinstance(value, Tensor):
+                local = list(value.split([m.rows for m in weights[parameter].local_regions]))
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
+    return weights, states
+
+
+def _random_state() -> dict[str, Any]:
+    name, keys, *rest = np.random.get_state()
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),  # plain numbers, as `load_plain` reads them
+        "python": random.getstate(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,168 @@
+"""Evaluate a pipeline: evaluation.json and a page that says which stage loses what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from omegaconf import DictConfig
+from rich.table import Table
+
+from recsys.cli.command_line import strings
+from recsys.cli.console import results, say
+from recsys.errors import UserError
+from recsys.files.atomic import finite, write_json, write_text
+from recsys.online.predict_files import input_files
+from recsys.online.servable import Query
+from recsys.schema.pipeline_schema import PipelineConfig
+from recsys.stages.assemble import load, plain_config, tables_root
+from recsys.stages.evaluate.funnel_page import page
+from recsys.stages.evaluate.held_out import HeldOut, held_out
+from recsys.stages.evaluate.measure_stages import calibration, collect, latency, measured
+from recsys.stages.evaluate.off_policy import Logged, check_log, effective_size, estimates
+from recsys.stages.evaluate.user_metrics import interval
+from recsys.stages.filters import event_condition
+from recsys.stages.lists_for_requests import in_batches, read_requests
+from recsys.stages.read_tables import read_table
+from recsys.stages.staged import StagedRecommender
+
+JSON, HTML = "evaluation.json", "evaluation.html"
+
+
+def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
+    """Measure the pipeline of a config, write two files to a folder, and return what evaluation.json holds."""
+    if output.is_file() or (output / JSON).exists():
+        raise UserError(f"output={output}: already has an {JSON}; name another folder")
+    config = plain_config(cfg)
+    root = tables_root(config)
+    wanted = held_out(config, root)
+    pipeline = load(cfg, past=wanted.past)
+    if config.features.definition is not None:
+        say("features: all requests get the values that the store has now, which may come from after the split")
+    found = evaluated(pipeline, config, wanted, requests_of(config))
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / HTML, page(found))
+    write_json(output / JSON, finite(found))
+    show(found)
+    say(f"{len(wanted.users):,} users; {output / JSON} has all figures, {output / HTML} shows where targets are lost")
+    return found
+
+
+def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
+    """Return the requests of `input`, None without any."""
+    return None if config.input is None else read_requests(input_files(strings(config.input)), config.user)
+
+
+def evaluated(
+    pipeline: StagedRecommender, config: PipelineConfig, wanted: HeldOut, requests: pl.DataFrame | None
+) -> dict[str, Any]:
+    """Return all figures of a pipeline."""
+    e, k = config.evaluate, config.evaluate.k
+    queries = wanted.queries(config, requests, k)
+    catalogue = pipeline.catalogue
+    targets = [catalogue.numbers(t) for t in wanted.targets]
+    unknown = sum(int((t < 0).sum()) for t in targets)
+    counts = np.zeros(len(catalogue))
+    if pipeline.events is not None:
+        seen = catalogue.numbers(pipeline.events.frame[config.item])
+        chosen = event_condition(e.relevant, "evaluate.relevant", pipeline.events.frame)
+        counts = np.bincount(seen[(seen >= 0) & chosen], minlength=len(catalogue)).astype(np.float64)
+    vectors = next(iter(catalogue.embeddings.values()), None)
+    collected = collect(pipeline, queries, targets, counts, k, e.group)
+    best = best_lists(config, wanted, pipeline, queries) if e.best is not None else None
+    found = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
+    found["latency_ms"] = latency(pipeline, queries)
+    found["calibration"] = calibration(collected) if e.group is not None else []
+    found["counts"] = {
+        "users": len(queries), "items": len(catalogue), "targets": sum(map(len, targets)), "targets_no_item": unknown,
+    }  # fmt: skip
+    found["k"], found["name"] = k, config.name
+    if e.log is not None:
+        found["off_policy"] = off_policy(pipeline, config)
+    return found
+
+
+def best_lists(
+    config: PipelineConfig, wanted: HeldOut, pipeline: StagedRecommender, queries: Sequence[Query]
+) -> list[np.ndarray]:
+    """Return the items with the largest expected gains for each user, of those that the filters leave.
+
+    Raises UserError for a missing column.
+    """
+    assert config.evaluate.best is not None
+    frame = read_table(config.evaluate.best, tables_root(config), "evaluate.best", (config.user, config.item))
+    if "expected" not in frame.columns:
+        raise UserError("evaluate.best: has no column expected, the gain that an item is expected to have")
+    top = frame.sort("expected", descending=True).group_by(config.user, maintain_order=True).agg(pl.col(config.item))
+    lists = dict(zip(top[config.user].to_list(), top[config.item], strict=True))
+    found = (pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users)
+    return [
+        pipeline.kept(pipeline.visitor(query), items)[: config.evaluate.k]
+        for query, items in zip(queries, found, strict=True)
+    ]
+
+
+def off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
+    """Return what the pipeline would have earned for the requests of a log."""
+    e = config.evaluate
+    assert e.log is not None
+    frame = read_table(e.log, tables_root(config), "evaluate.log", (config.user, config.item))
+    check_log(frame, config.user)
+    frame = frame.with_columns(pl.col("request").rank("dense").cast(pl.Int64) - 1).sort("request", "position")
+    requests = frame.unique("request", keep="first", maintain_order=True)
+    position = frame["position"].cast(pl.Int64).to_numpy() - 1
+    k = int(position.max()) + 1
+    items = pipeline.catalogue.numbers(frame[config.item])
+    request = frame["request"].to_numpy()
+    starts = np.searchsorted(request, np.arange(requests.height + 1))
+    target, expected = np.zeros(len(items)), np.full(len(items), np.nan)
+    shown = np.full((requests.height, k), np.nan)
+    context = [n for n in (config.user, config.time, *config.context) if n in frame.columns]
+    number = 0
+    for rows, answers in in_batches(pipeline, requests.select(context)):
+        for _, answer in zip(rows.iter_rows(), answers, strict=True):
+            mine = slice(starts[number], starts[number + 1])
+            target[mine] = answer.ranked.probability(items[mine], position[mine])
+            rewards = _rewards(answer.trace.predictions, answer.trace.scored.items, e.reward)
+            if rewards is not None:
+                places = answer.ranked.items[: min(k, len(answer.items))]
+                shown[number, : len(places)] = [rewards.get(int(i), 0.0) for i in places]
+                expected[mine] = [rewards.get(int(i), 0.0) for i in items[mine]]
+            number += 1
+    logged = Logged(
+        request, position, frame["propensity"].to_numpy().astype(np.float64),
+        frame["reward"].to_numpy().astype(np.float64), target, expected, shown,
+    )  # fmt: skip
+    parts = estimates(logged)
+    found: dict[str, Any] = {name: interval(x, e.resamples, e.seed) for name, x in parts.items()}
+    return found | {"requests": requests.height, "items": len(items), "effective_items": effective_size(logged)}
+
+
+def _rewards(predictions: dict[str, np.ndarray], items: np.ndarray, name: str | None) -> dict[int, float] | None:
+    """Return the model's reward of each scored item; None without a ranker."""
+    if not predictions:
+        return None
+    values = predictions.get(name or next(iter(predictions)))
+    if values is None:
+        raise UserError(f"evaluate.reward={name}: the ranker predicts {', '.join(predictions)}")
+    return dict(zip(items.tolist(), values.tolist(), strict=True))
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print the metrics of the stages, and what the pipeline gains."""
+    k = found["k"]
+    names = [f"{m}@{k}" for m in ("ndcg", "hr", "recall", "mrr")]
+    table = Table("lists", *names, title="the best lists of each stage", title_justify="left")
+    for name in ("popularity", "retriever", "merged", "ranker", "final", "ranker_all_items", "best_possible"):
+        if name in found:
+            table.add_row(name, *(f"{found[name][n]:.4f}" for n in names))
+    results.print(table)
+    for name in ("popularity", "retriever", "ranker_all_items"):
+        if difference := found["final_minus"].get(name):
+            low, high = difference["low"], difference["high"]
+            verdict = "better" if low > 0 else "worse" if high < 0 else "not different beyond chance"
+            gain = f"{difference['mean']:+.4f} ({low:+.4f} to {high:+.4f})"
+            say(f"NDCG@{k} of the final lists minus that of {name}: {gain}: {verdict}")

@@ -1,0 +1,92 @@
+"""Write the lists for the requests of a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from omegaconf import DictConfig
+
+from recsys.cli.command_line import strings
+from recsys.cli.console import bar, say
+from recsys.data.prepare.writer import Output
+from recsys.errors import UserError
+from recsys.files.outputs import check_output
+from recsys.online.predict_files import input_files
+from recsys.online.servable import Query
+from recsys.schema.pipeline_schema import TableConfig
+from recsys.stages.assemble import load
+from recsys.stages.read_tables import read_table
+from recsys.stages.staged import Answer, StagedRecommender
+
+BATCH = 256  # requests whose candidates are retrieved at a time
+
+
+def run_files(cfg: DictConfig, output: Path) -> None:
+    """Write a Parquet file with the list for each row of the input.
+
+    Its columns are those of the input, and items, scores, sources (the names of the sources of each item) and, if the
+    pipeline explores, propensities.
+    """
+    files = input_files(strings(cfg.input)) if cfg.input is not None else []
+    if not files:
+        raise UserError(f"input: is missing; name a file with the column {cfg.user}, such as input=users.csv")
+    check_output(output, (".parquet",), inputs=files)
+    requests = read_requests(files, str(cfg.user))
+    pipeline = load(cfg)
+    out = Output(output)
+    counts: Counter[str] = Counter()
+    with out, bar("recommending", requests.height, unit="requests") as shown:
+        for rows, answers in in_batches(pipeline, requests):
+            out.write(rows.with_columns(columns_of(pipeline, answers)))
+            for answer in answers:
+                counts.update(notes(answer, pipeline.settings.k))
+            shown.advance(rows.height)
+    say(f"{requests.height:,} lists of {pipeline.settings.k} items written to {output}")
+    for what, number in counts.items():
+        say(f"{number:,} of the {requests.height:,} requests {what}")
+
+
+def read_requests(files: list[Path], user: str) -> pl.DataFrame:
+    """Return the rows of files of requests."""
+    table = TableConfig(file=[str(f.resolve()) for f in files])
+    frame = read_table(table, Path("/"), "input")
+    if user not in frame.columns:
+        raise UserError(f"input: {files[0]} has no column {user}, which names the user (the key user)")
+    return frame
+
+
+def in_batches(pipeline: StagedRecommender, requests: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, list[Answer]]]:
+    """Yield rows of requests and their lists."""
+    for rows in requests.iter_slices(BATCH):
+        yield rows, pipeline.answers([Query([], context=row) for row in rows.iter_rows(named=True)])
+
+
+def columns_of(pipeline: StagedRecommender, answers: list[Answer]) -> list[pl.Series]:
+    """Return the columns of lists."""
+    columns: list[Any] = [
+        pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
+        pl.Series("scores", [a.scores.tolist() for a in answers], dtype=pl.List(pl.Float64)),
+        pl.Series("sources", [sources_of(a) for a in answers], dtype=pl.List(pl.List(pl.String))),
+    ]
+    if any(a.propensities is not None for a in answers):
+        drawn = [None if a.propensities is None else a.propensities.tolist() for a in answers]
+        columns.append(pl.Series("propensities", drawn, dtype=pl.List(pl.Float64)))
+    return columns
+
+
+def sources_of(answer: Answer) -> list[list[str]]:
+    """Return the names of the sources that listed each item."""
+    sets = {name: set(items.tolist()) for name, items in answer.trace.found.items()}
+    return [[name for name, items in sets.items() if item in items] for item in answer.items.tolist()]
+
+
+def notes(answer: Answer, k: int) -> Iterator[str]:
+    """Yield what a person should know of a list."""
+    if answer.trace.rounds > 1:
+        yield "asked the sources for more, because filters left fewer candidates than a list needs"
+    if len(answer.items) < k:
+        yield f"got fewer than {k} items: filters removed the others, or no source has more"

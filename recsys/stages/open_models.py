@@ -1,0 +1,89 @@
+"""Open the models that a pipeline names: artefacts, and runs, which are exported once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from recsys.cli.console import say
+from recsys.errors import UserError
+from recsys.export.artefact.folder import Artefact
+from recsys.export.artefact.load_artefact import model_of
+from recsys.export.artefact.served_ranking import RankingModel
+from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.files.run_files import CONFIG
+from recsys.online.servable import Servable
+
+EXPORTED = "artefact"  # folder below that of a run
+
+
+@dataclass
+class Models:
+    """Loads models by folder, each once.
+
+    root: folder from which relative paths start
+    threads: number of threads of a model
+    item_type: the type that items have in the raw rows of the last retrieval model
+    """
+
+    root: Path
+    threads: int = 1
+    item_type: pl.DataType | None = None
+    _loaded: dict[Path, Servable] = field(default_factory=dict)
+
+    def retrieval(self, run: str, key: str) -> RetrievalModel:
+        """Return the retrieval model of a run or an artefact. Raises UserError if it is none."""
+        model = self._load(run, key)
+        if not isinstance(model, RetrievalModel):
+            raise UserError(f"{key}={run}: its model scores rows and cannot retrieve; name it under score")
+        self.item_type = model.item_type
+        return model
+
+    def ranking(self, run: str, key: str) -> RankingModel:
+        """Return the ranking model of a run or an artefact. Raises UserError if it is none."""
+        model = self._load(run, key)
+        if not isinstance(model, RankingModel):
+            raise UserError(f"{key}={run}: its model retrieves items and cannot score rows; name it under sources")
+        return model
+
+    def artefact(self, run: str, key: str) -> Artefact:
+        """Return the artefact of a run, which is exported if it has none, or an artefact itself."""
+        folder = self.root / run
+        if not folder.is_dir():
+            raise UserError(f"{key}={run}: no such folder in {self.root.resolve()}; name a run or an artefact")
+        if (folder / CONFIG).is_file():
+            folder = self._exported(folder, key, run)
+        try:
+            return Artefact.open(folder)
+        except UserError as e:
+            raise UserError(f"{key}: {e}") from e
+
+    def _load(self, run: str, key: str) -> Servable:
+        place = (self.root / run).resolve()
+        if place not in self._loaded:
+            self._loaded[place] = model_of(self.artefact(run, key), self.threads)
+        return self._loaded[place]
+
+    def _exported(self, run: Path, key: str, given: str) -> Path:
+        folder = run / EXPORTED
+        if folder.is_dir():
+            if not _is_older(folder, run):
+                return folder
+            raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
+        from recsys.cli.versions import check_versions
+        from recsys.export.write_artefact import Form, Source, write_artefact
+        from recsys.training.run_dir import choose_checkpoint, open_run
+
+        check_versions()
+        cfg, path = open_run(str(run))
+        say(f"{key}={given}: exporting the run to {folder}")
+        name = str(cfg.model["_target_"]).rpartition(".")[2].lower()
+        write_artefact(Source(path, cfg, choose_checkpoint(path, "best")), Form(name), folder)
+        return folder
+
+
+def _is_older(artefact: Path, run: Path) -> bool:
+    written = (artefact / "manifest.json").stat().st_mtime
+    return any(f.stat().st_mtime > written for f in (run / "checkpoints").glob("[!.]*"))

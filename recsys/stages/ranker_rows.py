@@ -1,0 +1,73 @@
+"""Write rows to train a ranking model on: the candidates of past requests, and whether the users wanted them.
+
+A ranker of a pipeline sees what sources retrieve and filters leave, not what the log shows. So it learns from such
+rows, with the scores and ranks that the sources gave, and with the columns of users and items of the pipeline's tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from omegaconf import DictConfig
+
+from recsys.cli.console import bar, say
+from recsys.data.prepare.writer import Output
+from recsys.errors import UserError
+from recsys.files.outputs import check_output
+from recsys.stages.assemble import load, plain_config, tables_root
+from recsys.stages.evaluate.evaluate_pipeline import requests_of
+from recsys.stages.evaluate.held_out import held_out
+from recsys.stages.lists_for_requests import BATCH
+from recsys.stages.retrieved import Retrieved, column_names
+from recsys.stages.staged import StagedRecommender
+
+WANTED = "wanted"  # the label
+
+
+def write_candidates(cfg: DictConfig, output: Path) -> None:
+    """Write a row for each candidate of each user of the split, by the sources and filters of a config.
+
+    Its columns are those of the request, of the tables of users and items, SOURCE_score and SOURCE_rank for each
+    source, and `wanted`, 1 for the targets. The rows of a user are one after another.
+    """
+    check_output(output, (".parquet",))
+    cfg.score = None
+    cfg.order = {}
+    config = plain_config(cfg)
+    wanted = held_out(config, tables_root(config))
+    pipeline = load(cfg, past=wanted.past)
+    queries = wanted.queries(config, requests_of(config), config.k)
+    out = Output(output)
+    rows = hits = 0
+    with out, bar("retrieving", len(queries), unit="users") as shown:
+        for start in range(0, len(queries), BATCH):
+            some = queries[start : start + BATCH]
+            frames = []
+            for query, found, targets in zip(some, pipeline.found(some), wanted.targets[start:], strict=False):
+                visitor = pipeline.visitor(query)
+                items = pipeline.candidates(visitor, found)
+                frame = _frame(pipeline, items, Retrieved(found, items))
+                given = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n not in frame.columns}
+                frames.append(
+                    frame.with_columns(pl.lit(v).alias(n) for n, v in given.items()).with_columns(
+                        pl.col(config.item).is_in(targets.implode()).cast(pl.Int8).alias(WANTED)
+                    )
+                )
+            block = pl.concat(frames, how="vertical_relaxed")
+            rows, hits = rows + block.height, hits + int(block[WANTED].sum())
+            out.write(block)
+            shown.advance(len(some))
+    if not hits:
+        raise UserError(f"none of the {rows:,} candidates was wanted; let the sources list more, with a larger k")
+    say(f"{rows:,} candidates of {len(queries):,} users written to {output}; {hits:,} of them were wanted")
+
+
+def _frame(pipeline: StagedRecommender, items: np.ndarray, retrieved: Retrieved) -> pl.DataFrame:
+    """Return the columns of candidates, and what the sources said of them."""
+    columns: list[Any] = []
+    for name in column_names(pipeline.sources):
+        columns.append(pl.Series(name, retrieved.column(name)).fill_nan(None))
+    return pipeline.catalogue.columns[items].with_columns(columns)

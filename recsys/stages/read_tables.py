@@ -1,0 +1,93 @@
+"""Read the tables of a pipeline: users, items, events and requests."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.transforms.times import as_time
+from recsys.errors import UserError, did_you_mean
+from recsys.files.input_files import problem_of
+from recsys.schema.pipeline_schema import TableConfig
+
+
+def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] = ()) -> pl.DataFrame:
+    """Return a table with the names of its columns in the pipeline.
+
+    Args:
+        table: the files and their columns.
+        root: folder from which relative paths start.
+        key: the config key of the table, for messages.
+        needs: columns that must be there and name users or items; they are read as text, and rows without them are
+            left out.
+
+    Raises UserError for a file or a column that is not there, or a file that cannot be read.
+    """
+    given = [table.file] if isinstance(table.file, str) else list(table.file or [])
+    files = [f for name in given for f in _files(name, root, key)]
+    frame = pl.concat([_read(f, table, key) for f in files], how="diagonal_relaxed")
+    if table.columns is not None:
+        for name, there in table.columns.items():
+            if there not in frame.columns:
+                hint = did_you_mean(there, frame.columns)
+                raise UserError(f"{key}.columns.{name}: {files[0]} has no column {there}{hint}")
+        frame = frame.select(pl.col(there).alias(name) for name, there in table.columns.items())
+    for name in needs:
+        if name not in frame.columns:
+            hint = did_you_mean(name, frame.columns)
+            raise UserError(f"{key}: {files[0]} has no column {name}{hint}; rename one with {key}.columns.{name}=NAME")
+    return frame.with_columns(pl.col(n).cast(pl.String) for n in needs).drop_nulls(needs)
+
+
+def _files(name: str, root: Path, key: str) -> list[Path]:
+    named = root / name
+    found = [named] if named.is_file() else sorted(root / f for f in glob.glob(name, root_dir=root))
+    if not found:
+        raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
+    for file in found:
+        if problem := problem_of(file):
+            hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
+            raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
+    return found
+
+
+def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
+    try:
+        if file.suffix == ".parquet":
+            return pl.read_parquet(file, glob=False)
+        if file.suffix in (".jsonl", ".ndjson"):
+            return pl.read_ndjson(file.read_bytes(), infer_schema_length=None)
+        names, quote = table.names, table.quote
+        separator = table.separator or ("\t" if file.suffix == ".tsv" else ",")
+        source: Path | bytes = file
+        if table.encoding.lower().replace("-", "") != "utf8" or len(separator) > 1:
+            text = file.read_text(encoding=table.encoding)
+            if len(separator) > 1:  # polars divides at one byte
+                text, separator = text.replace(separator, "\x1f"), "\x1f"
+            source = text.encode()
+        return pl.read_csv(
+            source, separator=separator, quote_char=quote, has_header=names is None, new_columns=names,
+            infer_schema_length=None, glob=False,
+        )  # fmt: skip
+    except (pl.exceptions.PolarsError, OSError, UnicodeError, LookupError) as e:
+        first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        hint = "set its separator, quote or encoding"
+        raise UserError(f"{key}.file: {file} cannot be read ({first[:200]}); {hint}") from e
+
+
+def check_times(frame: pl.DataFrame, column: str, key: str) -> None:
+    """Raise UserError for a value that is neither a number nor a time: it would sort wrongly, and fail in requests."""
+    bad = frame.filter(pl.col(column).is_not_null() & as_time(column, frame.schema[column]).is_null())
+    if bad.height:
+        what = f"{bad[column][0]!r} is neither a number nor a time ({bad.height:,} of {frame.height:,} rows)"
+        raise UserError(f"{key}: column {column}: {what}; correct or remove them")
+
+
+def distinct_rows(frame: pl.DataFrame, column: str, key: str) -> pl.DataFrame:
+    """Return the table if its keys are distinct. Raises UserError for one that appears twice."""
+    twice = frame.filter(pl.col(column).is_duplicated())
+    if twice.height:
+        raise UserError(f"{key}: has more than one row for {column} {twice[column][0]}; keep one")
+    return frame

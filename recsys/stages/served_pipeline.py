@@ -1,0 +1,121 @@
+"""Serve a pipeline: `python -m recsys.serve pipeline=FILE` loads it with `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.config.compose import compose_file
+from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.atomic import write_text
+from recsys.online.servable import Features, Outputs, Query, Row, TensorSpec
+from recsys.schema.pipeline_schema import PipelineConfig
+from recsys.stages.assemble import build_parts, plain_config, tables_root
+from recsys.stages.assemble import load as load_pipeline
+from recsys.stages.open_models import EXPORTED
+from recsys.stages.staged import StagedRecommender
+
+CONFIG = "pipeline.yaml"
+KEY = "pipeline"  # in manifest.json
+
+
+def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
+    """Write what `load` reads: the composed config, with absolute paths. Raises UserError for a mistake in it."""
+    cfg = compose_file(file, overrides)
+    build_parts(cfg)
+    for key in ("root", "data_root"):
+        if cfg[key] is not None:
+            cfg[key] = str(Path(cfg[key]).expanduser().resolve())
+    write_text(folder / CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
+    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name, manifest.MADE_FROM: _made_from(cfg)})
+
+
+def _made_from(cfg: DictConfig) -> list[str]:
+    """Return globs of the files from which a pipeline is loaded: a server loads it again when they change."""
+    config, root = plain_config(cfg), Path(str(cfg.root))
+    tables = tables_root(config)
+    found = [t.file for t in (config.items, config.users, config.events) if t is not None]
+    files = [str(tables / name) for file in found for name in ([file] if isinstance(file, str) else file)]
+    if config.features.definition is not None:
+        files.append(str(tables / config.features.definition))
+    parts = [*cfg.sources.values(), *([cfg.score] if cfg.score is not None else [])]
+    runs = sorted({str(part.run) for part in parts if part is not None and part.get("run")})
+    files += [str(root / str(part.file)) for part in cfg.filters.values() if part is not None and part.get("file")]
+    return files + [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
+
+
+def load(folder: str | Path, *, threads: int = 1) -> PipelineServable:
+    """Load the pipeline of a folder that `write_folder` wrote."""
+    cfg = OmegaConf.merge(OmegaConf.structured(PipelineConfig), OmegaConf.load(Path(folder) / CONFIG))
+    assert isinstance(cfg, DictConfig)
+    cfg.threads = threads
+    return PipelineServable(load_pipeline(cfg), str(cfg.name), list(cfg.context))
+
+
+class PipelineServable:
+    """A Servable that answers requests with the lists of a pipeline. Threads may share it."""
+
+    kind: Literal["retrieval"] = "retrieval"
+    rows_depend_on_others = True
+    tensors: tuple[TensorSpec, ...] = ()
+
+    def __init__(self, pipeline: StagedRecommender, name: str, context: Sequence[str], version: str = "1") -> None:
+        self.pipeline, self.name, self.version = pipeline, name, version
+        s = pipeline.settings
+        self.context = (s.user, *([s.time] if s.time else []), *context)
+        columns = (TensorSpec(name, "BYTES", (-1, 1), optional=True) for name in self.context)
+        self.inputs: tuple[TensorSpec, ...] = tuple(columns)
+        self._explores = any(part.explores for part in pipeline.order.values())
+        numbers = ("scores", "propensities") if self._explores else ("scores",)
+        self.outputs = (TensorSpec("items", "BYTES", (-1,)), *(TensorSpec(n, "FP32", (-1,)) for n in numbers))
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keys of the rows of a history that are read."""
+        s, events = self.pipeline.settings, self.pipeline.events
+        return frozenset([s.user, s.item, *([s.time] if s.time else []), *(events.frame.columns if events else [])])
+
+    @property
+    def example(self) -> Sequence[Row]:
+        """The context of one request."""
+        events = self.pipeline.events
+        row = events.frame.row(events.frame.height - 1, named=True) if events is not None else {}
+        return [{n: row.get(n, "") for n in self.context if n in row or n == self.pipeline.settings.user}]
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], ...]]:
+        """Return items and scores of each query and, if the pipeline explores, propensities."""
+        answers = self.pipeline.answers(queries)
+        lists: list[tuple[list[Any], ...]] = []
+        for answer in answers:
+            found: tuple[list[Any], ...] = (self.pipeline.names(answer.items), answer.scores.tolist())
+            drawn = answer.propensities
+            lists.append((*found, [] if drawn is None else drawn.tolist()) if self._explores else found)
+        return lists
+
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
+        """Raise UserError: a pipeline answers requests of users."""
+        self._refuse()
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:
+        """Raise UserError: a pipeline answers requests of users."""
+        self._refuse()
+
+    def run(self, features: Features) -> Outputs:
+        """Raise UserError: a pipeline answers requests of users."""
+        self._refuse()
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Raise UserError: a pipeline answers requests of users."""
+        self._refuse()
+
+    def unknown_shares(self, features: Features) -> dict[str, float]:
+        """Return nothing: the models of a pipeline have their own vocabularies."""
+        return {}
+
+    def _refuse(self) -> NoReturn:
+        raise UserError(f"pipeline {self.name}: answers requests of users; use POST /recommend")

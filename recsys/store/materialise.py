@@ -1,0 +1,167 @@
+"""Write the latest values of views, and the events that aggregates read, to a store.
+
+The store also keeps which files of a view were read, so that the next time only new ones are (`log_files`). To read a
+file again changes nothing: the events of an entity are kept with the number of their file, and replaced by file. A
+file gets its number before its events are written, so that a process that is killed, and others at the same time, use
+the same one.
+
+    store key                       value
+    VIEW, entity                    the latest values of the columns
+    VIEW#events, entity             times (in ticks), the columns of the events, and the number of each event's file
+    VIEW#files, *                   the definition's digest, and the files that were read
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.cli.console import bar, say
+from recsys.errors import UserError
+from recsys.store.aggregates import TICK, ticks, ticks_per_second
+from recsys.store.events import FILE, Event, EventMerger
+from recsys.store.fitting import check_rejected
+from recsys.store.log_files import LogFile, Reading, from_json, look, to_json
+from recsys.store.stores import Entry, FeatureStore, Values, events_of, files_of, replace, streams_of
+from recsys.store.views import View, readable
+
+ALL = "*"
+ENTITIES = 5000  # that are merged at a time
+
+
+def materialise(
+    views: Mapping[str, View], store: FeatureStore, until: Any = None, rejected: Path | None = None
+) -> dict[str, int]:
+    """Write the entities that new files name and return their number for each view.
+
+    Args:
+        views: the views.
+        store: the store.
+        until: a time; later values are left out, and all files are read.
+        rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error.
+
+    Raises:
+        UserError: a file is missing, cannot be read, or holds a value that does not fit.
+    """
+    check_rejected(rejected)
+    return {view.name: _materialise(view, store, until, rejected) for view in views.values()}
+
+
+def check_definition(view: View, store: FeatureStore) -> None:
+    """Raise UserError if the store has events of the view's stream that were kept for another definition.
+
+    They may no longer be in the stream, and the new definition may need what the old one left out.
+    """
+    [entry] = store.get(streams_of(view.name), [ALL])
+    if entry is None:
+        return
+    kept, now = entry[1]["digest"], view.digest
+    if kept != now and kept.partition("-")[0] == now.partition("-")[0]:  # not of an older recsys
+        why = "has changed since the store was written, and events that are no longer in its stream would be lost"
+        raise UserError(f"{view.name}: the definition {why}; write another store, or name the view otherwise")
+
+
+def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> int:
+    check_definition(view, store)
+    for copy, original in view.copies().items():
+        say(f"{view.name}: {copy} has the content of {original}; its events count once")
+    reading = _reserved(view, store, until, rejected)
+    for note in reading.notes:
+        say(note)
+    new = list(reading.numbers)
+    if not new:
+        return 0
+    written = 0
+    if view.columns:
+        with readable(view.name):
+            latest = view.latest(until, new)
+        with bar(f"writing {view.name}", latest.height, "entities") as shown:
+            written = store.put(view.name, entries(view, latest, shown.advance))
+    if view.aggregates:
+        written = max(written, _put_events(view, store, until, reading))
+    if until is None:  # last: until then, the next run reads the same files again
+        _finish(view, store, reading)
+    return written
+
+
+def _reserved(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> Reading:
+    """Return what is to be read, after the store has the numbers of new files."""
+    while True:
+        [entry] = store.get(files_of(view.name), [ALL])
+        stored = {} if entry is None else entry[1]
+        known = _files(view, stored)
+        reading = look(view, known, whole=until is not None)
+        if reading.files == known:
+            return reading
+        view.check_values(list(reading.numbers), rejected)
+        if replace(store, files_of(view.name), ALL, _kept(view, reading.files), expected=stored):
+            return reading
+
+
+def _finish(view: View, store: FeatureStore, reading: Reading) -> None:
+    """Store which files were read; another process may have read others at the same time."""
+    done = {f.number: f for f in reading.done()}
+
+    def finished(_: str, stored: Values | None) -> tuple[float, Values]:
+        files = [done.get(f.number, f) for f in _files(view, stored or {}) if f.number not in reading.replaced]
+        return time.time(), _kept(view, files)
+
+    store.update(files_of(view.name), [ALL], finished)
+
+
+def _files(view: View, stored: Values) -> list[LogFile]:
+    """Return the files that were read by this definition."""
+    return from_json(stored["files"]) if stored.get("digest") == view.digest else []
+
+
+def _kept(view: View, files: list[LogFile]) -> Values:
+    return {"digest": view.digest, "files": to_json(files)}
+
+
+def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
+    """Yield what a store keeps of the last row of each entity. advance: called with 1 for each"""
+    times = seconds_of(latest[view.time])
+    for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
+        yield key, time_, dict(zip(view.columns, values, strict=True))
+        advance(1)
+
+
+def seconds_of(times: pl.Series) -> pl.Series:
+    """Return times as seconds since 1970, and numbers as they are, (n,) Float64."""
+    if times.dtype.is_temporal():
+        return times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
+    return times.cast(pl.Float64)
+
+
+def _put_events(view: View, store: FeatureStore, until: Any, reading: Reading) -> int:
+    """Merge the events of files into those of each entity."""
+    parts = []
+    for path, number in reading.numbers.items():
+        frame = view.until(view.scan([path]), until)
+        dtype = frame.collect_schema()[view.time]
+        per_second = ticks_per_second(dtype)
+        time_ = ticks(pl.col(view.time), dtype, per_second).alias(TICK)
+        parts.append(frame.select(view.key, time_, *view.event_columns, pl.lit(number).alias(FILE)))
+    events = pl.concat(parts).sort(TICK, maintain_order=True)
+    with readable(view.name):
+        grouped = events.group_by(view.key).agg(pl.all()).collect(engine="streaming")
+    newest = grouped.select(pl.col(TICK).list.max().max()).item()
+    merger = EventMerger(view, per_second, newest)
+    read = {*reading.numbers.values(), *reading.replaced}
+    with bar(f"writing {view.name}", grouped.height, "entities") as shown:
+        for some in grouped.iter_slices(ENTITIES):
+            rows = {
+                key: list(zip(*lists, strict=True))
+                for key, *lists in some.select(view.key, TICK, FILE, *view.event_columns).iter_rows()
+            }
+
+            def merged(key: str, stored: Values | None, rows: dict[str, list[Event]] = rows) -> tuple[float, Values]:
+                return merger.files(stored, rows[key], read)
+
+            store.update(events_of(view.name), list(rows), merged)
+            shown.advance(len(rows))
+    return grouped.height

@@ -1,0 +1,119 @@
+"""Join stored features to the rows of requests, before the model's transforms."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from recsys.online.python_values import RowError, reader
+from recsys.online.servable import Features, Outputs, Query, Row, Servable
+from recsys.store.aggregates import PER_SECOND, TICK, at_time
+from recsys.store.durations import seconds_of_age
+from recsys.store.stores import FeatureStore, Values, events_of
+from recsys.store.views import View
+
+_key = reader(pl.String(), empty_is_missing=True)  # keys are stored as polars writes them as text
+
+
+class OnlineFeatures:
+    """Adds the stored features of each row's entities. Values that a row has itself win; missing keys add nothing."""
+
+    def __init__(self, views: Mapping[str, View], store: FeatureStore) -> None:
+        self._views, self._store = list(views.values()), store
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The columns by which values are looked up."""
+        return frozenset(v.key for v in self._views)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the features."""
+        return frozenset(n for v in self._views for n in v.names)
+
+    def join(self, rows: Sequence[Row], *, shared: bool = False) -> Sequence[Row]:
+        """Return the rows with stored features. Raises RowError for a key that is not one value.
+
+        shared: whether this is the row that all rows of a request share, which has no number
+        """
+        for view in self._views:
+            keys = [_read_key(row.get(view.key), view.key, None if shared else i) for i, row in enumerate(rows)]
+            if there := sorted({key for key in keys if key is not None}):
+                values = self._values(view, there)
+                rows = [{**values.get(key or "", {}), **row} for key, row in zip(keys, rows, strict=True)]
+        return rows
+
+    def _values(self, view: View, keys: list[str]) -> dict[str, Values]:
+        return values_at(view, self._store, keys, time.time())
+
+
+def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) -> dict[str, Values]:
+    """Return the features of entities at a time, in seconds since 1970.
+
+    Latest values are left out if the store has none, or if they are too old. Aggregates of an entity that the store
+    does not know are those of no events.
+    """
+    found: dict[str, Values] = {}
+    if view.columns:
+        age = seconds_of_age(view.max_age)
+        for key, entry in zip(keys, store.get(view.name, keys), strict=True):
+            if entry is not None and (age is None or now - entry[0] <= age):
+                found[key] = entry[1]
+    if view.aggregates:
+        for key, entry in zip(keys, store.get(events_of(view.name), keys), strict=True):
+            found[key] = {**found.get(key, {}), **_aggregated(view, {} if entry is None else entry[1], now)}
+    return found
+
+
+def _aggregated(view: View, events: Values, now: float) -> Values:
+    columns = {c: events.get(c, []) for c in view.event_columns}
+    per_second = events.get(PER_SECOND, 1)
+    return at_time(events.get(TICK, []), columns, view.aggregates, math.ceil(now * per_second), per_second)
+
+
+def _read_key(value: Any, column: str, row: int | None) -> str | None:
+    """Return a key as text, None if it is missing. Raises RowError."""
+    if value is None or type(value) is str:  # the most common ones
+        return value or None
+    try:
+        key: str | None = _key(value)
+    except ValueError as e:
+        raise RowError(column, value, str(e), row) from e
+    return key
+
+
+class WithFeatures:
+    """A Servable whose rows get stored features first."""
+
+    def __init__(self, model: Servable, features: OnlineFeatures) -> None:
+        self._model, self._features = model, features
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keys of rows that the model reads, and those of stored features."""
+        return self._model.columns | self._features.keys
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
+        """Join stored features to the rows, or to what they share, and transform them."""
+        if shared is not None:
+            [shared] = self._features.join([shared], shared=True)
+        return self._model.features(self._features.join(rows), shared)
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:
+        """Join stored features to raw columns and transform them."""
+        return self.features([{n: values[i] for n, values in columns.items()} for i in range(rows)])
+
+    def run(self, features: Features) -> Outputs:
+        return self._model.run(features)
+
+    def recommend(self, queries: Sequence[Query]) -> Sequence[tuple[list[Any], ...]]:
+        """Join stored features to the rows of each query and list items."""
+        return self._model.recommend([replace(q, rows=self._features.join(q.rows)) for q in queries])

@@ -1,0 +1,94 @@
+"""Measure a run's checkpoint on a split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recsys.cli.console import log_to, say
+from recsys.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+
+
+def evaluate(
+    run: str, split: str = "test", checkpoint: str = "best", *, cfg: DictConfig | None = None
+) -> dict[str, Any]:
+    """Return the metrics of a run's checkpoint on a split, in the form of metrics.json; {} on ranks other than 0.
+
+    Collective: all ranks must call it.
+
+    cfg: the run's config with other devices or another sharding; by default, the run's own config
+    """
+    from recsys.config.check import check, check_processes
+    from recsys.config.kinds import kind_of
+    from recsys.config.settings import accelerator_of, data_config
+    from recsys.distributed.ranks import process_group, started_by_torchrun
+    from recsys.evaluation.calibration import load as load_calibration
+    from recsys.evaluation.evaluators import LabelsEvaluator
+    from recsys.training import fitted_ranking, fitted_retrieval
+    from recsys.training.run_data import prepare_to_measure
+    from recsys.training.run_dir import choose_checkpoint, open_run, protocol
+    from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
+
+    if split not in SPLITS:
+        raise UserError(f"split={split}: must be train, validation or test")
+    log_to(None)  # an earlier run in this process may have set its log file
+    saved, path = open_run(run)
+    if split == "train" and not kind_of(saved).scores_rows:
+        why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
+        raise UserError(f"split=train: {why}")
+    if cfg is None:
+        cfg = saved
+        check(cfg, trains=False)  # the run may come from elsewhere
+    cfg.debug.eval_batches = None  # measure all rows, even if the run was a short one
+    started = started_by_torchrun()
+    check_processes(cfg, 1 if started is None else started.world_size)
+    best = choose_checkpoint(path, checkpoint)
+    prepared, t = prepare_to_measure(path, data_config(cfg)), cfg.trainer
+    if not prepared.rows(split):
+        raise UserError(f"split={split}: the data has no {split} rows; see data.split")
+    if kind_of(cfg).fitted_at_once:
+        methods = fitted_ranking if kind_of(cfg).scores_rows else fitted_retrieval
+        with process_group("cpu", t.threads, started):
+            model = methods.load(cfg, prepared.fitted, best)
+            measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
+        slices = {"slices": {split: sliced}} if sliced else {}
+        return {split: measured} | slices | {"protocol": protocol(cfg, prepared, best)}
+    with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
+        module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
+        if isinstance(module.evaluator, LabelsEvaluator):
+            module.evaluator.labels = load_calibration(path, module.evaluator.labels)
+        trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
+        loader = split_loader(cfg, prepared, split, ranks)
+        [tested] = trainer.test(module, loader, ckpt_path=best, verbose=False)
+        if ranks.rank != 0:
+            return {}
+        metrics: dict[str, Any] = {split: metrics_of(tested, "test")}
+        if cfg.metrics.slices:
+            names = list(cfg.metrics.slices)
+            sliced = module.evaluator.slices(names, loader, prepared.fitted, cfg.metrics.slice_values)
+            metrics["slices"] = {split: sliced}
+        return metrics | {"protocol": protocol(cfg, prepared, best)}
+
+
+def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:
+    """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's config with overrides."""
+    from recsys.config.compose import typed
+
+    show(evaluate(run, split, checkpoint, cfg=typed(config)), Path(run), split)
+
+
+def show(metrics: dict[str, Any], path: Path, split: str) -> None:
+    """Print the metrics as a table, and write them to the run's folder."""
+    if not metrics:
+        return
+    from recsys.files.atomic import write_json
+    from recsys.training.show_metrics import show_tables
+
+    target = path / f"evaluate-{split}.json"
+    show_tables({split: metrics[split]})  # first: the folder may be read-only
+    write_json(target, metrics)
+    say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

@@ -1,0 +1,103 @@
+"""Fit, save, load and evaluate closed-form models in one process: popularity, nearest neighbours, EASE."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from omegaconf import DictConfig
+
+from recsys.batch import JaggedIds
+from recsys.cli.console import bar
+from recsys.config.build import build_model
+from recsys.config.kinds import protocol_of
+from recsys.data.batch_tensors import candidates_of
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms import HISTORY, Fitted
+from recsys.distributed.ranks import Ranks
+from recsys.errors import NotFinite, UserError
+from recsys.evaluation.evaluators import retrieval_slices, write_ranks
+from recsys.evaluation.retrieval_counts import Score
+from recsys.evaluation.retrieval_metrics import RankingMetrics
+from recsys.files import manifest
+from recsys.sharding.safe_reader import load_plain
+from recsys.training.checkpoints import write_fitted_checkpoint
+from recsys.training.module import all_finite
+from recsys.training.trainer import as_counts, split_loader
+
+STATE = "model.pt"
+
+
+def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+    """Return the model, fitted to all training items of each group."""
+    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+    files = prepared.files("train")
+    check = prepared.check_in_background(files)
+    check.start()
+    check.finish()
+    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY], glob=False) for f in files])[HISTORY]
+    rows = rows.filter(rows.list.len() > 0)
+    items = rows.explode(empty_as_null=False, keep_nulls=False)
+    model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
+        raise NotFinite(
+            f"the fitted {odd} is NaN or infinite, so no checkpoint was written; try other values of model.*"
+        )
+    return model
+
+
+def save(model: Any, path: Path) -> Path:
+    """Write the model as a checkpoint of the run, and return its folder."""
+    return write_fitted_checkpoint(path, lambda folder: torch.save(model.state_dict(), folder / STATE))
+
+
+def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+    """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
+    manifest.check(checkpoint)
+    model = build_model(cfg, fitted.features, torch.device("cpu"))
+    try:
+        model.load_state_dict(load_plain(checkpoint / STATE))
+    except FileNotFoundError as e:
+        raise UserError(f"{checkpoint}: is not a checkpoint of the model in the run's config.yaml") from e
+    return model
+
+
+def measure_split(
+    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metrics of a split's queries, and those for each value of the features `metrics.slices`.
+
+    write: write the ranks of the targets to the run's folder
+    """
+    popularity = candidates_of(prepared.fitted).popularity.numpy()
+    metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
+    loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
+    with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
+        for batch in loader:
+            targets, history = batch.targets, batch.history
+            assert targets is not None and history is not None
+            rows, score = torch.arange(batch.rows), scores(model, history, n)
+            metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
+            shown.advance(batch.rows)
+    measured = as_counts(metrics.compute())
+    if metrics.not_finite:
+        raise NotFinite(f"{split}: the scores of some items are NaN or infinite; try other values of model.*")
+    names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
+    sliced = retrieval_slices(metrics, names, loader, prepared.fitted, most)
+    if write and cfg.metrics.predictions:
+        write_ranks(metrics, run / f"{split}_ranks.parquet")
+    return measured, sliced
+
+
+def scores(model: Any, history: JaggedIds, n: int) -> Score:
+    """Return a function that scores consecutive rows of the history.
+
+    Candidates that the model was not fitted to (of `n` in total) score -inf.
+    """
+
+    def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
+        lists = history.slice(int(rows[0]), int(rows[-1]) + 1)
+        known = JaggedIds(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
+        return torch.nn.functional.pad(model.score(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
+
+    return score

@@ -1,0 +1,55 @@
+"""Settings of a RecsysModule, in two groups: tables and weight updates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+MakeScheduler = Callable[[torch.optim.Optimizer], Any]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Settings of the tables: their sharding, and the optimizer that is fused into them.
+
+    sharding, sparse: `sharding` and `optim.sparse` of the config
+    batch_size: rows per process and step, for the planner
+    local_world_size: number of processes per host
+    load_factors: share of rows that GPUs cache, by vocabulary (data.load_factors)
+    vectors: pretrained vectors that tables start from, by vocabulary
+    """
+
+    sharding: ShardingConfig
+    sparse: SparseOptimConfig
+    batch_size: int
+    local_world_size: int
+    load_factors: dict[str, float] | None = None
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Settings of the weight updates.
+
+    make_optimizer: builds the optimizer from the list of dense weights; None if the module is not trained
+    make_scheduler: builds the scheduler from the combined optimizer; None for constant rates
+    by_step: whether the scheduler counts steps instead of validations
+    accumulate: number of batches whose gradients are averaged for one step
+    clip_norm: maximum norm of all dense gradients together; None for no limit
+    ema: decay of the moving average of the dense weights; None for no average
+    monitor: the metric that schedule=plateau watches
+    """
+
+    make_optimizer: MakeOptimizer | None = None
+    make_scheduler: MakeScheduler | None = None
+    by_step: bool = False
+    accumulate: int = 1
+    clip_norm: float | None = None
+    ema: float | None = None
+    monitor: str = "validation/auc"
