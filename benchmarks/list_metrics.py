@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 
 BATCH, HISTORY, DIM = 512, 20, 64
 
@@ -25,7 +25,7 @@ def seconds(queries: Tensor, items: Tensor, lists: tuple[str, ...]) -> float:
     """Rank one target for each of the queries (Q, DIM) among the items (N, DIM); return seconds of CPU time."""
     rng = np.random.default_rng(0)
     ids = torch.from_numpy(rng.integers(1, len(items), (len(queries), HISTORY + 1)))
-    metrics = RankingMetrics(Protocols(lists=lists), rng.integers(1, 100, len(items)))
+    metrics = RetrievalMetrics(Protocols(lists=lists), rng.integers(1, 100, len(items)))
     start = time.process_time()
     for first in range(0, len(queries), BATCH):
         batch, chosen = queries[first : first + BATCH], ids[first : first + BATCH]

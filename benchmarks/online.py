@@ -24,14 +24,14 @@ from recsys.config.settings import data_config
 from recsys.data.arrays import Arrays
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 SAMPLE = 100_000
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
 
 
-def criteo(folder: Path) -> tuple[Pipeline, list[Row]]:
+def criteo(folder: Path) -> tuple[RowTransforms, list[Row]]:
     """Prepare the sample; return its pipeline and its last rows, with numbers as numbers, as JSON has them."""
     cfg = compose("train", ["data=criteo", f"data.sample.rows={SAMPLE}", f"data.prepared={folder}"])
     prepared = prepare(data_config(cfg))
@@ -39,7 +39,7 @@ def criteo(folder: Path) -> tuple[Pipeline, list[Row]]:
     raw = [b.frame.drop("__line__") for b in read_sources.read_blocks(prepared.fitted.data, file)][-1].tail(10_000)
     rows = [{k: v for k, v in row.items() if k != "label"} for row in raw.to_dicts()]
     numbers = [{k: int(v) if v is not None and k.startswith("int_") else v for k, v in row.items()} for row in rows]
-    return Pipeline.load(prepared.folder), numbers
+    return RowTransforms.load(prepared.folder), numbers
 
 
 def never_repeating(rows: list[Row], seed: int) -> list[Row]:
@@ -67,7 +67,7 @@ def seconds(call: Callable[[Any], Arrays], batches: list[str]) -> float:
     return statistics.median(times)
 
 
-def compare(pipeline: Pipeline, rows: list[Row], size: int, rounds: int) -> list[float]:
+def compare(pipeline: RowTransforms, rows: list[Row], size: int, rounds: int) -> list[float]:
     """Return ms a call from rows, from columns and through polars, and the median ratios of polars to the others."""
     calls = 200 if size == 1 else 10
     batches = [rows[i * size : (i + 1) * size] for i in range(calls)]

@@ -18,7 +18,7 @@ import recsys.evaluation.retrieval_counts
 from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 from recsys.online.recommender import top_k
 from recsys.schema.run_schema import ProtocolConfig
 
@@ -34,7 +34,7 @@ def measure(
     """The metrics of lists of (B, N) scores, in batches of `size`; every query's target is candidate 1."""
     rows, n = scores.shape
     names = LISTS if vectors is not None else tuple(name for name in LISTS if name != "diversity")
-    metrics = RankingMetrics(
+    metrics = RetrievalMetrics(
         Protocols(**{"lists": names} | protocols),  # type: ignore[arg-type]
         np.ones(n) if popularity is None else np.array(popularity),
     )
@@ -179,7 +179,7 @@ def test_lists_belong_to_the_full_protocol_and_do_not_change_ranks() -> None:
     targets = lists([[1, 9]] * 30)
 
     def run(**protocols: object) -> Found:
-        metrics = RankingMetrics(Protocols(**protocols), np.ones(40))  # type: ignore[arg-type]
+        metrics = RetrievalMetrics(Protocols(**protocols), np.ones(40))  # type: ignore[arg-type]
         metrics.update(scores, lambda q, first, stop: q[:, first:stop], targets, history, 0)
         return metrics.compute()
 
@@ -191,7 +191,7 @@ def test_lists_belong_to_the_full_protocol_and_do_not_change_ranks() -> None:
 
 
 def test_without_rows_or_candidates_metrics_are_nan() -> None:
-    found = RankingMetrics(Protocols(k=(5,), lists=LISTS), np.zeros(1)).compute()
+    found = RetrievalMetrics(Protocols(k=(5,), lists=LISTS), np.zeros(1)).compute()
     assert all(math.isnan(found[f"{name}@5"]) for name in LISTS)
 
 

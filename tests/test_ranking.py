@@ -11,7 +11,7 @@ from reference_ranking import Found, by_sorting, columns, lists, measure, same
 from torch import Tensor
 
 import recsys.evaluation.retrieval_counts
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 
 
 @st.composite
@@ -232,7 +232,7 @@ def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch, til
         calls.append((len(queries), first, stop))
         return columns(queries, first, stop)
 
-    metrics = RankingMetrics(Protocols(), np.ones(31))
+    metrics = RetrievalMetrics(Protocols(), np.ones(31))
     for _ in range(2):
         metrics.update(torch.rand(10, 31), score, lists([[1]] * 10), lists([[]] * 10), 0)
     whole = [(3, 0, 31)] * 3 + [(1, 0, 31)]
@@ -243,7 +243,7 @@ def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch, til
 
 
 def test_without_rows_metrics_are_nan() -> None:
-    found = RankingMetrics(Protocols(k=(10,), protocols=("full", "uniform")), np.zeros(1)).compute()
+    found = RetrievalMetrics(Protocols(k=(10,), protocols=("full", "uniform")), np.zeros(1)).compute()
     assert math.isnan(found["ndcg@10"])
     assert math.isnan(found["mrr_uniform"])
     assert found["rows"] == found["targets"] == found["candidates"] == 0
@@ -267,6 +267,6 @@ def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> Non
 
 def test_popularity_needs_counts_and_scores_their_width() -> None:
     with pytest.raises(ValueError, match="popularity needs"):
-        RankingMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
+        RetrievalMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
     with pytest.raises(ValueError, match=r"score\(\) returned shape \(1, 3\); expected \(1, 4\)"):
         measure(torch.rand(1, 3), [[1]], popularity=np.array([0, 1, 1, 1]))

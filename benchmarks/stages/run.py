@@ -28,7 +28,7 @@ import polars as pl
 
 from recsys.config.compose import compose_file
 from recsys.export.artefact import load as load_artefact
-from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.index import build
 from recsys.index.build_index import least_products, measure
 from recsys.online.queries import in_batches
@@ -44,7 +44,7 @@ def memory_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def query_vectors(model: RetrievalModel, folder: Path, users: np.ndarray) -> np.ndarray:
+def query_vectors(model: ServedRetrieval, folder: Path, users: np.ndarray) -> np.ndarray:
     """Return the vectors of users' queries, from their clicks."""
     clicks = pl.read_parquet(folder / "data" / "clicks.parquet").filter(pl.col("user").is_in(users.tolist()))
     rows = model._frames.rows

@@ -59,7 +59,7 @@ class ModelKind(ABC):
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
 
-class Ranking(ModelKind):
+class RankingKind(ModelKind):
     """Models that predict a label for each row."""
 
     scores_rows = True
@@ -102,7 +102,7 @@ class Ranking(ModelKind):
         return task
 
 
-class FittedRanking(Ranking):
+class FittedRankingKind(RankingKind):
     """Models that predict a label for each row and are fitted at once."""
 
     fitted_at_once = True
@@ -115,7 +115,7 @@ class FittedRanking(Ranking):
         check_ranking_keys(cfg)
 
 
-class Retrieval(ModelKind):
+class RetrievalKind(ModelKind):
     """Models that rank items for queries."""
 
     has_vectors = True
@@ -154,9 +154,9 @@ class Retrieval(ModelKind):
 
     def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import RetrievalEvaluator
-        from recsys.evaluation.retrieval_metrics import RankingMetrics
+        from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 
-        return RetrievalEvaluator(RankingMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
+        return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import RetrievalTask
@@ -164,7 +164,7 @@ class Retrieval(ModelKind):
         return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
 
 
-class ClosedForm(Retrieval):
+class ClosedFormKind(RetrievalKind):
     """Retrieval models that are fitted in closed form."""
 
     fitted_at_once = True
@@ -179,10 +179,10 @@ class ClosedForm(Retrieval):
 
 
 KINDS: dict[str, ModelKind] = {
-    "ranking": Ranking(),
-    "fitted_ranking": FittedRanking(),
-    "retrieval": Retrieval(),
-    "closed_form": ClosedForm(),
+    "ranking": RankingKind(),
+    "fitted_ranking": FittedRankingKind(),
+    "retrieval": RetrievalKind(),
+    "closed_form": ClosedFormKind(),
 }
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tensors:
+class BatchTensors:
     """The features of B rows.
 
     dense: (B, D) float32, columns in the order of the FeatureSpec
@@ -38,7 +38,7 @@ class Tensors:
     @classmethod
     def from_frame(
         cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None
-    ) -> Tensors:
+    ) -> BatchTensors:
         """Convert all rows of a frame.
 
         Args:
@@ -49,7 +49,7 @@ class Tensors:
         return cls.from_arrays(Arrays.from_frame(frame, features, vectors), features)
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> Tensors:
+    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> BatchTensors:
         """Return tensors of the same values. They share the memory of dense and multi-valued features."""
         singles = dict(zip(single_valued(features), np.ascontiguousarray(arrays.ids.T), strict=True))
         one = torch.ones(arrays.rows, dtype=torch.int32)
@@ -89,6 +89,6 @@ def candidates_of(fitted: Fitted) -> Candidates:
     if fitted.items is None:
         return Candidates(torch.from_numpy(popularity))
     own = fitted.items.fitted
-    items = Tensors.from_frame(fitted.items.rows, own.features, own.matrices)
+    items = BatchTensors.from_frame(fitted.items.rows, own.features, own.matrices)
     offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
     return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)

@@ -25,7 +25,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
 from recsys.data.arrays import dense_slices
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
@@ -370,7 +370,7 @@ def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, n
     labels = np.zeros((frame.height, len(columns)), np.float32)
     if columns and columns[0] in frame.columns:
         labels = frame.select(columns).to_numpy()
-    return Tensors.from_frame(frame, features, vectors).batch(labels)
+    return BatchTensors.from_frame(frame, features, vectors).batch(labels)
 
 
 def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:

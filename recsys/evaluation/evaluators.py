@@ -21,7 +21,7 @@ from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, groups
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.retrieval_counts import candidate_shard
-from recsys.evaluation.retrieval_metrics import RankingMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.slices import slices
 from recsys.evaluation.value_metrics import ValueMetrics, value_metrics
 from recsys.features import Label
@@ -249,7 +249,7 @@ class RetrievalEvaluator:
         metrics: counts, for each target, the candidates that score higher.
     """
 
-    def __init__(self, metrics: RankingMetrics) -> None:
+    def __init__(self, metrics: RetrievalMetrics) -> None:
         self.metrics = metrics
         self.items: Tensor | None = None  # (n, d) vectors of the candidates that this rank scores, during an evaluation
 
@@ -288,7 +288,7 @@ class RetrievalEvaluator:
 
 
 def retrieval_slices(
-    metrics: RankingMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
+    metrics: RetrievalMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
 ) -> dict[str, Any]:
     """Return the metrics for each value of the features `names`, over the queries of the last `compute`."""
     places, query = np.unique(metrics.ranks[:, 0], return_inverse=True)
@@ -321,7 +321,7 @@ def write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | 
     pl.DataFrame(columns).write_parquet(path)
 
 
-def write_ranks(metrics: RankingMetrics, path: Path) -> None:
+def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:
     """Write one row per target.
 
     Columns: the number of its query's row in the split (`query`) and, for each protocol, the number of candidates that

@@ -146,7 +146,7 @@ def _other_targets(query: np.ndarray, greater: np.ndarray) -> tuple[np.ndarray, 
     return above, tied
 
 
-class RankingMetrics:
+class RetrievalMetrics:
     """Retrieval metrics.
 
     Collects the positions of this process's targets and computes the metrics over the targets of all processes

@@ -58,13 +58,13 @@ def _write(cfg: DictConfig) -> None:
     files = tuple(input_files(command_line.strings(cfg.rows), "rows"))
     check_versions()
     from recsys.export.triton.repository import Options
-    from recsys.export.write_artefact import Form, IndexOptions, Source, write_artefact
+    from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
 
     index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
-    about = write_artefact(Source(run, trained, checkpoint, files), form, output)
+    about = write_artefact(ExportSource(run, trained, checkpoint, files), form, output)
     show(about)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")

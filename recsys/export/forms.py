@@ -15,7 +15,7 @@ from recsys.export.artefact import folder as files
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.run_single_graph import SingleGraph
 from recsys.export.artefact.verify import apart
-from recsys.export.fused_tables import Part
+from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, RankingGraph
 from recsys.export.single_graph import write_single_graph
 from recsys.export.torch_forms import (
@@ -27,7 +27,7 @@ from recsys.export.torch_forms import (
     write_torchscript,
 )
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Written:
     """
 
     graph: RankingGraph
-    parts: Sequence[Part]
+    parts: Sequence[TablePart]
     sizes: Mapping[str, int]
     inputs: Inputs
     folder: Path
@@ -75,7 +75,7 @@ def write_forms(
         return
     graph, outputs = written.graph, written.graph.outputs
     module = standalone(graph, written.parts, written.sizes, folder, written.inputs, outputs)
-    feed = graph_inputs(Pipeline(rows).arrays(raw), rows.fitted.features).feed
+    feed = graph_inputs(RowTransforms(rows).arrays(raw), rows.fitted.features).feed
     for name, (file_name, write) in chosen.items():
         write(module, written.inputs, folder / file_name)
         _compare(name, outputs_of(name, folder / file_name, feed), expected, tolerance)

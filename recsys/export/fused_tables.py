@@ -27,7 +27,7 @@ FOLDER = "tables"
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """One array of a fused table: `columns` numbers in each row, in the file tables/NAME.bin."""
 
     name: str
@@ -58,13 +58,13 @@ class FusedTable:
         return f"dim{self.dim}"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[TablePart, ...]:
         """The arrays that hold the rows."""
         if self.type in ("fp32", "fp16"):
-            return (Part(self.name, torch.float32 if self.type == "fp32" else torch.float16, self.dim),)
+            return (TablePart(self.name, torch.float32 if self.type == "fp32" else torch.float16, self.dim),)
         if self.type == "int8":
-            return Part(self.name, torch.uint8, self.dim), Part(f"{self.name}_scale_bias", torch.float32, 2)
-        return Part(self.name, torch.uint8, self.dim // 2), Part(f"{self.name}_scale_bias", torch.float16, 2)
+            return TablePart(self.name, torch.uint8, self.dim), TablePart(f"{self.name}_scale_bias", torch.float32, 2)
+        return TablePart(self.name, torch.uint8, self.dim // 2), TablePart(f"{self.name}_scale_bias", torch.float16, 2)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the arrays of `parts` for float32 rows: (n, dim) -> (n, columns) each."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.data.arrays import single_valued
-from recsys.export.fused_tables import Part
+from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
 from recsys.features import FeatureSpec, Label
 from recsys.predictions import columns, predict
@@ -91,7 +91,7 @@ def dynamic_shapes(inputs: Inputs, *, one_length: bool = False, **bounds: int) -
 
 
 def trace(
-    graph: nn.Module, parts: Sequence[Part], inputs: Inputs, *, one_length: bool = False
+    graph: nn.Module, parts: Sequence[TablePart], inputs: Inputs, *, one_length: bool = False
 ) -> torch.export.ExportedProgram:
     """Trace a graph that takes (arrays of tables, inputs), with dynamic numbers of rows and lengths of lists.
 
@@ -106,7 +106,7 @@ def trace(
 
 def to_onnx(
     program: torch.export.ExportedProgram,
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     inputs: Sequence[str],
     outputs: Sequence[str],
     file: Path,
@@ -168,7 +168,7 @@ def _halve(proto: Any) -> None:
         proto.graph.node.insert(0, node)
 
 
-def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int]) -> None:
+def _make_external(proto: Any, parts: Mapping[str, TablePart], rows: Mapping[str, int]) -> None:
     """Turn the inputs for the tables into initializers whose data lies in files; drop inputs that nothing reads."""
     import onnx
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from recsys.config.build import with_dims
 from recsys.config.kinds import build_task
 from recsys.data.arrays import Arrays, single_valued
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.features import FeatureSpec
 from recsys.sharding.sharded_checkpoint import check_files
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -95,7 +95,7 @@ class StoredTask:
 
 def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor:
     """Return the logits (B, L) of B rows of a ranking model."""
-    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
+    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
     logits: Tensor = model(batch.dense, batch.sparse)
     return logits
 

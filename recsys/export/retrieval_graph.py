@@ -20,7 +20,7 @@ from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE
 from recsys.export.choices import TableType
 from recsys.export.examples import RECORDED, Examples
-from recsys.export.fused_tables import Part, fuse, write_tables
+from recsys.export.fused_tables import TablePart, fuse, write_tables
 from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.restored import StoredTask
@@ -73,7 +73,7 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     features = recommender.fitted.features
     vectors = recommender.items
     assert vectors is not None
-    part = Part(ITEMS, torch.float32, vectors.shape[1])
+    part = TablePart(ITEMS, torch.float32, vectors.shape[1])
     (folder / part.file).parent.mkdir(parents=True, exist_ok=True)
     vectors.numpy().tofile(folder / part.file)
     tables = Tables({})

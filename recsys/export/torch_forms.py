@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.errors import UserError
-from recsys.export.fused_tables import Part
+from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 
 TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
@@ -38,7 +38,7 @@ class Standalone(nn.Module):
 
 def standalone(
     graph: nn.Module,
-    parts: Sequence[Part],
+    parts: Sequence[TablePart],
     rows: Mapping[str, int],
     folder: Path,
     inputs: Inputs,

@@ -97,7 +97,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """The run to export: its folder, its config and a checkpoint. files: raw files to take rows from"""
 
     run: Path
@@ -110,7 +110,7 @@ class Source:
         return kind_of(self.cfg)
 
 
-def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
+def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, Any]:
     """Write the artefact of a run and return its description.
 
     Raises:
@@ -150,7 +150,7 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
     return about
 
 
-def check_forms(source: Source, form: Form, rows: RawRows) -> None:
+def check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
@@ -189,7 +189,9 @@ def raw_files(config: Any) -> list[Path]:
     return read_sources.find_files(data, globs or None)[::-1]
 
 
-def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
+def _ranking(
+    source: ExportSource, form: Form, rows: RawRows, raw: Any, folder: Path
+) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a ranking model; return its description and rows to compare."""
     features, fil = rows.fitted.features, dict[str, Any]()
     labels = load_calibration(source.run, rows.fitted.labels)
@@ -214,7 +216,9 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
     return about | fil | {"metrics": {"artefact": measured}}, examples
 
 
-def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
+def _retrieval(
+    source: ExportSource, form: Form, rows: RawRows, raw: Any, folder: Path
+) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a retrieval model; return its description and lists to compare."""
     recommender = Recommender.load(str(source.run), source.checkpoint.name)
     examples = recommended(recommender, raw)
@@ -253,7 +257,7 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
     return asdict(found)
 
 
-def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
+def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of an artefact for its manifest."""
     results = source.run / RESULTS[0]
     measured = json.loads(results.read_text()).get("test", {}) if results.exists() else {}

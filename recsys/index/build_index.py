@@ -14,7 +14,7 @@ from recsys.index import engines, milvus
 from recsys.index.item_index import ItemIndex
 from recsys.index.milvus import MilvusIndex
 from recsys.index.protocol import About, Index
-from recsys.index.vector_rows import Vectors
+from recsys.index.vector_rows import VectorRows
 
 SMALL, LARGE = 20_000, 2_000_000  # items; exact below, codes of 4 bits above
 QUERIES = 1000  # of a measurement, at most
@@ -24,7 +24,7 @@ AnyIndex = TypeVar("AnyIndex", bound=Index)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSearch:
     """Result of searches with an effort: the mean share of the exact best k found, and queries per CPU second."""
 
     effort: int
@@ -71,7 +71,7 @@ def build(
     items = np.arange(len(vectors)) if items is None else items
     if kind == "auto":
         kind = "exact" if len(vectors) < SMALL else "ivf" if len(vectors) < LARGE else "ivf_pq"
-    stored = Vectors(vectors)
+    stored = VectorRows(vectors)
     if queries is None:
         rng = np.random.default_rng(seed)
         queries = stored.take(np.sort(rng.choice(len(vectors), min(QUERIES, len(vectors)), replace=False)))
@@ -97,7 +97,7 @@ def check_server(kind: str, url: str | None) -> None:
 
 
 def _build_in_server(
-    url: str, vectors: Vectors, items: np.ndarray, queries: np.ndarray, k: int, target: float
+    url: str, vectors: VectorRows, items: np.ndarray, queries: np.ndarray, k: int, target: float
 ) -> MilvusIndex:
     exact = ItemIndex(About("exact", 1), engines.Exact(vectors), vectors, items)
     with milvus.as_user_errors():
@@ -133,7 +133,9 @@ def least_products(index: Index, queries: np.ndarray, k: int) -> np.ndarray:
     return products[:, -1]
 
 
-def measure(index: Index, queries: np.ndarray, least: np.ndarray, k: int, effort: int, at_once: int = 1) -> Measured:
+def measure(
+    index: Index, queries: np.ndarray, least: np.ndarray, k: int, effort: int, at_once: int = 1
+) -> MeasuredSearch:
     """Search, and count the items that are as good as the exact best k.
 
     least: what `least_products` returns for the queries and k
@@ -146,4 +148,4 @@ def measure(index: Index, queries: np.ndarray, least: np.ndarray, k: int, effort
         _, products = index.search(queries[start : start + at_once], k, effort)
         found += int((products >= least[start : start + at_once]).sum())
     seconds = time.process_time() - begun
-    return Measured(effort, found / (k * len(queries)), len(queries) / max(seconds, 1e-9))
+    return MeasuredSearch(effort, found / (k * len(queries)), len(queries) / max(seconds, 1e-9))

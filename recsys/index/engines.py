@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from recsys.errors import UserError
-from recsys.index.vector_rows import Vectors
+from recsys.index.vector_rows import VectorRows
 
 KINDS = ("exact", "ivf", "ivf_pq", "hnsw", "usearch")
 PRODUCTS = 1 << 22  # of one block of the exact engine
@@ -29,7 +29,7 @@ BUILD_EFFORT = 128  # rows that a graph looks at to place a new one
 Found = tuple[np.ndarray, np.ndarray]  # rows (Q, k) int64, -1 where there is none; their products (Q, k) float32
 
 
-class Engine(Protocol):
+class SearchEngine(Protocol):
     """Finds rows by inner product. Rows are numbered in the order in which they were added."""
 
     kind: str
@@ -62,7 +62,7 @@ class Exact:
     kind: str = "exact"
     efforts: tuple[int, ...] = (1,)
 
-    def __init__(self, vectors: Vectors) -> None:
+    def __init__(self, vectors: VectorRows) -> None:
         self._vectors = vectors
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class Cells:
         self.efforts = efforts_of(self._faiss.extract_index_ivf(index).nlist)
 
     @classmethod
-    def train(cls, kind: str, vectors: Vectors, threads: int, seed: int) -> Cells:
+    def train(cls, kind: str, vectors: VectorRows, threads: int, seed: int) -> Cells:
         """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors."""
         faiss, n, dim = import_faiss(kind), len(vectors), vectors.dim
         faiss.omp_set_num_threads(threads)
@@ -153,13 +153,13 @@ class Graph:
 
     A graph needs distances, so vectors get one more component, with which all have the norm of the longest, and
     queries get a 0: the nearest vectors are then those with the largest inner products (Bachrach et al., Speeding Up
-    the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). Vectors that are
+    the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). VectorRows that are
     added later and are longer than that are compared one by one, beside the graph.
     """
 
     FILE, NORMS = "engine.graph", "norms.npz"
 
-    def __init__(self, kind: str, vectors: Vectors, longest: float, threads: int, file: Path | None = None) -> None:
+    def __init__(self, kind: str, vectors: VectorRows, longest: float, threads: int, file: Path | None = None) -> None:
         self.kind, self._vectors, self._longest = kind, vectors, longest
         graph = _UsearchGraph if kind == "usearch" else _FaissGraph
         self._graph = graph(vectors.dim + 1, threads, file)
@@ -193,7 +193,7 @@ class Graph:
         self._graph.save(folder / self.FILE)
 
     @classmethod
-    def load(cls, kind: str, folder: Path, vectors: Vectors, threads: int) -> Graph:
+    def load(cls, kind: str, folder: Path, vectors: VectorRows, threads: int) -> Graph:
         with np.load(folder / cls.NORMS, allow_pickle=False) as norms:
             engine = cls(kind, vectors, float(norms["longest"]), threads, folder / cls.FILE)
             engine._longer = norms["longer"]
@@ -263,9 +263,9 @@ class _UsearchGraph:
         self._index.save(str(file))
 
 
-def make(kind: str, vectors: Vectors, *, threads: int, seed: int) -> Engine:
+def make(kind: str, vectors: VectorRows, *, threads: int, seed: int) -> SearchEngine:
     """Return an engine with all rows of vectors. Raises UserError for a kind that is not installed."""
-    engine: Engine
+    engine: SearchEngine
     if kind == "exact":
         return Exact(vectors)
     if kind in ("ivf", "ivf_pq"):
@@ -278,8 +278,8 @@ def make(kind: str, vectors: Vectors, *, threads: int, seed: int) -> Engine:
     return engine
 
 
-def load(kind: str, folder: Path, vectors: Vectors, threads: int) -> Engine:
-    """Read the engine that `Engine.save` wrote."""
+def load(kind: str, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
+    """Read the engine that `SearchEngine.save` wrote."""
     if kind == "exact":
         return Exact(vectors)
     if kind in ("ivf", "ivf_pq"):

@@ -20,7 +20,7 @@ from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.index import engines
-from recsys.index.engines import Engine
+from recsys.index.engines import SearchEngine
 from recsys.index.protocol import (
     ADDED,
     About,
@@ -33,7 +33,7 @@ from recsys.index.protocol import (
     read_manifest,
     write_manifest,
 )
-from recsys.index.vector_rows import Vectors
+from recsys.index.vector_rows import VectorRows
 
 VECTORS, ITEMS = "vectors.npy", "items.npy"
 
@@ -41,7 +41,7 @@ VECTORS, ITEMS = "vectors.npy", "items.npy"
 class ItemIndex(Index):
     """An index in this process. Searches wait for one another, and for at most 4,096 rows of an update."""
 
-    def __init__(self, about: About, engine: Engine, vectors: Vectors, items: np.ndarray) -> None:
+    def __init__(self, about: About, engine: SearchEngine, vectors: VectorRows, items: np.ndarray) -> None:
         self.about = about
         self._engine, self._vectors, self._items = engine, vectors, items.astype(np.int64)
         self._row_of = np.full(int(items.max(initial=-1)) + 1, -1, np.int64)
@@ -153,7 +153,7 @@ class ItemIndex(Index):
             manifest.check(folder, size_only=not digests)
             if vectors is None:
                 vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-            stored, items = Vectors(vectors), np.load(folder / ITEMS, allow_pickle=False)
+            stored, items = VectorRows(vectors), np.load(folder / ITEMS, allow_pickle=False)
             engine = engines.load(about.kind, folder, stored, threads)
             check_items(items[items >= 0])
             if not len(engine) == len(items) == len(stored):

@@ -41,7 +41,7 @@ from recsys.index.protocol import (
     read_manifest,
     write_manifest,
 )
-from recsys.index.vector_rows import Vectors
+from recsys.index.vector_rows import VectorRows
 
 KIND = "milvus"
 URL_VARIABLE = "RECSYS_INDEX_URL"  # the server that has the index
@@ -143,7 +143,7 @@ class MilvusIndex(Index):
             self._client.drop_collection(self.collection, timeout=WRITE_SECONDS)
 
     @classmethod
-    def build(cls, url: str, vectors: Vectors, items: np.ndarray) -> tuple[MilvusIndex, bool]:
+    def build(cls, url: str, vectors: VectorRows, items: np.ndarray) -> tuple[MilvusIndex, bool]:
         """Write items (n,) and their vectors to a collection of their own.
 
         Returns:
@@ -170,7 +170,7 @@ class MilvusIndex(Index):
                 raise
         return index, True
 
-    def _write(self, vectors: Vectors, items: np.ndarray) -> None:
+    def _write(self, vectors: VectorRows, items: np.ndarray) -> None:
         from pymilvus import DataType
 
         cells = cells_of(min(len(items), max(1, SEGMENT_BYTES // (4 * vectors.dim))))
@@ -282,7 +282,7 @@ def check_url(url: str, key: str) -> str:
     return url
 
 
-def digest_of(vectors: Vectors, items: np.ndarray) -> str:
+def digest_of(vectors: VectorRows, items: np.ndarray) -> str:
     """Return the digest of items (n,) and their vectors."""
     state = xxhash.xxh3_128(np.ascontiguousarray(items, np.int64).data)
     for _, block in vectors.blocks(BLOCK):

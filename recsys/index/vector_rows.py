@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 
-class Vectors:
+class VectorRows:
     """Rows of float32 vectors, numbered from 0. Appending never moves the rows of the file."""
 
     def __init__(self, first: np.ndarray) -> None:

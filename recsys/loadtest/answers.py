@@ -23,7 +23,7 @@ Values = Mapping[str, Any]  # outputs by name: arrays of numbers, or lists of te
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedAnswer:
     """What the answers to requests must have.
 
     rows: number of rows or, for retrieval, of queries; None for any
@@ -39,11 +39,11 @@ class Expected:
     same_values: bool = True
 
 
-ANY = Expected()
+ANY = ExpectedAnswer()
 
 
 @dataclass(frozen=True)
-class Head:
+class AnswerHead:
     """The JSON before binary tensors, which is the same in most answers to a request.
 
     sizes, datatypes, shapes: of the tensors, by name
@@ -69,11 +69,11 @@ class Head:
 class AnswerCheck:
     """Checks answers, most of which are byte for byte those that were checked before."""
 
-    def __init__(self, expected: Expected) -> None:
+    def __init__(self, expected: ExpectedAnswer) -> None:
         self._expected = expected
         self._bodies: dict[int, bytes] = {}
         self._values: dict[int, Values] = {}
-        self._heads: dict[int, Head] = {}
+        self._heads: dict[int, AnswerHead] = {}
         self._compared = 0  # answers since the last one whose values were compared
 
     def error(self, request: int, body: bytes) -> str | None:
@@ -100,7 +100,7 @@ class AnswerCheck:
         return None
 
 
-def problem_of(body: bytes, expected: Expected) -> str | None:
+def problem_of(body: bytes, expected: ExpectedAnswer) -> str | None:
     """Return what is wrong with an answer, None if it is right."""
     try:
         outputs = outputs_of(body, expected)
@@ -109,7 +109,7 @@ def problem_of(body: bytes, expected: Expected) -> str | None:
     return _problem(outputs, expected)
 
 
-def _problem(outputs: Values, expected: Expected) -> str | None:
+def _problem(outputs: Values, expected: ExpectedAnswer) -> str | None:
     if not outputs:
         return "has no outputs"
     if missing := [name for name in expected.outputs if name not in outputs]:
@@ -125,7 +125,9 @@ def _problem(outputs: Values, expected: Expected) -> str | None:
     return None
 
 
-def outputs_of(body: bytes, expected: Expected, heads: dict[int, Head] | None = None, request: int = 0) -> Values:
+def outputs_of(
+    body: bytes, expected: ExpectedAnswer, heads: dict[int, AnswerHead] | None = None, request: int = 0
+) -> Values:
     """Return the outputs of an answer. Raises ValueError and the like if it is none.
 
     heads: gets the JSON before binary tensors, by the number of the request
@@ -138,7 +140,7 @@ def outputs_of(body: bytes, expected: Expected, heads: dict[int, Head] | None = 
     binary = {o["name"]: o.get("parameters", {}).get("binary_data_size") for o in answer["outputs"]}
     sizes = {name: size for name, size in binary.items() if size is not None}
     datatypes, shapes = ({o["name"]: o[key] for o in answer["outputs"]} for key in ("datatype", "shape"))
-    found = Head(head, sizes, datatypes, shapes)
+    found = AnswerHead(head, sizes, datatypes, shapes)
     if heads is not None and len(sizes) == len(binary):
         heads[request] = found
     plain = {o["name"]: o["data"] for o in answer["outputs"] if o["name"] not in sizes}

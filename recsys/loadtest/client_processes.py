@@ -13,8 +13,8 @@ from multiprocessing.pool import Pool
 import numpy as np
 
 from recsys.errors import UserError
-from recsys.loadtest.answers import Expected
-from recsys.loadtest.drive import Job, Timings, drive
+from recsys.loadtest.answers import ExpectedAnswer
+from recsys.loadtest.drive import LoadJob, Timings, drive
 from recsys.loadtest.endpoint import Endpoint
 
 CONNECT_S = 0.2  # from the order to the beginning of a measurement; more connections take longer
@@ -68,7 +68,9 @@ class Clients:
         self._pool.terminate()
         self._pool.join()
 
-    def measure(self, load: Load, requests: Sequence[bytes], seconds: float, tick: Tick, expected: Expected) -> Timings:
+    def measure(
+        self, load: Load, requests: Sequence[bytes], seconds: float, tick: Tick, expected: ExpectedAnswer
+    ) -> Timings:
         """Send requests for some seconds, and wait for their answers.
 
         Args:
@@ -98,7 +100,7 @@ class Clients:
             where = f"target={self._endpoint.address}"
             raise UserError(f"{where}: does not take {load.connections} connections ({e.strerror or e})") from e
 
-    def _jobs(self, load: Load, requests: Sequence[bytes], seconds: float, expected: Expected) -> list[Job]:
+    def _jobs(self, load: Load, requests: Sequence[bytes], seconds: float, expected: ExpectedAnswer) -> list[LoadJob]:
         parts = min(self._number, load.connections)
         begin = time.monotonic() + CONNECT_S + PER_CONNECTION_S * load.connections
         jobs = []
@@ -106,7 +108,7 @@ class Clients:
             connections = len(range(part, load.connections, parts))
             due = None if load.rate is None else due_times(load.rate, seconds, load.poisson, part, parts)
             timing = (seconds, self._timeout, due, begin)
-            jobs.append(Job(self._protocol, self._endpoint, requests, connections, *timing, expected))
+            jobs.append(LoadJob(self._protocol, self._endpoint, requests, connections, *timing, expected))
         return jobs
 
 

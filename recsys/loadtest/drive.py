@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from recsys.loadtest.answers import ANY, AnswerCheck, Expected
+from recsys.loadtest.answers import ANY, AnswerCheck, ExpectedAnswer
 from recsys.loadtest.endpoint import Endpoint
 from recsys.loadtest.http_connection import TIMEOUT
 
@@ -23,7 +23,7 @@ CONNECT_TOGETHER = 32  # connections that are opened at the same time
 
 
 @dataclass(frozen=True)
-class Job:
+class LoadJob:
     """The share of one process in a measurement.
 
     connections: in a closed loop, each sends its next request once the answer has come
@@ -40,7 +40,7 @@ class Job:
     timeout_s: float
     due: np.ndarray | None
     begin: float
-    expected: Expected = ANY
+    expected: ExpectedAnswer = ANY
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Lane:
     """A connection with the times of the request that is under way."""
 
     def __init__(
-        self, job: Job, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
+        self, job: LoadJob, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
     ) -> None:
         """first: number of the first request that is sent; on_free: called with the time after each request"""
         self._check = check
@@ -125,7 +125,7 @@ class Lane:
 class ClosedLoop:
     """Each lane sends its next request once the answer has come."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoadJob) -> None:
         self.record = Record(job.timeout_s)
         check = AnswerCheck(replace(job.expected, protocol=job.protocol))
         self.lanes = [Lane(job, i * 7, self.record, check, self._next) for i in range(job.connections)]
@@ -159,7 +159,7 @@ class OpenLoop:
     delays all requests that were due meanwhile, as it delays users (no coordinated omission).
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: LoadJob) -> None:
         assert job.due is not None
         self.record = Record(job.timeout_s)
         check = AnswerCheck(replace(job.expected, protocol=job.protocol))
@@ -220,7 +220,7 @@ class OpenLoop:
             self.record.errors[TIMEOUT] += 1
 
 
-def drive(job: Job) -> Timings:
+def drive(job: LoadJob) -> Timings:
     """Measure: connect, send requests from job.begin for job.seconds, and wait for the answers."""
     import uvloop
 
@@ -232,7 +232,7 @@ def drive(job: Job) -> Timings:
         gc.enable()
 
 
-async def _drive(job: Job) -> Timings:
+async def _drive(job: LoadJob) -> Timings:
     loop = ClosedLoop(job) if job.due is None else OpenLoop(job)
     connections: list[Connection] = [lane.connection for lane in loop.lanes]
     for i in range(0, len(connections), CONNECT_TOGETHER):

@@ -42,7 +42,7 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class EncodedTensor:
     """An input of a request. values: Python numbers, truth values or texts, flat"""
 
     name: str
@@ -87,12 +87,12 @@ def check_batch_sizes(specs: Sequence[InputSpec], batch_sizes: Iterable[int], mo
         raise UserError(f"batch_sizes: {why}; use batch_sizes=[1]")
 
 
-def make_tensors(specs: Sequence[InputSpec], rows: Sequence[Row]) -> list[Tensor]:
+def make_tensors(specs: Sequence[InputSpec], rows: Sequence[Row]) -> list[EncodedTensor]:
     """Return the inputs of a request with these rows. Missing texts are empty, missing floats NaN, others 0."""
     return [_tensor(spec, rows) for spec in specs]
 
 
-def _tensor(spec: InputSpec, rows: Sequence[Row]) -> Tensor:
+def _tensor(spec: InputSpec, rows: Sequence[Row]) -> EncodedTensor:
     values: list[Any] = []
     width = spec.width
     for row in rows:
@@ -105,7 +105,7 @@ def _tensor(spec: InputSpec, rows: Sequence[Row]) -> Tensor:
             raise UserError(f"rows: column {spec.name}: {problem}")
         values += [_converted(item, spec) for item in items]
     shape = (len(rows),) if len(spec.shape) == 1 else (len(rows), *_rest(spec, width))
-    return Tensor(spec.name, spec.datatype, shape, values)
+    return EncodedTensor(spec.name, spec.datatype, shape, values)
 
 
 def _rest(spec: InputSpec, width: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def _check_ca(tls_ca: str, endpoint: Endpoint, scheme: str) -> None:
 
 
 @dataclass(frozen=True)
-class Model:
+class TargetModel:
     """The model that requests are for. name: None with the only model of a server that takes rows
 
     outputs: datatypes by name, none if the server does not say

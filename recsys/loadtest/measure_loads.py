@@ -10,10 +10,10 @@ from typing import Any
 
 from recsys.cli.console import bar, say
 from recsys.errors import UserError, did_you_mean
-from recsys.loadtest.answers import Expected, problem_of
+from recsys.loadtest.answers import ExpectedAnswer, problem_of
 from recsys.loadtest.client_processes import Clients, Load, Tick
 from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers
-from recsys.loadtest.endpoint import Endpoint, Model, parse_target
+from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.figures import Measurement, measurement
 from recsys.loadtest.request_rows import History, Row, read_histories, read_rows
 from recsys.loadtest.requests import (
@@ -26,7 +26,7 @@ from recsys.loadtest.requests import (
     make_requests,
 )
 from recsys.loadtest.server_times import Sums, mean_times, reader
-from recsys.loadtest.target import HttpTarget, Target, only_model
+from recsys.loadtest.target import HttpTarget, LoadTarget, only_model
 from recsys.schema.command_schemas import LoadTestConfig
 
 PROTOCOLS = ("http", "grpc", "rows")
@@ -38,10 +38,10 @@ class Plan:
     """The requests and their target. requests, expected: and what answers must have, by batch size"""
 
     settings: LoadTestConfig
-    target: Target
-    model: Model
+    target: LoadTarget
+    model: TargetModel
     requests: dict[int, list[bytes]]
-    expected: dict[int, Expected]
+    expected: dict[int, ExpectedAnswer]
     loads: list[Load]
 
 
@@ -119,14 +119,14 @@ def prepare(settings: LoadTestConfig) -> Plan:
     return Plan(settings, target, model, requests, expected, loads)
 
 
-def _check_answer(size: int, expected: Expected, body: bytes) -> None:
+def _check_answer(size: int, expected: ExpectedAnswer, body: bytes) -> None:
     if problem := problem_of(body, expected):
         raise UserError(f"the server's answer to a request with batch size {size} is wrong: it {problem}")
 
 
-def _expected(settings: LoadTestConfig, model: Model, size: int, retrieval: bool) -> Expected:
+def _expected(settings: LoadTestConfig, model: TargetModel, size: int, retrieval: bool) -> ExpectedAnswer:
     rows = None if retrieval and settings.protocol != "rows" else size  # an output has a row for each item
-    return Expected(settings.protocol, rows, model.outputs, retrieval, settings.same_values)
+    return ExpectedAnswer(settings.protocol, rows, model.outputs, retrieval, settings.same_values)
 
 
 def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
@@ -160,7 +160,7 @@ def _check_choices(settings: LoadTestConfig) -> None:
             raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
 
 
-def _make_target(protocol: str, endpoint: Endpoint) -> Target:
+def _make_target(protocol: str, endpoint: Endpoint) -> LoadTarget:
     if protocol != "grpc":
         return HttpTarget(endpoint)
     from recsys.loadtest.grpc_target import GrpcTarget
@@ -168,13 +168,13 @@ def _make_target(protocol: str, endpoint: Endpoint) -> Target:
     return GrpcTarget(endpoint)
 
 
-def _find_model(settings: LoadTestConfig, target: Target) -> Model:
+def _find_model(settings: LoadTestConfig, target: LoadTarget) -> TargetModel:
     name, version = settings.model_name, settings.version
     if settings.protocol == "rows":  # takes raw rows, whose columns the server checks
-        return Model(name, version, ())
+        return TargetModel(name, version, ())
     target.check()
     name = name or only_model(target)
-    return Model(name, version, target.inputs(name, version), target.outputs(name, version))
+    return TargetModel(name, version, target.inputs(name, version), target.outputs(name, version))
 
 
 def _check_histories(settings: LoadTestConfig, histories: Sequence[History], sizes: Iterable[int]) -> None:
@@ -185,7 +185,7 @@ def _check_histories(settings: LoadTestConfig, histories: Sequence[History], siz
     say(f"rows: {len(histories):,} histories of a retrieval model; batch sizes and rows/s count queries")
 
 
-def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: Model, retrieval: bool) -> Encode:
+def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: TargetModel, retrieval: bool) -> Encode:
     """Return a function that encodes rows. retrieval: it encodes histories, one for the open inference protocol"""
 
     def encode(rows: Sequence[Any]) -> bytes:

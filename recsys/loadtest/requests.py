@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from recsys.loadtest.encode_tensors import Tensor, make_tensors
-from recsys.loadtest.endpoint import Endpoint, Model
+from recsys.loadtest.encode_tensors import EncodedTensor, make_tensors
+from recsys.loadtest.endpoint import Endpoint, TargetModel
 from recsys.loadtest.request_rows import History, Row
 
 MOST_REQUESTS = 512  # number of different requests of a batch size
@@ -32,7 +32,7 @@ def make_requests(rows: Sequence[Any], batch_size: int, encode: Encode) -> list[
     return requests
 
 
-def encode_binary(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> bytes:
+def encode_binary(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -> bytes:
     """Return a request over HTTP with the binary tensor extension, whose answer is binary too."""
     tensors = make_tensors(model.inputs, rows)
     blobs = [t.to_bytes() for t in tensors]
@@ -42,25 +42,25 @@ def encode_binary(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> byte
     return endpoint.http_request("POST", f"{model.path}/infer", b"".join([head, *blobs]), headers)
 
 
-def encode_json(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> bytes:
+def encode_json(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -> bytes:
     """Return a request over HTTP with tensors in JSON."""
     tensors = make_tensors(model.inputs, rows)
     body = orjson.dumps({"inputs": [_described(t) | {"data": t.to_json()} for t in tensors]})
     return endpoint.http_request("POST", f"{model.path}/infer", body, {"content-type": "application/json"})
 
 
-def encode_rows(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> bytes:
+def encode_rows(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -> bytes:
     """Return a request POST /predict of recsys.serve."""
     return _people(endpoint, model, "predict", {"rows": list(rows)})
 
 
-def encode_histories(endpoint: Endpoint, model: Model, histories: Sequence[History]) -> bytes:
+def encode_histories(endpoint: Endpoint, model: TargetModel, histories: Sequence[History]) -> bytes:
     """Return a request POST /recommend of recsys.serve with a query for each history."""
     queries = [{"history": history} for history in histories]
     return _people(endpoint, model, "recommend", queries[0] if len(queries) == 1 else {"queries": queries})
 
 
-def _people(endpoint: Endpoint, model: Model, verb: str, content: Mapping[str, Any]) -> bytes:
+def _people(endpoint: Endpoint, model: TargetModel, verb: str, content: Mapping[str, Any]) -> bytes:
     place = f"/{verb}"
     if model.name is not None:
         version = f"/versions/{quote(model.version, safe='')}" if model.version else ""
@@ -69,7 +69,7 @@ def _people(endpoint: Endpoint, model: Model, verb: str, content: Mapping[str, A
     return endpoint.http_request("POST", place, body, {"content-type": "application/json"})
 
 
-def encode_grpc(model: Model, rows: Sequence[Row]) -> bytes:
+def encode_grpc(model: TargetModel, rows: Sequence[Row]) -> bytes:
     """Return a ModelInferRequest with raw contents, as bytes."""
     from tritonclient.grpc.service_pb2 import ModelInferRequest
 
@@ -81,5 +81,5 @@ def encode_grpc(model: Model, rows: Sequence[Row]) -> bytes:
     return data
 
 
-def _described(tensor: Tensor) -> dict[str, Any]:
+def _described(tensor: EncodedTensor) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

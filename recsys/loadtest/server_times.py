@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from recsys.errors import UserError
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.target import HttpTarget, Target
+from recsys.loadtest.target import HttpTarget, LoadTarget
 
 Sums = Mapping[str, tuple[float, float]]  # part -> number of observations, seconds
 COMPUTE = ("features", "model", "compute_input", "compute_infer", "compute_output")
@@ -42,7 +42,7 @@ def mean_times(before: Sums, after: Sums) -> ServerTimes | None:
     return ServerTimes(means["total"], means.get("queue", 0.0), sum(means.get(part, 0.0) for part in COMPUTE))
 
 
-def reader(target: Target, model: str | None, metrics: str | None) -> Callable[[], Sums] | None:
+def reader(target: LoadTarget, model: str | None, metrics: str | None) -> Callable[[], Sums] | None:
     """Return a function that reads the times of a model, None if the server does not count them.
 
     Args:

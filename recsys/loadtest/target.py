@@ -13,13 +13,13 @@ from typing import Any, Protocol
 from recsys.errors import UserError, did_you_mean
 from recsys.loadtest.answers import MOST_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
-from recsys.loadtest.endpoint import Endpoint, Model, tls_context
+from recsys.loadtest.endpoint import Endpoint, TargetModel, tls_context
 
 SECONDS = 10.0  # to wait for an answer to a question about a model
 Check = Callable[[bytes], None]  # raises UserError for a wrong answer
 
 
-class Target(Protocol):
+class LoadTarget(Protocol):
     """A server that is asked about its models, before and after requests are timed."""
 
     endpoint: Endpoint
@@ -46,7 +46,7 @@ class Target(Protocol):
         """Return the statistics of a model as Triton writes them, None if the server has none."""
 
 
-def only_model(target: Target) -> str:
+def only_model(target: LoadTarget) -> str:
     """Return the name of the only model of a server. Raises UserError."""
     names = target.models()
     if len(names) != 1:
@@ -55,7 +55,7 @@ def only_model(target: Target) -> str:
     return names[0]
 
 
-def no_such_model(name: str, version: str | None, target: Target) -> UserError:
+def no_such_model(name: str, version: str | None, target: LoadTarget) -> UserError:
     """Return the error for a model that a server does not have."""
     shown = f"{name}, version {version}" if version else name
     where = f"the server {target.endpoint.address} has no such model"
@@ -119,7 +119,7 @@ class HttpTarget:
             raise UserError(f"{where}: cannot be reached ({e.strerror or e})") from e
 
     def outputs(self, name: str, version: str | None) -> dict[str, str]:
-        status, body = self.get(Model(name, version, ()).path)
+        status, body = self.get(TargetModel(name, version, ()).path)
         about = _json(body) if status == 200 else None
         listed = about.get("outputs") if isinstance(about, dict) else None
         described = [o for o in listed if "name" in _dict(o)] if isinstance(listed, list) else []
@@ -155,7 +155,7 @@ class HttpTarget:
         return sorted(map(str, found)) if isinstance(found, list) else []
 
     def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
-        status, body = self.get(Model(name, version, ()).path)
+        status, body = self.get(TargetModel(name, version, ()).path)
         about = _json(body) if status == 200 else None
         if isinstance(about, dict) and isinstance(about.get("inputs"), list):
             try:
@@ -177,7 +177,7 @@ class HttpTarget:
         return f"status {status}, {' '.join(str(reason).split())[:300]}"
 
     def statistics(self, name: str) -> Any:
-        status, body = self.get(f"{Model(name, None, ()).path}/stats")
+        status, body = self.get(f"{TargetModel(name, None, ()).path}/stats")
         return _json(body) if status == 200 else None
 
 

@@ -20,7 +20,7 @@ from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
-class Block(nn.Module):
+class BertBlock(nn.Module):
     """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it."""
 
     def __init__(self, dim: int, heads: int, *, dropout: float, attention_dropout: float) -> None:
@@ -91,7 +91,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         self.places = PLACES[positions](max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
         self.blocks = nn.ModuleList(
-            Block(dim, heads, dropout=dropout, attention_dropout=attention_dropout) for _ in range(blocks)
+            BertBlock(dim, heads, dropout=dropout, attention_dropout=attention_dropout) for _ in range(blocks)
         )
         self.head = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
         if init == "normal":

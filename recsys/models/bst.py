@@ -1,4 +1,4 @@
-"""BST: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba, 2019,
+"""BST: Chen et al., Behavior Sequence BstTransformer for E-commerce Recommendation in Alibaba, 2019,
 https://arxiv.org/abs/1905.06874.
 """
 
@@ -16,7 +16,7 @@ from recsys.models.common.lists import first_values, with_first
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
-class Block(nn.Module):
+class BstBlock(nn.Module):
     """Self-attention, then a feed-forward network, each followed by a residual and a norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -68,7 +68,7 @@ class BST(nn.Module):
         super().__init__()
         self.embeddings = BehaviourEmbeddings(features, history, dim, model="BST", init_std=init_std, device=device)
         width = self.embeddings.width
-        self.transformer = Transformer(width, blocks, heads, max_length, dropout)
+        self.transformer = BstTransformer(width, blocks, heads, max_length, dropout)
         self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
 
@@ -79,14 +79,14 @@ class BST(nn.Module):
         return self.logits(self.deep(torch.cat([others, target, state], dim=1)))
 
 
-class Transformer(nn.Module):
+class BstTransformer(nn.Module):
     """Transformer over lists of the target, in position 0, and its history; the target's state is the result."""
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()
         self.places = PlacesFromEnd(1 + max_length, width, init_std=0.02)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(BstBlock(width, heads, dropout) for _ in range(blocks))
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:
         """Return the state of each target: target (B, W), history (P, W), lengths (B,) -> (B, W)."""

@@ -14,7 +14,7 @@ from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
-class Gate(nn.Module):
+class FeatureGate(nn.Module):
     """Weights between 0 and 2 for all inputs of a stream, made of the context: 2 sigmoid(MLP(context)).
 
     Without features for its context, the context is a trained vector: the weights are then the same for all rows.
@@ -87,7 +87,8 @@ class FinalMLP(nn.Module):
         width = flat_width(features, dim)
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         self.first_gate, self.second_gate = (
-            Gate([names.index(n) for n in context], dim, gate_mlp, width) for context in (first_context, second_context)
+            FeatureGate([names.index(n) for n in context], dim, gate_mlp, width)
+            for context in (first_context, second_context)
         )
         self.first, self.second = (
             MLP(width, hidden, batch_norm=batch_norm, dropout=dropout) for hidden in (first_mlp, second_mlp)

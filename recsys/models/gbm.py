@@ -18,7 +18,7 @@ from recsys.batch import Batch
 from recsys.cli.console import bar, say
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label
-from recsys.models.common.boosters import Columns, Rows, Settings, Trees, booster_of
+from recsys.models.common.boosters import BoosterSettings, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
 from recsys.predictions import targets
 from recsys.ranges import Range
@@ -69,7 +69,7 @@ class GBM(nn.Module, FittedRankingModel):
     ) -> None:
         super().__init__()
         self.features, self.booster = features, booster_of(library)
-        self._settings = Settings(
+        self._settings = BoosterSettings(
             *(trees, leaves, learning_rate, min_rows, l2, row_share, column_share, patience),
             classes=0,
             seed=0,
@@ -105,7 +105,9 @@ class GBM(nn.Module, FittedRankingModel):
             self._contents.append(trees.content)
             self.fitted.append(self.booster.load(trees.content))
 
-    def _fit_label(self, label: Label, training: Rows, validation: Rows | None, settings: Settings) -> Trees:
+    def _fit_label(
+        self, label: Label, training: TreeRows, validation: TreeRows | None, settings: BoosterSettings
+    ) -> Trees:
         """Fit trees to one label, and say how many there are."""
         several = len(self.features.labels) > 1
         title = f"fitting {label.name}" if several else "fitting"
@@ -164,7 +166,7 @@ class GBM(nn.Module, FittedRankingModel):
         return folder / f"label_{label}.{self.booster.suffix}"
 
 
-def columns_of(features: FeatureSpec, max_categories: int) -> Columns:
+def columns_of(features: FeatureSpec, max_categories: int) -> TreeColumns:
     """Return the columns that trees read: dense ones, then one of each single-valued feature and three of others."""
     names = [f"{f.name}_{i}" if f.width > 1 else f.name for f in features.dense for i in range(f.width)]
     rows: list[int | None] = [None] * len(names)
@@ -173,7 +175,7 @@ def columns_of(features: FeatureSpec, max_categories: int) -> Columns:
         count = [f"{f.name}_count"] if f.multi_valued else []
         names += [*count, *of_ids]
         rows += [*(None for _ in count), *(f.cardinality if f.cardinality <= max_categories else None for _ in of_ids)]
-    return Columns(tuple(names), tuple(rows))
+    return TreeColumns(tuple(names), tuple(rows))
 
 
 def _columns(bags: Any, multi_valued: bool) -> Iterator[np.ndarray]:
@@ -197,7 +199,7 @@ class _Table:
         self.matrix, self.labels, self.weight = matrix, labels, weight
 
     @classmethod
-    def empty(cls, rows: int, columns: Columns, features: FeatureSpec) -> "_Table":
+    def empty(cls, rows: int, columns: TreeColumns, features: FeatureSpec) -> "_Table":
         matrix = np.empty((rows, len(columns.names)), np.float32)
         labels = np.empty((rows, len(features.labels)), np.float32)
         return cls(matrix, labels, np.empty(rows, np.float32) if features.weighted else None)
@@ -210,7 +212,7 @@ class _Table:
             assert batch.weight is not None
             self.weight[at] = batch.weight.numpy()
 
-    def of_label(self, index: int, label: Label, *, unsampled: bool = False) -> Rows | None:
+    def of_label(self, index: int, label: Label, *, unsampled: bool = False) -> TreeRows | None:
         """Return the rows that have a label, None if there are none; numbers are standardised.
 
         unsampled: weight negatives as if they had been sampled as those of the training rows were, so that losses are
@@ -226,4 +228,4 @@ class _Table:
         if unsampled and label.sampled < 1:
             share = np.where(own > 0, 1.0, label.sampled).astype(np.float32)
             weight = share if weight is None else share * weight
-        return Rows(matrix, targets(torch.from_numpy(own), label).numpy(), weight)
+        return TreeRows(matrix, targets(torch.from_numpy(own), label).numpy(), weight)

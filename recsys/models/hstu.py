@@ -18,7 +18,7 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 UNSEEN = -1e4  # a score whose SiLU and gradient are 0
 
 
-class Block(nn.Module):
+class HSTUBlock(nn.Module):
     """Attention with pointwise weights, SiLU(Q K^T + bias) / N, gated by U.
 
     The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
@@ -103,7 +103,7 @@ class HSTU(nn.Module, RetrievalModel):
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(dim, heads, dropout, max_length) for _ in range(blocks))
+        self.blocks = nn.ModuleList(HSTUBlock(dim, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
 
     def make_queries(self, batch: Batch) -> QueryBatch:

@@ -14,7 +14,7 @@ from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import with_last
-from recsys.models.hstu import Block
+from recsys.models.hstu import HSTUBlock
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
@@ -84,7 +84,7 @@ class Transducer(nn.Module):
         super().__init__()
         self.heads = heads
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout, max_length) for _ in range(blocks))
+        self.blocks = nn.ModuleList(HSTUBlock(width, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor, bias: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 NORMS = ("queries", "before", "after")
 
 
-class Block(nn.Module):
+class SASRecBlock(nn.Module):
     """Causal self-attention, then a feed-forward network, each with its residual."""
 
     def __init__(
@@ -95,7 +95,9 @@ class SASRec(nn.Module, RetrievalModel):
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(dim, heads, dropout=dropout, attention_dropout=attention_dropout, projection=projection, norm=norm)
+            SASRecBlock(
+                dim, heads, dropout=dropout, attention_dropout=attention_dropout, projection=projection, norm=norm
+            )
             for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(dim, eps=1e-8)

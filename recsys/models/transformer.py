@@ -26,7 +26,7 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a feed-forward network, each with a norm before it and a residual."""
 
     def __init__(self, attention: nn.Module, dim: int, dropout: float) -> None:
@@ -125,7 +125,7 @@ class Transformer(nn.Module, RetrievalModel):
             self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
         self.blocks = nn.ModuleList(
-            Block(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
+            TransformerBlock(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
             for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(dim)

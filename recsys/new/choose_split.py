@@ -10,7 +10,7 @@ import polars as pl
 
 from recsys.new.column_kinds import Column
 from recsys.new.find_files import globs_for, split_of
-from recsys.new.label import Label
+from recsys.new.label import LabelGuess
 
 SHARE = 0.1
 SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)  # tried in this order, since few different times make empty splits
@@ -57,7 +57,7 @@ def by_files(root: Path, files: Sequence[Path]) -> Split | None:
     return Split(settings, why)
 
 
-def by_time(c: Column, label: Label | None, column: str) -> Split | None:
+def by_time(c: Column, label: LabelGuess | None, column: str) -> Split | None:
     """Return a split by time, None if a split would be empty or, in the sample, have labels of one kind."""
     assert c.time is not None
     times = c.numbers if c.time.moments is None else c.time.moments.dt.epoch("us")

@@ -6,7 +6,7 @@ import polars as pl
 
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import names_an_id_of
-from recsys.new.label import Label
+from recsys.new.label import LabelGuess
 from recsys.new.roles import ID_KINDS
 from recsys.new.statistics import mean
 
@@ -22,7 +22,7 @@ GROUPED = 0.8  # share of the rows that are in groups of several
 ONE_POSITIVE = 0.9  # share of groups with one positive row, from which a column without such a name is a group
 
 
-def group_of(columns: Sequence[Column], label: Label) -> Column | None:
+def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:
     """Return the column of groups, None if there is none."""
     if label.kind != "binary":
         return None
@@ -53,20 +53,20 @@ def queries_of_grades(columns: Sequence[Column], grades: Column) -> Column | Non
     return None
 
 
-def _groups(c: Column, label: Label) -> pl.DataFrame:
+def _groups(c: Column, label: LabelGuess) -> pl.DataFrame:
     """Return the groups of several rows: rows and positive rows of each."""
     frame = pl.DataFrame({"group": c.values, "y": label.values}).drop_nulls()
     return frame.group_by("group").agg(rows=pl.len(), positive=pl.col("y").sum()).filter(pl.col("rows") > 1)
 
 
-def _few_positives(c: Column, label: Label) -> bool:
+def _few_positives(c: Column, label: LabelGuess) -> bool:
     groups = _groups(c, label)
     if groups.height < FEWEST_GROUPS or groups["rows"].sum() < GROUPED * c.rows:
         return False
     return mean(groups["positive"]) <= MOST_POSITIVE and mean(groups["positive"] < groups["rows"]) > 0.5
 
 
-def _one_positive(c: Column, label: Label) -> bool:
+def _one_positive(c: Column, label: LabelGuess) -> bool:
     """Return True if the rows of a group stand together, and one of them is positive."""
     groups = _groups(c, label)
     if groups.height < FEWEST_GROUPS or groups["rows"].sum() < GROUPED * c.rows:

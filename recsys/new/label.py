@@ -38,7 +38,7 @@ MOST_SPELLINGS = 6  # of yes and no in a column
 
 
 @dataclass
-class Label:
+class LabelGuess:
     """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
 
     reason: why this column, and why this value is positive
@@ -82,7 +82,9 @@ class Label:
         return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
 
 
-def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: Collection[str] = ()) -> Label | None:
+def choose(
+    columns: Sequence[Column], asked: str, *, retrieval: bool, untested: Collection[str] = ()
+) -> LabelGuess | None:
     """Return the label that the user asks for, or the likeliest; None if no column can be one.
 
     Args:
@@ -153,7 +155,7 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
     return _at_an_end(columns, two) if two else None
 
 
-def _doubted(label: Label | None, why: str, others: Sequence[Column] = ()) -> Label | None:
+def _doubted(label: LabelGuess | None, why: str, others: Sequence[Column] = ()) -> LabelGuess | None:
     """Return a label that is a guess, with the question."""
     if label is not None:
         label.doubt = f"is {label.column.name} the label? {why}"
@@ -221,7 +223,7 @@ def is_event(c: Column) -> bool:
     return c.distinct <= MOST_RATINGS and any(plain(str(v)) in EVENT_POSITIVES for v in c.values.unique().to_list())
 
 
-def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None:
+def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> LabelGuess | None:
     """Return the last or first column if it has two values; labels are usually there."""
     names = [c.name for c in columns]
     for place, where in ((-1, "the last column"), (0, "the first column")):
@@ -249,26 +251,26 @@ def _family(c: Column, two: Sequence[Column]) -> list[Column]:
     return []
 
 
-def _with_reason(c: Column, why: str) -> Label | None:
+def _with_reason(c: Column, why: str) -> LabelGuess | None:
     made = label_of(c)
     if made is not None:
         made.reason = why + made.reason
     return made
 
 
-def label_of(c: Column) -> Label | None:
+def label_of(c: Column) -> LabelGuess | None:
     """Return the label that a column makes; None if it has one value, or values that no threshold divides."""
     if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time") or c.sql:
         return None
     if c.values.dtype == pl.Boolean:
-        return Label(c, c.values.cast(pl.Float64))
+        return LabelGuess(c, c.values.cast(pl.Float64))
     if c.numbers is None:
         return _of_text(c)
     distinct = sorted(c.numbers.drop_nulls().unique().to_list())
     if distinct == [0.0, 1.0]:
-        return Label(c, c.numbers)
+        return LabelGuess(c, c.numbers)
     if len(distinct) == 2:
-        return Label(
+        return LabelGuess(
             c,
             (c.numbers >= distinct[1]).cast(pl.Float64),
             at_least=distinct[1],
@@ -279,11 +281,11 @@ def label_of(c: Column) -> Label | None:
         why = "; its many values are predicted as numbers" + (
             ", by their logarithm since they are skewed" if log else ""
         )
-        return Label(c, c.numbers, kind="regression", log=log, reason=why)
+        return LabelGuess(c, c.numbers, kind="regression", log=log, reason=why)
     limit = _threshold(c.numbers.drop_nulls(), distinct)
     values = (c.numbers >= limit).cast(pl.Float64)
     why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
-    return Label(c, values, at_least=limit, reason=why)
+    return LabelGuess(c, values, at_least=limit, reason=why)
 
 
 def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
@@ -315,17 +317,19 @@ def _is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
     return c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
 
 
-def _of_text(c: Column) -> Label | None:
+def _of_text(c: Column) -> LabelGuess | None:
     counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
     if len(groups := _spellings(c)) == 2:
         if "yes" in groups:
-            return Label(c, _is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes")
+            return LabelGuess(
+                c, _is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes"
+            )
         rarer = min(
             groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
         )
         why = "; the rarer of two values is positive, with and without a dot at its end"
-        return Label(c, _is_one_of(c, rarer), positive=rarer, reason=why)
+        return LabelGuess(c, _is_one_of(c, rarer), positive=rarer, reason=why)
     if len(values) == 2:
         positive, why = values[-1], "; the rarer of two values is positive"
         yes = [v for v in values if v.lower() in YES]
@@ -338,7 +342,7 @@ def _of_text(c: Column) -> Label | None:
         classes = pl.Series(values)
         numbers = c.values.cast(pl.String).str.strip_chars().replace_strict(classes, range(len(values)), default=None)
         why = "; the values of the sample are its classes"
-        return Label(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
+        return LabelGuess(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
     else:
         return None
-    return Label(c, _is_one_of(c, [positive]), positive=[positive], reason=why)
+    return LabelGuess(c, _is_one_of(c, [positive]), positive=[positive], reason=why)

@@ -8,7 +8,7 @@ from recsys.new.column_kinds import Column, watched
 from recsys.new.copies import determines
 from recsys.new.find_files import ROLES
 from recsys.new.known_names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of
-from recsys.new.label import Label, label_of
+from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
@@ -35,7 +35,7 @@ WRITTEN = ("title", "text", "review", "summary", "comment", "headline", "body", 
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
 
-def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
+def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns that give the label away on their own: almost perfectly, or by a value that implies it."""
     y = label.values
     if label.kind == "classes":
@@ -70,7 +70,7 @@ def outcome_form(name: str) -> str:
     return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
 
 
-def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
+def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
     found = {}
     for c in columns:
@@ -82,7 +82,7 @@ def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
     return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
 
 
-def _parts_of(columns: Sequence[Column], label: Label, outcomes: Sequence[Column]) -> dict[str, str]:
+def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[Column]) -> dict[str, str]:
     """Return the columns with a value only where another outcome is positive, such as the time of a purchase."""
     found = {}
     for other in outcomes:
@@ -95,7 +95,7 @@ def _parts_of(columns: Sequence[Column], label: Label, outcomes: Sequence[Column
     return found
 
 
-def written_with(columns: Sequence[Column], label: Label, item: Column | None) -> dict[str, str]:
+def written_with(columns: Sequence[Column], label: LabelGuess, item: Column | None) -> dict[str, str]:
     """Return the texts that a user writes with a rating: titles and texts that differ between rows of an item."""
     if item is None or rank_of(label.column.name, RATINGS) is None:
         return {}
@@ -119,7 +119,7 @@ def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str
     return found
 
 
-def doubtful(columns: Sequence[Column], label: Label) -> dict[str, str]:
+def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns with a value that few rows have, all of them positive: by chance, or as the label is known."""
     if label.kind != "binary":
         return {}
@@ -154,7 +154,7 @@ def names_splits(columns: Sequence[Column]) -> list[Column]:
     return [c for c in few if {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= known]
 
 
-def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Label) -> dict[str, str]:
+def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
     """Return the columns of side tables that hold the mean label of their key, as an average of ratings does.
 
     Such a mean counts the test rows, too.
@@ -178,12 +178,12 @@ def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Labe
     return found
 
 
-def _comparable(columns: Sequence[Column], label: Label) -> list[Column]:
+def _comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
     kinds = ("constant", "empty", "nested", "vector")
     return [c for c in columns if c is not label.column and c.kind not in kinds and not c.values.dtype.is_nested()]
 
 
-def _leaks_of_classes(columns: Sequence[Column], label: Label) -> dict[str, str]:
+def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
     y, found = label.values, dict[str, str]()
     for c in _comparable(columns, label):
@@ -262,7 +262,7 @@ def _implies(c: Column, y: pl.Series) -> str | None:
     return None
 
 
-def _as_second_label(c: Column, label: Label) -> str:
+def _as_second_label(c: Column, label: LabelGuess) -> str:
     """Return how a column of two values becomes a second label of the rows where the first is positive."""
     second = label_of(c) if c.distinct == 2 else None
     if second is None:
@@ -272,7 +272,7 @@ def _as_second_label(c: Column, label: Label) -> str:
     return f" To learn both, write labels: {flow({label.column.name: first, c.name: own})}"
 
 
-def _as_first_label(c: Column, label: Label) -> str:
+def _as_first_label(c: Column, label: LabelGuess) -> str:
     """Return how a column of two values becomes the first of two labels, where the label follows it."""
     first = label_of(c) if c.distinct == 2 else None
     if first is None or first.kind != "binary":

@@ -23,7 +23,7 @@ from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.group_keys import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.known_names import LABELS, has_word, names_an_id_of, rank_of
-from recsys.new.label import Label
+from recsys.new.label import LabelGuess
 from recsys.new.leaks import (
     AFTERWARDS,
     doubtful,
@@ -67,7 +67,7 @@ class Proposal:
     reasons: dict[str, str]
     columns: list[Column]
     roles: Roles
-    label: Label | None
+    label: LabelGuess | None
     split: Split
     features: Features
     rows: int
@@ -186,7 +186,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     return p
 
 
-def _check_next_item(label: Label, columns: Sequence[Column]) -> None:
+def _check_next_item(label: LabelGuess, columns: Sequence[Column]) -> None:
     """Raise UserError if the classes of a label are the elements of a list: the label is the next item of a history."""
     if label.kind != "classes" or len(label.classes) < FEWEST_ITEMS:
         return
@@ -290,7 +290,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.split = found or p.split
 
 
-def _check_constant(c: Column, label: Label) -> None:
+def _check_constant(c: Column, label: LabelGuess) -> None:
     """Leave a column out that has one value in all rows with a label."""
     own = c.values.filter(label.values.is_not_null())
     if c is not label.column and not own.dtype.is_nested() and own.len() and own.n_unique() == 1:

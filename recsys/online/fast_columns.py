@@ -19,7 +19,7 @@ from recsys.data.transforms.resolved_data import NUMBERS, DenseColumn, is_split
 from recsys.data.transforms.steps import Params
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.online.fast_numbers import NumberFeatures, NumberParser, agree, bucket_ids_of, chain_of, table_rows
-from recsys.online.raw_columns import Cells, Column, Row, Transpose
+from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose
 from recsys.online.row_frames import RowFrames
 from recsys.schema.data_schema import SparseConfig
 
@@ -83,7 +83,7 @@ class ColumnFeatures:
         self._numbers.add_dense(parser, self._place(raw.name), self._slices[name].start, chain_of(c, params))
         return True
 
-    def _add_table(self, name: str, c: DenseColumn, raw: Column) -> bool:
+    def _add_table(self, name: str, c: DenseColumn, raw: RawColumn) -> bool:
         index = self._fitted.indexes[c.parsed]
         lookup = Lookup.from_column(self._fitted.data, raw, self._place(raw.name), index)
         if lookup is None:
@@ -110,7 +110,7 @@ class ColumnFeatures:
         (self._looked_up.hashes if s.encode == "hash" else self._looked_up.ids).append((self._singles[name], lookup))
         return True
 
-    def _add_number(self, name: str, s: SparseConfig, raw: Column) -> bool:
+    def _add_number(self, name: str, s: SparseConfig, raw: RawColumn) -> bool:
         source, target = self._fitted.data.source, self._singles[name]
         if not _holds_numbers(raw):
             return False
@@ -122,7 +122,7 @@ class ColumnFeatures:
         self._numbers.add_ids(parser, self._place(raw.name), target, ids)
         return True
 
-    def _remember(self, name: str, raw: Column) -> bool:
+    def _remember(self, name: str, raw: RawColumn) -> bool:
         if raw.dtype == pl.String:
             self._place(raw.name)
             self._remembered.setdefault(raw.name, []).append(name)
@@ -142,7 +142,7 @@ def _made_columns(frames: RowFrames) -> set[str]:
     return {*frames.rows.derive, *(name for _, names in frames.rows.sides.values() for name in names)}
 
 
-def _holds_numbers(raw: Column) -> bool:
+def _holds_numbers(raw: RawColumn) -> bool:
     return raw.dtype in (pl.String, pl.Float64, pl.Float32) or raw.dtype.is_integer()
 
 

@@ -17,9 +17,9 @@ import polars as pl
 
 from recsys.data.arrays import Arrays
 from recsys.data.transforms.hashing import buckets_of_crcs
-from recsys.data.transforms.index import Index
+from recsys.data.transforms.index import ValueIndex
 from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.online.raw_columns import Cells, Column, text_cleaner
+from recsys.online.raw_columns import Cells, RawColumn, text_cleaner
 from recsys.online.row_frames import RowFrames
 
 LIMIT = 1 << 16  # results that a Memo keeps
@@ -44,7 +44,7 @@ class Memo(dict[Any, Any]):
         return result
 
 
-def text_reader(data: ResolvedData, column: Column) -> Callable[[Any], str | None] | None:
+def text_reader(data: ResolvedData, column: RawColumn) -> Callable[[Any], str | None] | None:
     """Return the function from a raw value to the text that is looked up; None for a type that only polars converts."""
     if column.dtype == pl.String:
         clean = text_cleaner(data.source, column.name)
@@ -76,14 +76,14 @@ class Lookup:
     """
 
     column: int
-    index: Index | None
+    index: ValueIndex | None
     direct: bool
     memo: Memo
     buckets: int = 1
 
     @classmethod
     def from_column(
-        cls, data: ResolvedData, column: Column, place: int, index: Index | None, buckets: int = 1
+        cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, buckets: int = 1
     ) -> Lookup | None:
         """Return None for a column whose type only polars converts to text."""
         read = text_reader(data, column)
@@ -101,7 +101,7 @@ class Lookup:
         return map(self.memo.__getitem__, cells)
 
 
-def _look_up(read: Callable[[Any], str | None], index: Index, value: Any) -> int:
+def _look_up(read: Callable[[Any], str | None], index: ValueIndex, value: Any) -> int:
     return index.results[read(value)]  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,7 @@ FEW = 8  # rows that are transposed one by one
 
 
 @dataclass(frozen=True)
-class Column:
+class RawColumn:
     """A raw column: its type, and the keys of a row under which its value may be found."""
 
     name: str
@@ -41,7 +41,7 @@ class Column:
         return None
 
 
-def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
+def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> RawColumn:
     """Return the raw column that the YAML names `name`."""
     renamed = data.source.rename
     keys = [renamed.get(name, name)]
@@ -55,7 +55,7 @@ def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
         empty_is_missing=data.source.format in TEXT_FORMATS,  # there, an empty field is a missing value
         whole_floats=has_whole_floats(data.source),
     )
-    return Column(name, tuple(keys), dtype, read)
+    return RawColumn(name, tuple(keys), dtype, read)
 
 
 def has_whole_floats(source: SourceConfig) -> bool:
@@ -84,7 +84,7 @@ def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | Non
 class Transpose:
     """Turns rows into columns."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[RawColumn]) -> None:
         self._keys = [(c.keys[0], c.keys[-1]) for c in columns]
         first = [key for key, _ in self._keys]
         # one call into C for each row; itemgetter returns a tuple only if it has several keys

@@ -19,7 +19,7 @@ from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_row
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, parse_rows
 from recsys.data.transforms.fitted import RAW_SCHEMA
-from recsys.data.transforms.index import Index
+from recsys.data.transforms.index import ValueIndex
 from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError, did_you_mean
 from recsys.files import manifest
@@ -35,13 +35,13 @@ class SideTable:
 
     join: JoinConfig
     table: pl.DataFrame
-    rows: Index
+    rows: ValueIndex
 
     @classmethod
     def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
         """Index a table by join.key."""
         keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
-        return cls(join, table, Index(keys, places, -1))
+        return cls(join, table, ValueIndex(keys, places, -1))
 
     def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Join the table to `frame`, using only the rows that `frame` needs: a join hashes its whole right side."""

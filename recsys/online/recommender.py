@@ -138,11 +138,11 @@ class Recommender:
     def _batch(self, queries: Queries) -> Batch:
         """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
         from recsys.batch import JaggedIds
-        from recsys.data.batch_tensors import Tensors
+        from recsys.data.batch_tensors import BatchTensors
 
         features = self.fitted.features
         labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
-        batch = Tensors.from_arrays(queries.arrays, features).batch(labels)
+        batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
         batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
         return batch
 

@@ -2,9 +2,9 @@
 
 The steps are those of data preparation, but without files:
 
-    pipeline = Pipeline.load("outputs/my_run")
+    pipeline = RowTransforms.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
-    tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
+    tensors = RowTransforms.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
 `arrays` returns the same as numpy arrays. This module imports neither Lightning nor Hydra nor torchrec, and torch only
 when a pipeline is called for tensors. Most features are computed without polars (columns.py), the others by the steps
@@ -27,13 +27,13 @@ from recsys.online.raw_rows import RawRows
 from recsys.online.row_frames import RowFrames
 
 if TYPE_CHECKING:
-    from recsys.data.batch_tensors import Tensors
+    from recsys.data.batch_tensors import BatchTensors
 
 UNUSUAL = (UserError, KeyError, TypeError, ValueError, ArithmeticError)  # rows that only polars reads, or bad ones
 
 
-class Pipeline:
-    """Fitted transforms for serving single rows. Threads may share a Pipeline."""
+class RowTransforms:
+    """Fitted transforms for serving single rows. Threads may share a RowTransforms."""
 
     def __init__(self, rows: RawRows) -> None:
         self._rows, self.fitted, self.features = rows, rows.fitted, rows.fitted.features
@@ -47,7 +47,7 @@ class Pipeline:
                 self._rest = RowFrames(rows.restricted(self._fast.dense, self._fast.sparse))
 
     @classmethod
-    def load(cls, folder: str | Path) -> Pipeline:
+    def load(cls, folder: str | Path) -> RowTransforms:
         """Load a pipeline from a folder that `save` wrote, a folder of prepared data, or a run's folder.
 
         Raises UserError for any other folder.
@@ -63,11 +63,11 @@ class Pipeline:
         """The keys of rows that are read, named as in the files or the YAML."""
         return self._frames.names
 
-    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
+    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> BatchTensors:
         """Return the features of one row or of several as tensors; see `arrays`. Imports torch."""
-        from recsys.data.batch_tensors import Tensors
+        from recsys.data.batch_tensors import BatchTensors
 
-        return Tensors.from_arrays(self.arrays(rows, history), self.features)
+        return BatchTensors.from_arrays(self.arrays(rows, history), self.features)
 
     def arrays(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Arrays:
         """Return the features of one row or of several. A row maps raw columns, named as in the files or the YAML, to

@@ -14,7 +14,7 @@ from recsys.data.arrays import Arrays, dense_slices, single_valued
 from recsys.data.raw.derive import FeatureInputs
 from recsys.online.raw_columns import Row
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 KEPT = 16  # sets of shared columns whose division is kept
 
@@ -29,8 +29,8 @@ class Division:
     past: whether these read earlier rows, too
     """
 
-    once: Pipeline
-    each: Pipeline
+    once: RowTransforms
+    each: RowTransforms
     needed: frozenset[str]
     past: bool = False
 
@@ -43,7 +43,7 @@ class SharedColumns:
         pipeline: the same transforms, for all columns.
     """
 
-    def __init__(self, rows: RawRows, pipeline: Pipeline) -> None:
+    def __init__(self, rows: RawRows, pipeline: RowTransforms) -> None:
         self._rows, self._features, self._pipeline = rows, rows.fitted.features, pipeline
         self._divisions: dict[frozenset[str], Division] = {}
 
@@ -110,7 +110,7 @@ class SharedColumns:
         once = self._rows.restricted(dense, sparse)
         each = self._rows.restricted(*others, grouped=looks_back)
         needed = frozenset(n for n in shared if n in each.types)
-        return Division(Pipeline(once), Pipeline(each), needed, looks_back)
+        return Division(RowTransforms(once), RowTransforms(each), needed, looks_back)
 
     def _reads(self, dense: set[str], sparse: set[str]) -> set[str]:
         """Return the raw columns that a feature reads."""

@@ -25,7 +25,7 @@ from recsys.report.resampling import (
     holm,
     interval,
 )
-from recsys.report.runs import UNCOMPARED, Run
+from recsys.report.runs import UNCOMPARED, ReportedRun
 
 BASELINES = ("GBM", "LogisticRegression", "Popularity")  # models that every other model should beat
 PREDICTIONS, RANKS = "test_predictions", "test_ranks"
@@ -35,7 +35,7 @@ PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 class Line:
     """A run, or the seeds of one config, whose metrics are means over seeds."""
 
-    runs: list[Run]
+    runs: list[ReportedRun]
     name: str
     detail: str = ""  # its config's differences from the first line's; the last log line of an unfinished run
     measures: dict[str, Measure] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Line:
     over_baseline: dict[str, Difference] = field(default_factory=dict)  # by main metric, from the best baseline
 
     @property
-    def first(self) -> Run:
+    def first(self) -> ReportedRun:
         return self.runs[0]
 
     @property
@@ -109,12 +109,12 @@ class Group:
         return next((line for line in lines if line.is_baseline and main in line.measures), None)
 
 
-def main_metric(run: Run) -> str:
+def main_metric(run: ReportedRun) -> str:
     """Return the metric by which a run is compared."""
     return metrics_table.main_metric(run.test)
 
 
-def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
+def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Group]:
     """Return groups of finished runs; the first run is in the first group."""
     lines = _lines([r for r in runs if r.metrics is not None])
     groups: list[tuple[dict[str, Any], dict[str, bytes], list[Line], list[dict[str, Measured]]]] = []
@@ -139,7 +139,7 @@ def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
     return made
 
 
-def _lines(runs: Sequence[Run]) -> list[Line]:
+def _lines(runs: Sequence[ReportedRun]) -> list[Line]:
     """Join the seeds of each config into a line."""
     lines: dict[tuple[Any, ...], list[Line]] = {}
     order: list[Line] = []
@@ -157,7 +157,7 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     return order
 
 
-def _common(runs: list[Run]) -> str:
+def _common(runs: list[ReportedRun]) -> str:
     """Return the name of the folder that has all runs, with the values of their trial: 0: lr=0.1"""
     _, colon, values = runs[0].name.partition(": ")
     parents = {str(Path(r.name.partition(": ")[0]).parent) for r in runs}
@@ -165,7 +165,7 @@ def _common(runs: list[Run]) -> str:
     return runs[0].name if parents or parent == "." else f"{parent}{colon}{values}"
 
 
-def differences(run: Run, first: Run) -> str:
+def differences(run: ReportedRun, first: ReportedRun) -> str:
     """Return the keys and values of a run's config that differ from the first run's, the model first."""
     differ = [k for k in differing([run, first]) if not k.startswith("model.") or k.count(".") == 1]
     parts = [run.model] if "model._target_" in differ else []
@@ -179,13 +179,13 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
+def differing(runs: Sequence[ReportedRun]) -> list[str]:
     """Return the keys whose values differ, without the run's folder and the seed."""
     keys = dict.fromkeys(k for r in runs for k in r.config if k not in UNCOMPARED)
     return [k for k in keys if any(r.config.get(k) != runs[0].config.get(k) for r in runs)]
 
 
-def _protocol(run: Run) -> dict[str, Any]:
+def _protocol(run: ReportedRun) -> dict[str, Any]:
     """Return everything that must be equal for test metrics to be comparable."""
     p = (run.metrics or {}).get("protocol") or {}
     ranking = {k: v for k, v in (p.get("ranking") or {}).items() if k != "k"}
@@ -224,7 +224,7 @@ def _rows(line: Line) -> tuple[dict[str, bytes], list[dict[str, Measured]]]:
     return keys, [{x: t[x][1] for x in keys} for t in tested]
 
 
-def _read(run: Run) -> dict[str, tuple[bytes, Measured]]:
+def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
     """Return a hash of the test rows, and the rows, by label."""
     import polars as pl
 
@@ -287,12 +287,12 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups
     return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
 
 
-def _ranks(run: Run, frame: Any) -> tuple[bytes, Measured]:
+def _ranks(run: ReportedRun, frame: Any) -> tuple[bytes, Measured]:
     query = frame["query"].to_numpy().astype(np.int64)
     return sha256(query.tobytes()).digest(), _queries(run, query, frame)
 
 
-def _queries(run: Run, query: np.ndarray, frame: Any) -> Means:
+def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
     """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 
@@ -389,7 +389,7 @@ def _delong(group: Group, main: str, data: dict[int, Any]) -> None:
             line.delong[main] = difference(auc[0] - auc[1], [(variance_, float("inf"))]).p
 
 
-def _shown(run: Run) -> list[str]:
+def _shown(run: ReportedRun) -> list[str]:
     """Return the metrics of the table, the main one first."""
     if not run.retrieves:
         known = [(m, entry) for m in run.test if (entry := metrics_table.metric(m)) is not None]

@@ -24,7 +24,7 @@ UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of 
 
 
 @dataclass
-class Run:
+class ReportedRun:
     """A run, as read from its folder. Parts that the folder lacks are None or empty."""
 
     path: Path
@@ -71,7 +71,7 @@ class Run:
 
 
 @dataclass
-class Trial:
+class ReportedTrial:
     """A trial of a sweep."""
 
     number: str
@@ -79,15 +79,15 @@ class Trial:
     overrides: list[str]
     status: str
     paths: list[Path]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ReportedRun] = field(default_factory=list)
 
 
 @dataclass
-class Sweep:
+class ReportedSweep:
     """A sweep."""
 
     folder: Path
-    trials: list[Trial]
+    trials: list[ReportedTrial]
     metric: str | None = None  # the metric that it optimises, such as validation/auc
     minimize: bool = False
 
@@ -96,8 +96,8 @@ class Sweep:
 class RunSet:
     """The runs and sweeps to compare. left_out: what was named beside them and holds no run"""
 
-    runs: list[Run]
-    sweeps: list[Sweep]
+    runs: list[ReportedRun]
+    sweeps: list[ReportedSweep]
     left_out: list[Path] = field(default_factory=list)
 
 
@@ -157,7 +157,7 @@ def _names(paths: list[Path]) -> list[str]:
     return [os.path.relpath(p, common) for p in whole]
 
 
-def _run(path: Path, name: str) -> Run:
+def _run(path: Path, name: str) -> ReportedRun:
     from omegaconf import OmegaConf
 
     try:
@@ -180,7 +180,9 @@ def _run(path: Path, name: str) -> Run:
         where = f"{path / 'metrics.json'}: test.{wrong}={test[wrong]!r}"
         raise UserError(f"{where} is not a number; evaluate the run again")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
-    run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
+    run = ReportedRun(
+        path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path)
+    )
     if not run.test:
         run.metrics, run.last = None, mask_text(_last_line(path / "train.log"))
     return run
@@ -236,7 +238,7 @@ def _last_line(path: Path) -> str:
     return textwrap.shorten((errors or lines or [""])[-1], 300, placeholder=" ...")
 
 
-def _sweep(folder: Path) -> Sweep:
+def _sweep(folder: Path) -> ReportedSweep:
     """Read sweep.json: a list of trials, or a mapping with the list under "trials"."""
     try:
         content = json.loads((folder / "sweep.json").read_text())
@@ -254,10 +256,10 @@ def _sweep(folder: Path) -> Sweep:
         if not trial.values:
             own = [o for o in trial.overrides if not all(o in other for other in given)]
             trial.values = {k.lstrip("+"): v for k, _, v in (o.partition("=") for o in own)}
-    return Sweep(folder, read_trials, str(metric) if metric else None, about.get("direction") == "minimize")
+    return ReportedSweep(folder, read_trials, str(metric) if metric else None, about.get("direction") == "minimize")
 
 
-def _trial(folder: Path, number: str, entry: dict[str, Any]) -> Trial:
+def _trial(folder: Path, number: str, entry: dict[str, Any]) -> ReportedTrial:
     """Read a trial, whose runs are in SWEEP/N or SWEEP/N/seed-S even if the sweep was moved."""
     listed = entry.get("overrides") or []
     overrides = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else [str(o) for o in listed]
@@ -275,4 +277,4 @@ def _trial(folder: Path, number: str, entry: dict[str, Any]) -> Trial:
         status = "ok" if status == 0 else f"failed ({status})"
     values = entry.get("values")
     swept = {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
-    return Trial(number, swept, overrides, str(status), runs)
+    return ReportedTrial(number, swept, overrides, str(status), runs)

@@ -19,7 +19,7 @@ from recsys.report.comparison_table import (
     signed,
 )
 from recsys.report.resampling import Z, hanley_mcneil
-from recsys.report.runs import Run
+from recsys.report.runs import ReportedRun
 
 PARTS = {"loader": "--c1", "forward": "--c0", "backward": "--c6", "optimizer": "--c3", "other": "--other"}
 DELTAS = 4  # number of runs whose differences a table of slices shows
@@ -143,13 +143,13 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     return f'<div class="legend">{marks}</div><div class="mid">{collapsible_table(columns, rows)}</div>'
 
 
-def _train(run: Run) -> dict[str, Any]:
+def _train(run: ReportedRun) -> dict[str, Any]:
     return (run.metrics or {}).get("train") or {}
 
 
-def plans(runs: Sequence[Run]) -> str:
+def plans(runs: Sequence[ReportedRun]) -> str:
     """Return each plan once, with the runs that used it."""
-    by: dict[str, list[Run]] = {}
+    by: dict[str, list[ReportedRun]] = {}
     for run in runs:
         if run.plan and run.plan.get("tables"):
             by.setdefault(json.dumps(run.plan, sort_keys=True), []).append(run)

@@ -9,23 +9,28 @@ from recsys.pages.sortable_tables import Column, table
 from recsys.report import report_charts
 from recsys.report.comparison import main_metric
 from recsys.report.comparison_table import note
-from recsys.report.runs import Sweep
+from recsys.report.runs import ReportedSweep
 
 
-def trials(s: Sweep) -> str:
+def trials(s: ReportedSweep) -> str:
     """Return all trials, the best first, charts of the metric over the parameters, and the best trial's command."""
     metric, values = _outcomes(s)
     sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
     order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
     keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
-    columns = [Column("trial"), *(Column(k, left=True) for k in keys), Column("status", left=True), Column(metric)]
+    columns = [
+        Column("trial"),
+        *(Column(k, left=True) for k in keys),
+        Column("status", left=True),
+        Column(metric),
+    ]
     rows = [
         [html(t.number), *(html(t.values.get(k, ""), 60) for k in keys), html(t.status, 60),
          f"{values[t.number]:.5f}" if t.number in values else "–"] for t in order
     ]  # fmt: skip
     done = [t for t in order if t.number in values]
     best = order[0].number if done else None
-    parts = [f"<h2>Sweep {html(str(s.folder), 80)}</h2>"]
+    parts = [f"<h2>ReportedSweep {html(str(s.folder), 80)}</h2>"]
     bad = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
     parts.append(note(f"{len(s.trials)} trials, {len(done)} with a {metric}, {bad} failed."))
     if done:
@@ -58,7 +63,7 @@ def trials(s: Sweep) -> str:
     return "".join(parts)
 
 
-def _outcomes(s: Sweep) -> tuple[str, dict[str, float]]:
+def _outcomes(s: ReportedSweep) -> tuple[str, dict[str, float]]:
     """Return the metric that ranks trials and its mean over seeds, by trial.
 
     It is the sweep's own metric, else the main metric of the test rows.

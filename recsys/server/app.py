@@ -93,7 +93,7 @@ class HttpRequest:
         return int(self.timeout)
 
 
-class Answer:
+class Response:
     """The answer to a request."""
 
     __slots__ = ("body", "headers", "kind", "status")
@@ -135,7 +135,7 @@ class App:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
 
-    async def _answer(self, request: HttpRequest, receive: Receive) -> Answer:
+    async def _answer(self, request: HttpRequest, receive: Receive) -> Response:
         if request.path not in OPEN:
             self._check_sender(request)
         if request.method == "POST":
@@ -193,7 +193,7 @@ class App:
     def _too_large(self) -> RequestError:
         return RequestError(413, f"the body is larger than this server's limit of {self.core.settings.max_body_mb} MiB")
 
-    async def _route(self, request: HttpRequest) -> Answer:
+    async def _route(self, request: HttpRequest) -> Response:
         path, core = request.path, self.core
         if path in ("/predict", "/recommend"):
             return await self._people(request, path, None, None)
@@ -204,27 +204,27 @@ class App:
             version = parts[3] if len(parts) == 5 and parts[2] == "versions" else None
             if len(parts) == 3 or version:
                 return await self._people(request, f"/{parts[-1]}", parts[1], version)
-        pages: dict[str, Callable[[], Answer]] = {
-            "/": lambda: Answer(openapi.index(core), JSON),
-            "/docs": lambda: Answer(openapi.page(core, request.address), HTML, headers=_PAGE_HEADERS),
-            "/openapi.json": lambda: Answer(orjson.dumps(openapi.document(core))),
-            "/metrics": lambda: Answer(_metrics(core), TEXT),
+        pages: dict[str, Callable[[], Response]] = {
+            "/": lambda: Response(openapi.index(core), JSON),
+            "/docs": lambda: Response(openapi.page(core, request.address), HTML, headers=_PAGE_HEADERS),
+            "/openapi.json": lambda: Response(orjson.dumps(openapi.document(core))),
+            "/metrics": lambda: Response(_metrics(core), TEXT),
         }
         if path not in pages:
             raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], PLACES)}")
         _check_method(request, "GET")
         return pages[path]()
 
-    async def _people(self, request: HttpRequest, path: str, name: str | None, version: str | None) -> Answer:
+    async def _people(self, request: HttpRequest, path: str, name: str | None, version: str | None) -> Response:
         _check_method(request, "POST")
         answer = json_api.predict if path == "/predict" else json_api.recommend
-        return Answer(await answer(self.core, request.call, name, version, request.body))
+        return Response(await answer(self.core, request.call, name, version, request.body))
 
-    async def _v2(self, request: HttpRequest, parts: list[str]) -> Answer:
+    async def _v2(self, request: HttpRequest, parts: list[str]) -> Response:
         core = self.core
         if not parts:
             _check_method(request, "GET")
-            return Answer(orjson.dumps(rest_v2.server_metadata()))
+            return Response(orjson.dumps(rest_v2.server_metadata()))
         if parts == ["models", "stats"] and core.registry.find("stats") is None:
             return self._statistics(request, None, None)
         if parts[0] == "models" and len(parts) > 1:
@@ -232,16 +232,16 @@ class App:
         if parts[0] == "health" and len(parts) == 2 and parts[1] in ("live", "ready"):
             _check_method(request, "GET")
             up = parts[1] == "live" or core.is_ready
-            return Answer(orjson.dumps({parts[1]: up}), status=200 if up else 503)
+            return Response(orjson.dumps({parts[1]: up}), status=200 if up else 503)
         if parts == ["repository", "index"]:
             _check_method(request, "POST")
-            return Answer(orjson.dumps(core.registry.index()))
+            return Response(orjson.dumps(core.registry.index()))
         if parts[:2] == ["repository", "models"] and len(parts) == 4 and parts[3] in ("load", "unload"):
             _check_method(request, "POST")
             return await self._repository(request, parts[2], parts[3])
         raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
 
-    async def _v2_model(self, request: HttpRequest, name: str, rest: list[str]) -> Answer:
+    async def _v2_model(self, request: HttpRequest, name: str, rest: list[str]) -> Response:
         version = None
         if len(rest) >= 2 and rest[0] == "versions":
             version, rest = rest[1], rest[2:]
@@ -251,8 +251,8 @@ class App:
             content, header = request.body, request.binary_header
             body, size = await rest_v2.infer(self.core, request.call, name, version, content, header)
             if size is None:
-                return Answer(body)
-            return Answer(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
+                return Response(body)
+            return Response(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
         if rest == ["stats"]:
             return self._statistics(request, name, version)
         if rest not in ([], ["ready"], ["config"]):
@@ -260,18 +260,18 @@ class App:
         _check_method(request, "GET")
         loaded = rest_v2.metadata_version(self.core, name, version)
         if rest == ["ready"]:
-            return Answer(orjson.dumps({"name": name, "ready": True}))
+            return Response(orjson.dumps({"name": name, "ready": True}))
         if rest == ["config"]:
             config = triton_extensions.model_config(loaded, self.core.settings)
-            return Answer(orjson.dumps(triton_extensions.to_json(config)))
-        return Answer(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
+            return Response(orjson.dumps(triton_extensions.to_json(config)))
+        return Response(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
 
-    def _statistics(self, request: HttpRequest, name: str | None, version: str | None) -> Answer:
+    def _statistics(self, request: HttpRequest, name: str | None, version: str | None) -> Response:
         _check_method(request, "GET")
         found = triton_extensions.statistics_of(self.core, name, version)
-        return Answer(orjson.dumps(triton_extensions.to_json(found)))
+        return Response(orjson.dumps(triton_extensions.to_json(found)))
 
-    async def _repository(self, request: HttpRequest, name: str, action: str) -> Answer:
+    async def _repository(self, request: HttpRequest, name: str, action: str) -> Response:
         kind = (request.content_type or LOAD_TYPES[0]).partition(b";")[0].strip().lower()
         if kind not in LOAD_TYPES:  # such as those of forms
             raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
@@ -281,7 +281,7 @@ class App:
         else:
             await self.core.registry.unload(name)
         self.core.announce_reload()
-        return Answer(b"{}")
+        return Response(b"{}")
 
 
 def _metrics(core: Core) -> bytes:
@@ -302,7 +302,7 @@ class MethodError(RequestError):
         self.allow = allow
 
 
-def _error_answer(error: Exception) -> Answer:
+def _error_answer(error: Exception) -> Response:
     """Return the answer for an error: one line, with the row and the column where a row cannot be read."""
     status = status_of(error)
     body: dict[str, Any] = {"error": one_line(error)}
@@ -318,4 +318,4 @@ def _error_answer(error: Exception) -> Answer:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodError):
         headers.append((b"allow", error.allow.encode()))
-    return Answer(orjson.dumps(body), status=status, headers=headers)
+    return Response(orjson.dumps(body), status=status, headers=headers)

@@ -17,7 +17,7 @@ from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
 from recsys.server.hosts import Hosts
 from recsys.server.logs import log, log_failure
-from recsys.server.payloads import Payload, Tensors
+from recsys.server.payloads import Payload, TensorsPayload
 from recsys.server.prometheus import Metrics
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.request_log import RequestLog
@@ -78,7 +78,7 @@ def _check_finite(loaded: Loaded, payload: Payload, outputs: Any) -> None:
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
-            sent = isinstance(payload, Tensors)
+            sent = isinstance(payload, TensorsPayload)
             why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
             raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
 

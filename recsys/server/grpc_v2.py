@@ -20,7 +20,7 @@ from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.rest_v2 import check_keys
-from recsys.server.v2_tensors import Tensor, bad
+from recsys.server.v2_tensors import V2Tensor, bad
 
 SERVICE = "GRPCInferenceService"
 CODES = {
@@ -132,7 +132,7 @@ class Service:
             yield answer
 
 
-def parse_inputs(request: Any) -> list[Tensor]:
+def parse_inputs(request: Any) -> list[V2Tensor]:
     """Return the inputs of a request, from raw bytes or from lists of values. Raises RequestError."""
     raw = request.raw_input_contents
     if not request.inputs:
@@ -164,7 +164,7 @@ _FIELDS = {
 }
 
 
-def _from_contents(item: Any) -> Tensor:
+def _from_contents(item: Any) -> V2Tensor:
     """Return an input whose values are in the list of its type."""
     shape = v2.checked_shape(item.name, item.datatype, tuple(item.shape))
     field = _FIELDS.get(item.datatype)
@@ -173,9 +173,9 @@ def _from_contents(item: Any) -> Tensor:
     values = list(getattr(item.contents, field))
     v2.check_count(item.name, shape, len(values))
     if item.datatype == "BYTES":
-        return Tensor(item.name, item.datatype, shape, values)
+        return V2Tensor(item.name, item.datatype, shape, values)
     try:
-        return Tensor(item.name, item.datatype, shape, np.array(values, v2.NUMPY[item.datatype]))
+        return V2Tensor(item.name, item.datatype, shape, np.array(values, v2.NUMPY[item.datatype]))
     except OverflowError as e:
         raise bad(f"input {item.name[:80]}: a value is out of the range of {item.datatype}") from e
 

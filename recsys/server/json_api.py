@@ -10,7 +10,7 @@ import orjson
 
 from recsys.online.servable import Query
 from recsys.server.core import Call, Core
-from recsys.server.payloads import Queries, Rows
+from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.request_error import RequestError
 from recsys.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
 from recsys.server.served_models import Loaded
@@ -30,7 +30,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     _check_kind(loaded, "ranking", "/recommend")
     rows = _rows(core, request.get("rows"), "rows")
     core.check_rows(len(rows))
-    shared, payload = request.get("shared"), Rows(rows)
+    shared, payload = request.get("shared"), RowsPayload(rows)
     if shared is not None:
         if type(shared) is not dict:
             raise bad("shared: must be a JSON object of columns and values")
@@ -41,7 +41,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     return orjson.dumps({"predictions": _predictions(loaded, outputs)})
 
 
-def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, Any]) -> Rows:
+def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, Any]) -> RowsPayload:
     """Return rows with what they share, without the columns that the model does not read.
 
     Raises RequestError if the copies of the others in each row would be large.
@@ -53,7 +53,7 @@ def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, 
     size, most = len(orjson.dumps(shared)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
     if size > most:
         raise RequestError(413, f"shared: would be {size:,} bytes in {len(rows):,} rows; at most {most:,} are taken")
-    return Rows(rows, shared, unread)
+    return RowsPayload(rows, shared, unread)
 
 
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -67,7 +67,9 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
     core.check_rows(len(bodies), "queries")
-    payload = Queries([_query(core, loaded, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
+    payload = QueriesPayload(
+        [_query(core, loaded, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)]
+    )
     core.check_rows(payload.weight)
     for i, query in enumerate(payload.queries):
         if query.rows:

@@ -11,7 +11,7 @@ import orjson
 
 from recsys.server.core import Core
 from recsys.server.rest_v2 import server_metadata, spec_json
-from recsys.server.served_models import Loaded, Model
+from recsys.server.served_models import Loaded, ServedModel
 
 ERRORS = {
     "400": "The request cannot be read; the message names the row and the column",
@@ -45,7 +45,7 @@ def index(core: Core) -> bytes:
     return orjson.dumps({"server": "recsys", "version": server_metadata()["version"], "models": models, "links": links})
 
 
-def _described(model: Model) -> dict[str, Any]:
+def _described(model: ServedModel) -> dict[str, Any]:
     current = _current(model)
     verb = "predict" if current.servable.kind == "ranking" else "recommend"
     others = {"canary": model.choice.canary, "shadow": model.choice.shadow}
@@ -55,7 +55,7 @@ def _described(model: Model) -> dict[str, Any]:
     return named | versions | {"links": links}
 
 
-def _current(model: Model) -> Loaded:
+def _current(model: ServedModel) -> Loaded:
     current = model.loaded(model.choice.current)
     assert current is not None
     return current

@@ -45,7 +45,7 @@ class _ByRow:
 
 
 @dataclass(slots=True)
-class Rows(_ByRow):
+class RowsPayload(_ByRow):
     """Raw rows, one mapping each.
 
     shared: values that all rows have, too; such rows are not merged with others
@@ -62,10 +62,10 @@ class Rows(_ByRow):
         self.count = self.weight = len(self.rows)
 
     def kind(self, servable: Servable) -> Hashable:
-        return id(self) if servable.rows_depend_on_others or self.shared is not None else Rows
+        return id(self) if servable.rows_depend_on_others or self.shared is not None else RowsPayload
 
-    def merge(self, others: Sequence[Rows]) -> Rows:
-        return Rows([*self.rows, *(row for other in others for row in other.rows)])
+    def merge(self, others: Sequence[RowsPayload]) -> RowsPayload:
+        return RowsPayload([*self.rows, *(row for other in others for row in other.rows)])
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
@@ -77,7 +77,7 @@ class Rows(_ByRow):
 
 
 @dataclass(slots=True)
-class Columns(_ByRow):
+class ColumnsPayload(_ByRow):
     """Raw columns of `count` values each."""
 
     columns: dict[str, list[Any]]
@@ -88,13 +88,13 @@ class Columns(_ByRow):
         self.weight = self.count
 
     def kind(self, servable: Servable) -> Hashable:
-        return id(self) if servable.rows_depend_on_others else Columns
+        return id(self) if servable.rows_depend_on_others else ColumnsPayload
 
-    def merge(self, others: Sequence[Columns]) -> Columns:
+    def merge(self, others: Sequence[ColumnsPayload]) -> ColumnsPayload:
         parts = (self, *others)
         names = dict.fromkeys(name for p in parts for name in p.columns)
         merged = {n: [v for p in parts for v in p.columns.get(n) or [None] * p.count] for n in names}
-        return Columns(merged, sum(p.count for p in parts))
+        return ColumnsPayload(merged, sum(p.count for p in parts))
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
@@ -106,7 +106,7 @@ class Columns(_ByRow):
 
 
 @dataclass(slots=True)
-class Tensors(_ByRow):
+class TensorsPayload(_ByRow):
     """Features that the caller has computed. Only arrays whose first dimension is the row can be merged."""
 
     tensors: dict[str, np.ndarray]
@@ -121,10 +121,10 @@ class Tensors(_ByRow):
             return id(self)
         return tuple((n, a.dtype, a.shape[1:]) for n, a in sorted(self.tensors.items()))
 
-    def merge(self, others: Sequence[Tensors]) -> Tensors:
+    def merge(self, others: Sequence[TensorsPayload]) -> TensorsPayload:
         parts = (self, *others)
         merged = {n: np.concatenate([p.tensors[n] for p in parts]) for n in self.tensors}
-        return Tensors(merged, sum(p.count for p in parts))
+        return TensorsPayload(merged, sum(p.count for p in parts))
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
@@ -137,7 +137,7 @@ class Tensors(_ByRow):
 
 
 @dataclass(slots=True)
-class Queries:
+class QueriesPayload:
     """Requests for items.
 
     start: the place of the first one in a request that was divided
@@ -153,17 +153,17 @@ class Queries:
         self.weight = sum(max(1, len(q.rows)) for q in self.queries)
 
     def kind(self, servable: Servable) -> Hashable:
-        return Queries
+        return QueriesPayload
 
-    def parts(self, servable: Servable) -> list[Queries]:
+    def parts(self, servable: Servable) -> list[QueriesPayload]:
         """Return queries of a pipeline in parts: each query takes the time of many rows."""
         if not servable.context:
             return [self]
         places = range(0, len(self.queries), AT_ONCE)
-        return [self] if len(places) < 2 else [Queries(self.queries[i : i + AT_ONCE], i) for i in places]
+        return [self] if len(places) < 2 else [QueriesPayload(self.queries[i : i + AT_ONCE], i) for i in places]
 
-    def merge(self, others: Sequence[Queries]) -> Queries:
-        return Queries([*self.queries, *(q for other in others for q in other.queries)])
+    def merge(self, others: Sequence[QueriesPayload]) -> QueriesPayload:
+        return QueriesPayload([*self.queries, *(q for other in others for q in other.queries)])
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
@@ -200,7 +200,7 @@ def _of_history(error: UserError) -> UserError:
     return RowError(error.column, error.value, error.why, error.row, "history")
 
 
-Payload = Rows | Columns | Tensors | Queries
+Payload = RowsPayload | ColumnsPayload | TensorsPayload | QueriesPayload
 
 
 def _run(servable: Servable, features: Features, started: float) -> Result:

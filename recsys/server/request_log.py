@@ -22,7 +22,7 @@ import orjson
 
 from recsys.files.atomic import whole_file
 from recsys.server.logs import log
-from recsys.server.payloads import Payload, Queries, Tensors
+from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 
 if TYPE_CHECKING:
     from recsys.server.core import Call
@@ -60,7 +60,7 @@ class RequestLog:
     def offer(self, call: Call, payload: Payload, outputs: Any) -> None:
         """Keep a request if it is drawn, and if the queue has room. Tensors that callers have made are left out."""
         draw = random.random()  # nosec B311
-        if draw >= self._share or isinstance(payload, Tensors) or call.loaded is None:
+        if draw >= self._share or isinstance(payload, TensorsPayload) or call.loaded is None:
             return
         try:
             self._queue.put_nowait((call.loaded, call.request_id, time.time(), payload, outputs))
@@ -140,7 +140,7 @@ def _records(entry: _Entry) -> list[Record]:
     """Return a record for each row of a request, or for each query."""
     loaded, request_id, now, payload, outputs = entry
     base = {"request_time": now, "request_id": request_id}
-    if isinstance(payload, Queries):
+    if isinstance(payload, QueriesPayload):
         return [
             base | {"request_row": i, "context": _json(q.context), "history": _json(list(q.rows))} | _lists(lists)
             for i, (q, lists) in enumerate(zip(payload.queries, outputs, strict=True))

@@ -14,10 +14,10 @@ from recsys.errors import did_you_mean
 from recsys.online.servable import Query, TensorSpec
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
-from recsys.server.payloads import Columns, Payload, Queries, Tensors
+from recsys.server.payloads import ColumnsPayload, Payload, QueriesPayload, TensorsPayload
 from recsys.server.request_error import RequestError
-from recsys.server.served_models import Loaded, Model
-from recsys.server.v2_tensors import Tensor, bad
+from recsys.server.served_models import Loaded, ServedModel
+from recsys.server.v2_tensors import V2Tensor, bad
 
 EXTENSIONS = [
     "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
@@ -74,7 +74,7 @@ def check_size(core: Core, loaded: Loaded, described: Sequence[tuple[Any, Any]])
             raise bad(f"shape {list(shape)[: v2.MOST_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
 
 
-def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
+def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[V2Tensor]:
     """Return the inputs of a request, whose binary data lies in `blobs`. Raises RequestError."""
     inputs = request.get("inputs")
     if type(inputs) is not list or not inputs:
@@ -101,7 +101,7 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
     return found
 
 
-def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Loaded, most: int) -> Columns | None:
+def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Loaded, most: int) -> ColumnsPayload | None:
     """Return the raw columns of a usual request: BYTES in binary form, whose shapes are [rows] or [rows, 1].
 
     Four times as fast as `parse_inputs`. Returns None for any other request, good or bad, which that function reads.
@@ -130,7 +130,7 @@ def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Load
     except (LookupError, TypeError, ValueError, struct.error):
         return None
     whole = at == len(body) and len(columns) == len(inputs)
-    return Columns(columns, rows) if whole and loaded.takes(columns) else None
+    return ColumnsPayload(columns, rows) if whole and loaded.takes(columns) else None
 
 
 def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,7 +140,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[str, Any]) -> Payload:
+def make_payload(loaded: Loaded, inputs: Sequence[V2Tensor], parameters: Mapping[str, Any]) -> Payload:
     """Return what inputs ask a model to compute: raw columns, or features if all names are those of `tensors`.
 
     For a retrieval model, raw columns are the history of one query, with its k, filter_history and exclude in the
@@ -150,18 +150,18 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
     names = {t.name for t in inputs}
     if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:
         v2.check_names(inputs, servable.tensors, loaded.name)
-        return Tensors(v2.to_arrays(inputs), inputs[0].shape[0])
+        return TensorsPayload(v2.to_arrays(inputs), inputs[0].shape[0])
     v2.check_names(inputs, servable.inputs, loaded.name)
     rows, columns = v2.rows_of(inputs), v2.to_columns(inputs)
     if servable.kind == "ranking":
-        return Columns(columns, rows)
+        return ColumnsPayload(columns, rows)
     check_keys(parameters, QUERY_KEYS, "parameters.", PROTOCOL_KEYS)
     history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if not servable.context:
-        return Queries([make_query(history, parameters)])
+        return QueriesPayload([make_query(history, parameters)])
     if rows != 1:
         raise bad(f"{rows} rows: pipeline {loaded.name} takes one, the context of a request")
-    return Queries([replace(make_query([], parameters), context=history[0])])
+    return QueriesPayload([replace(make_query([], parameters), context=history[0])])
 
 
 def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "") -> Query:
@@ -274,7 +274,7 @@ def server_metadata() -> dict[str, Any]:
     return {"name": "recsys", "version": version("recsys"), "extensions": EXTENSIONS}
 
 
-def model_metadata(model: Model, loaded: Loaded) -> dict[str, Any]:
+def model_metadata(model: ServedModel, loaded: Loaded) -> dict[str, Any]:
     """Return the metadata of a model: its raw columns and its outputs, and its features among the parameters."""
     return {
         "name": model.name,

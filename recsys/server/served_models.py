@@ -20,7 +20,7 @@ from recsys.server.batcher import Batcher, BatchLimits
 from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import ALIAS, MANIFEST, Choice, Source
 from recsys.server.observer import Observer
-from recsys.server.payloads import Queries, Rows
+from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.prometheus import Metrics, ModelMetrics
 from recsys.server.request_error import RequestError
 
@@ -69,7 +69,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """The versions of a model that are served. versions: by key, as in Choice"""
 
     name: str
@@ -95,7 +95,7 @@ class Registry:
 
     def __init__(self, source: Source, load: Loader, limits: BatchLimits, metrics: Metrics, threads: int = 1) -> None:
         self._source, self._load, self._limits, self._metrics, self._threads = source, load, limits, metrics, threads
-        self._models: dict[str, Model] = {}
+        self._models: dict[str, ServedModel] = {}
         self._source_names: dict[str, str] = {}  # name in requests -> name in the source
         self._lock = asyncio.Lock()
         self._failed = False  # whether a model could not be loaded when all were
@@ -160,11 +160,11 @@ class Registry:
         """Return the names of the models that are served."""
         return sorted(self._models)
 
-    def find(self, name: str) -> Model | None:
+    def find(self, name: str) -> ServedModel | None:
         """Return a model, None if it is not served any longer."""
         return self._models.get(name)
 
-    def get(self, name: str | None) -> Model:
+    def get(self, name: str | None) -> ServedModel:
         """Return a model; without a name, the only one. Raises RequestError."""
         if not self._models and self._source.names() == [""]:
             raise RequestError(503, "no model is loaded; the server's log says why")
@@ -226,7 +226,7 @@ class Registry:
             aside = key == choice.shadow
             limits = replace(self._limits, inline=False, queue=self._limits.rows) if aside else self._limits
             v.batcher.limits = limits
-        self._models[name] = Model(name, choice, versions)
+        self._models[name] = ServedModel(name, choice, versions)
         self._source_names[name] = source_name
 
     def _renamed(self, key: str, v: Loaded, name: str, choice: Choice, versions: dict[str, Loaded]) -> Loaded:
@@ -256,7 +256,7 @@ class Registry:
         shown, version = (name, key) if name else (servable.name, servable.version)
         self._metrics.reloads.labels(shown, "ok").inc()
         loaded = self._loaded(shown, version, servable, signature)
-        empty: Any = Queries([Query([])]) if servable.kind == "retrieval" else Rows([{}])
+        empty: Any = QueriesPayload([Query([])]) if servable.kind == "retrieval" else RowsPayload([{}])
         await loaded.batcher.warm_up(empty)
         gc.freeze()  # so that no garbage collection looks at vocabularies: with 7,000 values, one takes 50 ms
         log("info", "loaded", model=shown, version=version, folder=str(folder))
@@ -269,7 +269,7 @@ class Registry:
         return Loaded(name, version, servable, batcher, metrics, signature)
 
 
-def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: Model | None) -> None:
+def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: ServedModel | None) -> None:
     """Raise UserError if a version would get requests that it cannot answer, or would answer in another form.
 
     They are compared with the version that answers now and, if there is none, with the one that is to answer. Versions

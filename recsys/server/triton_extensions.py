@@ -19,7 +19,7 @@ from recsys.schema.command_schemas import ServeConfig
 from recsys.server.core import Core
 from recsys.server.prometheus import Metrics
 from recsys.server.rest_v2 import PLATFORM
-from recsys.server.served_models import Loaded, Model
+from recsys.server.served_models import Loaded, ServedModel
 
 # part of recsys_seconds -> statistics; features and model count once for each batch, the others for each request
 PARTS = {"queue": "queue", "features": "compute_input", "model": "compute_infer"}
@@ -51,7 +51,7 @@ def _tensor(spec: TensorSpec, batches: bool) -> dict[str, Any]:
 def statistics_of(core: Core, name: str | None, version: str | None) -> Message:
     """Return what the workers have counted for a version of a model, or for all. Raises RequestError."""
     registry = core.registry
-    models: Iterable[Model] = [registry.get(name)] if name else [registry.get(n) for n in registry.names()]
+    models: Iterable[ServedModel] = [registry.get(name)] if name else [registry.get(n) for n in registry.names()]
     if name and version:
         registry.version(name, version, lambda: b"")
     pairs = [(m.name, v.version) for m in models for v in m.versions.values() if version in (None, v.version)]

@@ -25,7 +25,7 @@ _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {
 _LENGTH = struct.Struct("<I")
 
 
-class Tensor(NamedTuple):
+class V2Tensor(NamedTuple):
     """An input of a request. values: a flat array; for BYTES a list of bytes or str"""
 
     name: str
@@ -52,7 +52,7 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> Tensor:
+def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
     """Return an input whose values are a JSON list, flat or nested. Raises RequestError if they do not fit."""
     dimensions = checked_shape(name, datatype, shape)
     if type(data) is not list:
@@ -63,27 +63,27 @@ def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> Tensor:
     if datatype == "BYTES":
         if kinds - {str}:
             raise bad(f"input {name[:80]}: BYTES takes texts; an empty text is a missing value")
-        return Tensor(name, datatype, dimensions, values)
+        return V2Tensor(name, datatype, dimensions, values)
     dtype = NUMPY[datatype]
     if wrong := kinds - _JSON_TYPES[dtype.kind]:
         raise bad(f"input {name[:80]}: {datatype} does not take a value of the type {wrong.pop().__name__}")
     try:
-        return Tensor(name, datatype, dimensions, np.array(values, dtype))
+        return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
     except OverflowError as e:
         raise bad(f"input {name[:80]}: a value is out of the range of {datatype}") from e
 
 
-def from_bytes(name: Any, datatype: Any, shape: Any, raw: bytes | memoryview) -> Tensor:
+def from_bytes(name: Any, datatype: Any, shape: Any, raw: bytes | memoryview) -> V2Tensor:
     """Return an input whose values are bytes: little-endian numbers, or BYTES with a length of 4 bytes before each."""
     dimensions = checked_shape(name, datatype, shape)
     count = math.prod(dimensions)
     if datatype == "BYTES":
-        return Tensor(name, datatype, dimensions, _split_bytes(name, bytes(raw), count))
+        return V2Tensor(name, datatype, dimensions, _split_bytes(name, bytes(raw), count))
     dtype = NUMPY[datatype]
     if len(raw) != count * dtype.itemsize:
         expected = f"shape {list(dimensions)} of {datatype} takes {count * dtype.itemsize}"
         raise bad(f"input {name[:80]}: has {len(raw)} bytes, but {expected}")
-    return Tensor(name, datatype, dimensions, np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False))
+    return V2Tensor(name, datatype, dimensions, np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False))
 
 
 def _flattened(data: list[Any], name: str) -> list[Any]:
@@ -114,7 +114,7 @@ def _split_bytes(name: str, raw: bytes, count: int) -> list[bytes]:
     return values
 
 
-def rows_of(tensors: Sequence[Tensor]) -> int:
+def rows_of(tensors: Sequence[V2Tensor]) -> int:
     """Return the number of rows of raw columns of the shape [rows] or [rows, 1]."""
     rows = tensors[0].shape[0]
     for t in tensors:
@@ -125,28 +125,28 @@ def rows_of(tensors: Sequence[Tensor]) -> int:
     return rows
 
 
-def to_columns(tensors: Sequence[Tensor]) -> dict[str, list[Any]]:
+def to_columns(tensors: Sequence[V2Tensor]) -> dict[str, list[Any]]:
     """Return raw columns as lists of Python values. Empty BYTES become None, a missing value."""
     return {t.name: _texts(t) if t.datatype == "BYTES" else t.values.tolist() for t in tensors}
 
 
-def _texts(tensor: Tensor) -> list[str | None]:
+def _texts(tensor: V2Tensor) -> list[str | None]:
     try:
         return [(v if type(v) is str else v.decode()) or None for v in tensor.values]
     except UnicodeDecodeError as e:
         raise bad(f"input {tensor.name[:80]}: a value is not UTF-8 text") from e
 
 
-def to_arrays(tensors: Sequence[Tensor]) -> dict[str, np.ndarray]:
+def to_arrays(tensors: Sequence[V2Tensor]) -> dict[str, np.ndarray]:
     """Return feature tensors as arrays of the shapes of the request; BYTES become arrays of objects."""
     return {t.name: _array(t).reshape(t.shape) for t in tensors}
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def _array(tensor: V2Tensor) -> np.ndarray:
     return np.array(_texts(tensor), dtype=object) if tensor.datatype == "BYTES" else tensor.values
 
 
-def check_names(tensors: Sequence[Tensor], specs: Sequence[TensorSpec], model: str) -> None:
+def check_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:
     """Check that the inputs are those of `specs`. Raises RequestError for unknown, repeated and missing names."""
     names = {t.name for t in tensors}
     if len(names) < len(tensors):

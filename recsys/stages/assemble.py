@@ -25,7 +25,7 @@ from recsys.stages.read_tables import check_times, distinct_rows, read_table
 from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
-from recsys.stages.staged import Settings, StagedRecommender
+from recsys.stages.staged import StagedRecommender, StageSettings
 from recsys.stages.visitor import Events, rows_by
 from recsys.store.definition import load_views
 from recsys.store.request_features import OnlineFeatures
@@ -135,7 +135,7 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
         order.bind(resources, f"order.{name}")
     if parts.score is not None:
         parts.score.bind(resources, "score", config.item, config.user, config.time)
-    settings = Settings(
+    settings = StageSettings(
         config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed, kept_history
     )
     rows = {} if users is None else rows_by(users, config.user)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.arrays import places_of_ranges
-from recsys.data.transforms.index import Index
+from recsys.data.transforms.index import ValueIndex
 from recsys.errors import UserError, did_you_mean
 
 ABSENT = -1
@@ -52,8 +52,8 @@ class Catalogue:
         return len(self.names)
 
     @cached_property
-    def _index(self) -> Index:
-        return Index(self.names, pl.int_range(len(self.names), dtype=pl.Int64, eager=True), ABSENT)
+    def _index(self) -> ValueIndex:
+        return ValueIndex(self.names, pl.int_range(len(self.names), dtype=pl.Int64, eager=True), ABSENT)
 
     def numbers(self, names: pl.Series | Sequence[str]) -> np.ndarray:
         """Return the number of each item (P,) int64, -1 for a name that is none."""
@@ -78,7 +78,7 @@ class Catalogue:
             lists = values.cast(pl.List(pl.String)).list.drop_nulls().fill_null([])
             flat = lists.explode(empty_as_null=False, keep_nulls=False)
             names = flat.unique(maintain_order=True)
-            codes = Index.from_values(names).look_up(flat).to_numpy().astype(np.int64) - 1
+            codes = ValueIndex.from_values(names).look_up(flat).to_numpy().astype(np.int64) - 1
             starts = np.concatenate([[0], np.cumsum(lists.list.len().to_numpy())]).astype(np.int64)
             self._categories[key] = Categories(names, codes, starts)
         return self._categories[key]

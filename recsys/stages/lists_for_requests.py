@@ -20,7 +20,7 @@ from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import TableConfig
 from recsys.stages.assemble import load
 from recsys.stages.read_tables import read_table
-from recsys.stages.staged import Answer, StagedRecommender
+from recsys.stages.staged import PipelineAnswer, StagedRecommender
 
 BATCH = 256  # requests whose candidates are retrieved at a time
 
@@ -59,13 +59,15 @@ def read_requests(files: list[Path], user: str) -> pl.DataFrame:
     return frame
 
 
-def in_batches(pipeline: StagedRecommender, requests: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, list[Answer]]]:
+def in_batches(
+    pipeline: StagedRecommender, requests: pl.DataFrame
+) -> Iterator[tuple[pl.DataFrame, list[PipelineAnswer]]]:
     """Yield rows of requests and their lists."""
     for rows in requests.iter_slices(BATCH):
         yield rows, pipeline.answers([Query([], context=row) for row in rows.iter_rows(named=True)])
 
 
-def columns_of(pipeline: StagedRecommender, answers: list[Answer]) -> list[pl.Series]:
+def columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> list[pl.Series]:
     """Return the columns of lists."""
     columns: list[Any] = [
         pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
@@ -78,13 +80,13 @@ def columns_of(pipeline: StagedRecommender, answers: list[Answer]) -> list[pl.Se
     return columns
 
 
-def sources_of(answer: Answer) -> list[list[str]]:
+def sources_of(answer: PipelineAnswer) -> list[list[str]]:
     """Return the names of the sources that listed each item."""
     sets = {name: set(items.tolist()) for name, items in answer.trace.found.items()}
     return [[name for name, items in sets.items() if item in items] for item in answer.items.tolist()]
 
 
-def notes(answer: Answer, k: int) -> Iterator[str]:
+def notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
     """Yield what a person should know of a list."""
     if answer.trace.rounds > 1:
         yield "asked the sources for more, because filters left fewer candidates than a list needs"

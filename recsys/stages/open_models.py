@@ -11,8 +11,8 @@ from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of
-from recsys.export.artefact.served_ranking import RankingModel
-from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.export.artefact.served_ranking import ServedRanking
+from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.files.run_files import CONFIG
 from recsys.online.servable import Servable
 
@@ -33,18 +33,18 @@ class Models:
     item_type: pl.DataType | None = None
     _loaded: dict[Path, Servable] = field(default_factory=dict)
 
-    def retrieval(self, run: str, key: str) -> RetrievalModel:
+    def retrieval(self, run: str, key: str) -> ServedRetrieval:
         """Return the retrieval model of a run or an artefact. Raises UserError if it is none."""
         model = self._load(run, key)
-        if not isinstance(model, RetrievalModel):
+        if not isinstance(model, ServedRetrieval):
             raise UserError(f"{key}={run}: its model scores rows and cannot retrieve; name it under score")
         self.item_type = model.item_type
         return model
 
-    def ranking(self, run: str, key: str) -> RankingModel:
+    def ranking(self, run: str, key: str) -> ServedRanking:
         """Return the ranking model of a run or an artefact. Raises UserError if it is none."""
         model = self._load(run, key)
-        if not isinstance(model, RankingModel):
+        if not isinstance(model, ServedRanking):
             raise UserError(f"{key}={run}: its model retrieves items and cannot score rows; name it under sources")
         return model
 
@@ -73,14 +73,14 @@ class Models:
                 return folder
             raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
         from recsys.cli.versions import check_versions
-        from recsys.export.write_artefact import Form, Source, write_artefact
+        from recsys.export.write_artefact import ExportSource, Form, write_artefact
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         check_versions()
         cfg, path = open_run(str(run))
         say(f"{key}={given}: exporting the run to {folder}")
         name = str(cfg.model["_target_"]).rpartition(".")[2].lower()
-        write_artefact(Source(path, cfg, choose_checkpoint(path, "best")), Form(name), folder)
+        write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), Form(name), folder)
         return folder
 
 

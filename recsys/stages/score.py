@@ -17,7 +17,7 @@ from recsys.data.arrays import Arrays
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
-from recsys.export.artefact.served_ranking import RankingModel
+from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.python_values import RowError
 from recsys.online.servable import Row
 from recsys.stages.expressions import Formula
@@ -63,10 +63,10 @@ class Ranking(Score):
 
     def __init__(self, run: str, formula: str | None = None, unknown: float = 0.1) -> None:
         self.run, self._text, self._unknown = run, formula, unknown
-        self._model: RankingModel | None = None
+        self._model: ServedRanking | None = None
 
     @property
-    def model(self) -> RankingModel:
+    def model(self) -> ServedRanking:
         assert self._model is not None
         return self._model
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import UserError
-from recsys.export.artefact.served_retrieval import RetrievalModel
+from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.online.servable import Query
 from recsys.ranges import Range
 from recsys.stages.catalogue import ABSENT, unit
@@ -67,13 +67,13 @@ class Model(Source):
         self, run: str, k: Count = 100, weight: Weight = 1.0, filter_history: bool | None = False, history: bool = True
     ) -> None:
         self.run, self.k, self.weight, self._filter, self._history = run, k, weight, filter_history, history
-        self._model: RetrievalModel | None = None
+        self._model: ServedRetrieval | None = None
         self._numbers = np.zeros(0, np.int64)
         self._longest: int | None = None
         self._same: dict[int, Found] = {}  # lists that are the same for all, by k
 
     @property
-    def model(self) -> RetrievalModel:
+    def model(self) -> ServedRetrieval:
         assert self._model is not None
         return self._model
 
@@ -118,7 +118,7 @@ class Similar(Source):
 
     def __init__(self, run: str, k: Count = 50, weight: Weight = 1.0, last: Count = 5) -> None:
         self.run, self.k, self.weight, self._last = run, k, weight, last
-        self._model: RetrievalModel | None = None
+        self._model: ServedRetrieval | None = None
         self._numbers = np.zeros(0, np.int64)
 
     def open(self, models: Models, key: str) -> pl.Series | None:

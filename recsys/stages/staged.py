@@ -27,7 +27,7 @@ MORE = 4  # how many times as many candidates are wanted if filters leave too fe
 
 
 @dataclass(frozen=True)
-class Settings:
+class StageSettings:
     """The settings of a pipeline.
 
     user, item, time: columns that name the user, the item and the time in rows
@@ -71,7 +71,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PipelineAnswer:
     """The list for one request.
 
     items: (m,) numbers, best first, m <= k
@@ -103,7 +103,7 @@ class StagedRecommender:
     """
 
     def __init__(
-        self, settings: Settings, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
+        self, settings: StageSettings, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
         filters: Mapping[str, Filter], score: Score | None, order: Mapping[str, Order],
         users: Mapping[str, Row] | None = None, events: Events | None = None,
         features: OnlineFeatures | None = None, item_type: pl.DataType | None = None,
@@ -151,7 +151,7 @@ class StagedRecommender:
         assert self.events is not None
         return self.catalogue.numbers(self.events.frame[self.settings.item])
 
-    def answers(self, queries: Sequence[Query]) -> list[Answer]:
+    def answers(self, queries: Sequence[Query]) -> list[PipelineAnswer]:
         """Return the list for each request."""
         visitors = [self.visitor(q) for q in queries]
         started = perf_counter()
@@ -177,7 +177,7 @@ class StagedRecommender:
         by_source = {name: s.retrieve(visitors, s.k * factor) for name, s in self.sources.items()}
         return [{name: lists[i] for name, lists in by_source.items()} for i in range(len(visitors))]
 
-    def _answer(self, visitor: Visitor, found: Mapping[str, Found], retrieve_seconds: float) -> Answer:
+    def _answer(self, visitor: Visitor, found: Mapping[str, Found], retrieve_seconds: float) -> PipelineAnswer:
         trace = Trace(seconds={"retrieve": retrieve_seconds})
         factor = 1
         while True:
@@ -204,7 +204,7 @@ class StagedRecommender:
         k = visitor.k
         items = ranked.items[:k]
         drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)))
-        return Answer(items, ranked.scores[:k], drawn, ranked, trace)
+        return PipelineAnswer(items, ranked.scores[:k], drawn, ranked, trace)
 
     def _candidates(
         self, visitor: Visitor, found: Mapping[str, Found], factor: int, trace: Trace

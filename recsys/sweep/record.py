@@ -18,7 +18,7 @@ FAILED = ("failed", "killed")
 
 
 @dataclass
-class Run:
+class TrialRun:
     """A trial with one seed."""
 
     folder: str  # relative to the sweep's folder
@@ -39,7 +39,7 @@ class Trial:
     number: int
     values: dict[str, str]
     overrides: list[str]  # overrides of its command, without seed and run_dir
-    runs: list[Run]
+    runs: list[TrialRun]
     asked: int | None = None  # number of the trial in Optuna's study
     mean: dict[str, float] = field(default_factory=dict)  # over seeds
     deviation: dict[str, float] = field(default_factory=dict)  # sample deviation over seeds; empty with one seed
@@ -89,7 +89,7 @@ class Sweep:
     def new_trial(self, values: dict[str, str], overrides: list[str], asked: int | None = None) -> Trial:
         """Add a trial to the sweep."""
         n = len(self.trials)
-        runs = [Run(f"{n}/seed-{s}", s) for s in self.seeds] or [Run(str(n))]
+        runs = [TrialRun(f"{n}/seed-{s}", s) for s in self.seeds] or [TrialRun(str(n))]
         trial = Trial(n, values, overrides, runs, asked)
         self.trials.append(trial)
         return trial
@@ -112,7 +112,7 @@ def load(folder: Path) -> Sweep:
     try:
         sweep = Sweep(**json.loads((folder / FILE).read_text()))
         trials: list[Any] = sweep.trials
-        sweep.trials = [Trial(**t | {"runs": [Run(**r) for r in t["runs"]]}) for t in trials]
+        sweep.trials = [Trial(**t | {"runs": [TrialRun(**r) for r in t["runs"]]}) for t in trials]
         sweep.command = restore_overrides(sweep.command)
         for trial in sweep.trials:
             trial.overrides, trial.values = restore_overrides(trial.overrides), restored(trial.values)

@@ -15,9 +15,9 @@ from recsys.errors import UserError
 from recsys.sweep import show
 from recsys.sweep.machine import Machine
 from recsys.sweep.processes import Process, end_left
-from recsys.sweep.record import FAILED, Run, Sweep, Trial
+from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.search import Search
-from recsys.sweep.slurm import Cluster, Job
+from recsys.sweep.slurm import Cluster, SlurmJob
 from recsys.sweep.space import composed
 from recsys.sweep.watch import last_error, outcome, validations
 
@@ -31,8 +31,8 @@ class Active:
     """A run in progress."""
 
     trial: Trial
-    run: Run
-    process: Process | Job
+    run: TrialRun
+    process: Process | SlurmJob
     share: int
     since: float
     before: float  # seconds of earlier attempts
@@ -100,7 +100,7 @@ class Schedule:
                 return waiting is not None
             self._start(*waiting)
 
-    def _waiting(self) -> tuple[Trial, Run] | None:
+    def _waiting(self) -> tuple[Trial, TrialRun] | None:
         """Return the first run that may start. Trials that can be pruned start with their first seed."""
         for trial in self._sweep.trials:
             if trial.status in (*FAILED, "pruned"):
@@ -110,7 +110,7 @@ class Schedule:
                     return trial, run
         return None
 
-    def _start(self, trial: Trial, run: Run) -> None:
+    def _start(self, trial: Trial, run: TrialRun) -> None:
         folder = self._folder / run.folder
         overrides = trial.overrides + ([] if run.seed is None else [f"seed={run.seed}"])
         more, env, share = list[str](), dict[str, str](), 0

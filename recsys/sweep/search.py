@@ -10,7 +10,7 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.sweep.record import Sweep, Trial
-from recsys.sweep.space import Axis, Space
+from recsys.sweep.space import Space, SweepAxis
 
 JOURNAL = "study.journal"
 NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the others are compared
@@ -143,7 +143,7 @@ def _no_lock() -> Any:
     return NoLock("")
 
 
-def _numbers(axis: Axis) -> list[float] | None:
+def _numbers(axis: SweepAxis) -> list[float] | None:
     """Return the choices as evenly spaced ascending numbers, as in range(...); None if they are not."""
     try:
         numbers = [float(c) for c in axis.choices]
@@ -153,7 +153,7 @@ def _numbers(axis: Axis) -> list[float] | None:
     return numbers if len(numbers) > 2 and len(steps) == 1 and steps.pop() > 0 else None
 
 
-def _distribution(axis: Axis) -> Any:
+def _distribution(axis: SweepAxis) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not axis.choices and axis.whole:
@@ -165,7 +165,7 @@ def _distribution(axis: Axis) -> Any:
     return FloatDistribution(numbers[0], numbers[-1], step=round(numbers[1] - numbers[0], 9))
 
 
-def _text(axis: Axis, value: Any) -> str:
+def _text(axis: SweepAxis, value: Any) -> str:
     if not axis.choices:
         return axis.text(value)
     if (numbers := _numbers(axis)) is None:

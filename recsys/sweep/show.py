@@ -11,13 +11,13 @@ from rich.text import Text
 from recsys.cli.console import results, say
 from recsys.cli.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
-from recsys.sweep.record import FAILED, Run, Sweep, Trial
+from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.watch import progress
 
 WIDTH, LONGEST = 200, 160  # characters of a table outside of a terminal, and of a status in it
 
 
-def name(trial: Trial, run: Run) -> str:
+def name(trial: Trial, run: TrialRun) -> str:
     """Return the name of a run in messages: its trial and seed."""
     return f"trial {trial.number}" + ("" if run.seed is None else f", seed {run.seed}")
 
@@ -36,7 +36,7 @@ def number(trial: Trial, metric: str) -> str:
     return f"{trial.mean[metric]:.5f}{deviation}"
 
 
-def end_message(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
+def end_message(trial: Trial, run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the message at the end of a run, and of its trial if it is the last run."""
     value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
     line = f"{name(trial, run)} {status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
@@ -45,7 +45,7 @@ def end_message(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
     return line
 
 
-def status(run: Run, sweep: Sweep, folder: Path) -> str:
+def status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the state of a run, with its progress or error."""
     if run.status == "killed":
         return f"killed by signal {(run.exit or 128) - 128}"

@@ -68,9 +68,9 @@ class Cluster:
         except (RuntimeError, ValueError, NameError, AssertionError) as e:
             raise UserError(f"sweep.launcher=slurm: {' '.join(str(e).split())}") from None
 
-    def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> "Job":
+    def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> "SlurmJob":
         run = Command(command, env, folder.resolve(), os.getcwd())
-        return Job(self._executor.submit(run), folder)
+        return SlurmJob(self._executor.submit(run), folder)
 
     def end_left(self, job: str, folder: Path) -> None:
         """Cancel the job of a killed sweep, and wait until it is gone."""
@@ -87,7 +87,7 @@ class Cluster:
         end_left(folder)
 
 
-class Job:
+class SlurmJob:
     """A job, with the methods of Process."""
 
     def __init__(self, job: Any, folder: Path) -> None:

@@ -21,7 +21,7 @@ ENOUGH = 10_000  # number of samples without a new trial, after which there are 
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """Values of a key: `choices`, or the numbers from `low` to `high`."""
 
     key: str  # including Hydra's + or ++
@@ -53,12 +53,12 @@ class Axis:
 class Space:
     """All overrides of a sweep's runs, in order: fixed ones as text, and axes."""
 
-    parts: tuple[str | Axis, ...]
+    parts: tuple[str | SweepAxis, ...]
     seeds: tuple[int, ...]  # empty for the config's seed
 
     @property
-    def axes(self) -> list[Axis]:
-        return [p for p in self.parts if isinstance(p, Axis)]
+    def axes(self) -> list[SweepAxis]:
+        return [p for p in self.parts if isinstance(p, SweepAxis)]
 
     def overrides(self, values: Values) -> list[str]:
         """Return the overrides of one trial, leaving out axes without a value."""
@@ -96,7 +96,7 @@ def read_space(arguments: Sequence[str]) -> Space:
     """
     with explained(arguments):
         parsed = parse_overrides(arguments)
-    parts: list[str | Axis] = []
+    parts: list[str | SweepAxis] = []
     seeds: tuple[int, ...] = ()
     for raw, o in zip(arguments, parsed, strict=True):
         key = o.key_or_group
@@ -115,7 +115,7 @@ def read_space(arguments: Sequence[str]) -> Space:
             parts.append(raw)
         elif key == "seed":
             seeds = _seeds(raw, o)
-        elif o.get_key_element() in {p.key for p in parts if isinstance(p, Axis)}:
+        elif o.get_key_element() in {p.key for p in parts if isinstance(p, SweepAxis)}:
             raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
             parts.append(_axis(raw, o))
@@ -131,7 +131,7 @@ def _seeds(raw: str, override: Any) -> tuple[int, ...]:
         raise UserError(f"{raw}: seeds must be integers") from None
 
 
-def _axis(raw: str, override: Any) -> Axis:
+def _axis(raw: str, override: Any) -> SweepAxis:
     key, value = override.get_key_element(), override.value()
     for tag in getattr(value, "tags", ()):
         if tag != "log":
@@ -140,7 +140,7 @@ def _axis(raw: str, override: Any) -> Axis:
         choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
         if not choices:
             raise UserError(f"{raw}: must have at least one value")
-        return Axis(key, choices)
+        return SweepAxis(key, choices)
     log = "log" in value.tags
     if not (math.isfinite(value.start) and math.isfinite(value.end)):
         raise UserError(f"{raw}: both ends must be finite numbers")
@@ -148,7 +148,7 @@ def _axis(raw: str, override: Any) -> Axis:
         raise UserError(f"{raw}: the first end must be smaller than the second")
     if log and value.start <= 0:
         raise UserError(f"{raw}: a logarithmic interval must be above 0")
-    return Axis(key, (), value.start, value.end, isinstance(value.start, int), log)
+    return SweepAxis(key, (), value.start, value.end, isinstance(value.start, int), log)
 
 
 def _typed(space: Space) -> Space:
@@ -157,9 +157,9 @@ def _typed(space: Space) -> Space:
     intervals = {a.key for a in space.axes if not a.choices}
     others = {k: v for k, v in first.items() if k not in intervals}
     cfg = composed(space.overrides(others)) if intervals else None
-    parts: list[str | Axis] = []
+    parts: list[str | SweepAxis] = []
     for p in space.parts:
-        if isinstance(p, Axis) and p.key in intervals:
+        if isinstance(p, SweepAxis) and p.key in intervals:
             assert cfg is not None
             now = OmegaConf.select(cfg, p.key.lstrip("+"))
             counts = isinstance(now, int) and not isinstance(now, bool)
@@ -168,7 +168,7 @@ def _typed(space: Space) -> Space:
                     f"{p.key}=interval({p.low},{p.high}): {p.key} is an integer, so both ends must be integers"
                 )
             whole = p.whole or counts
-            p = Axis(p.key, (), p.low, p.high, whole, p.log)
+            p = SweepAxis(p.key, (), p.low, p.high, whole, p.log)
         parts.append(p)
     typed = Space(tuple(parts), space.seeds)
     first, _ = typed.ends()

@@ -18,7 +18,7 @@ from recsys.distributed.ranks import Ranks
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
-from recsys.evaluation.retrieval_metrics import RankingMetrics
+from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.files import manifest
 from recsys.sharding.safe_reader import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
@@ -70,7 +70,7 @@ def measure_split(
     write: write the ranks of the targets to the run's folder
     """
     popularity = candidates_of(prepared.fitted).popularity.numpy()
-    metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
+    metrics, n = RetrievalMetrics(protocol_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
     with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
         for batch in loader:

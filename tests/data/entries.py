@@ -9,36 +9,36 @@ from typing import Any
 import polars as pl
 import torch
 
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.raw import formats, read_sources
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import parse_rows
 from recsys.online.predict_files import file_blocks
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig
 
 
-def moved(prepared: Prepared, tmp_path: Path) -> Pipeline:
+def moved(prepared: Prepared, tmp_path: Path) -> RowTransforms:
     """Save a pipeline, move its folder, and load it where the raw data is not."""
-    Pipeline.load(prepared.folder).save(tmp_path / "saved")
+    RowTransforms.load(prepared.folder).save(tmp_path / "saved")
     (tmp_path / "saved").rename(tmp_path / "elsewhere")
     state = json.loads((tmp_path / "elsewhere" / "transforms.json").read_text())
     state["data"]["root"] = "/nowhere"
     (tmp_path / "elsewhere" / "transforms.json").write_text(json.dumps(state))
-    return Pipeline.load(tmp_path / "elsewhere")
+    return RowTransforms.load(tmp_path / "elsewhere")
 
 
-def together(tensors: list[Tensors]) -> Tensors:
+def together(tensors: list[BatchTensors]) -> BatchTensors:
     names = tensors[0].values
-    return Tensors(
+    return BatchTensors(
         torch.cat([t.dense for t in tensors]),
         {n: torch.cat([t.values[n] for t in tensors]) for n in names},
         {n: torch.cat([t.lengths[n] for t in tensors]) for n in names},
     )
 
 
-def assert_same(a: Tensors, b: Tensors) -> None:
+def assert_same(a: BatchTensors, b: BatchTensors) -> None:
     assert a.dense.dtype == b.dense.dtype == torch.float32
     assert torch.equal(a.dense.view(torch.int32), b.dense.view(torch.int32))
     assert list(a.values) == list(b.values) == list(a.lengths) == list(b.lengths)
@@ -59,7 +59,7 @@ def raw_frame(data: DataConfig, file: Path) -> pl.DataFrame:
     return pl.concat([b.frame for b in formats.read(data.source, file, names)])
 
 
-def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int) -> None:
+def check_entries(prepared: Prepared, data: DataConfig, pipeline: RowTransforms, rows: int) -> None:
     """Check all rows in batch, and the last ones, those of validation and test among them, one by one."""
     files = read_sources.find_files(data, [*data.split.validation_files, *data.split.test_files] or None)
     if data.split.by == "files":
@@ -71,20 +71,20 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows
     raw_rows = pipeline._rows
     batch = prepared.fitted.apply(raw_rows.in_context(frame))
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    held = Tensors.from_frame(done, pipeline.features)
-    assert_same(Tensors.from_frame(batch.tail(done.height), pipeline.features), held)
+    held = BatchTensors.from_frame(done, pipeline.features)
+    assert_same(BatchTensors.from_frame(batch.tail(done.height), pipeline.features), held)
     # the entries of recsys.predict: a data frame as the files have it, and the files
     parsed, bad = raw_rows.parse(raw_rows.from_frame(raw))
     assert not bad
     assert_same(
-        Tensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
-        Tensors.from_frame(batch, pipeline.features),
+        BatchTensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
+        BatchTensors.from_frame(batch, pipeline.features),
     )
     if data.source.format == "split_binary":  # rows to predict come in one file
         files = [prepared.folder / "rows.parquet"]
         raw.write_parquet(files[0])
     scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(raw_rows, f)])
-    assert_same(Tensors.from_frame(scored, pipeline.features), Tensors.from_frame(batch, pipeline.features))
+    assert_same(BatchTensors.from_frame(scored, pipeline.features), BatchTensors.from_frame(batch, pipeline.features))
     if data.group is not None:  # a row alone has no earlier rows
         return
     given = raw.tail(rows).to_dicts()
@@ -92,11 +92,11 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(given)]
     # a few hundred at once: Python's collector walks over all tensors that are alive
     single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
-    assert_same(single, Tensors.from_frame(batch.tail(rows), pipeline.features))
+    assert_same(single, BatchTensors.from_frame(batch.tail(rows), pipeline.features))
     assert_same(pipeline(given), single)
     columns = {name: [row[name] for row in given] for name in given[0]}
     for arrays in (pipeline.arrays(given), pipeline.arrays_of_columns(columns, rows)):
-        assert_same(Tensors.from_arrays(arrays, pipeline.features), single)
+        assert_same(BatchTensors.from_arrays(arrays, pipeline.features), single)
     last = min(done.height, rows)
     assert torch.equal(single.dense[-last:], held.dense[-last:])
     for f in pipeline.features.sparse:
@@ -104,7 +104,7 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows
             assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
 
 
-def check_histories(prepared: Prepared, data: DataConfig, pipeline: Pipeline) -> None:
+def check_histories(prepared: Prepared, data: DataConfig, pipeline: RowTransforms) -> None:
     """Check that the rows that lists are recommended for are those that prepared data is made of, without its files.
 
     They come as data frames, as the files have them, and from files.

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.data.check_data import check_data
 from recsys.data.group_features import arrange, next_item_queries
 from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
@@ -185,7 +185,7 @@ def test_online_as_offline(tmp_path: Path, text: bool) -> None:
     parsed, bad = raw_rows.parse(raw_rows.from_frame(rows))
     assert not bad
     batch = prepared.fitted.apply(raw_rows.in_context(parsed))
-    assert_same(everything, Tensors.from_frame(batch, pipeline.features))
+    assert_same(everything, BatchTensors.from_frame(batch, pipeline.features))
     by_split = frames(prepared)
     offline = sorted(r for f in by_split.values() for r in f.drop("__label__").rows())
     assert sorted(batch.select(by_split["train"].drop("__label__").columns).rows()) == offline

@@ -14,7 +14,7 @@ from recsys.data.raw.derive import steps
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.new.propose import propose
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
 OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
@@ -59,9 +59,10 @@ def test_a_column_that_one_file_lacks(tmp_path: Path, format_: str) -> None:
     frames = [block.frame for file in files for block in read_sources.read_blocks(data, file)]
     assert [str(v) if v is not None else None for f in frames for v in f["n"].to_list()] == [None, None, "7"]
     prepared = prepare(data)
-    lacking = Pipeline.load(prepared.folder)([{"user": "a"}])
+    lacking = RowTransforms.load(prepared.folder)([{"user": "a"}])
     assert (
-        lacking.values["n"].tolist() == Pipeline.load(prepared.folder)([{"user": "a", "n": None}]).values["n"].tolist()
+        lacking.values["n"].tolist()
+        == RowTransforms.load(prepared.folder)([{"user": "a", "n": None}]).values["n"].tolist()
     )
 
 
@@ -86,5 +87,5 @@ def test_spaces_around_the_parts_of_a_text_are_ignored(tmp_path: Path) -> None:
     data = config(tmp_path, "csv", separator=",")
     data.sparse["user"] = SparseConfig(split=",")
     folder = prepare(data).folder
-    rows = Pipeline.load(folder)([{"user": "a, b", "n": 1}, {"user": "a,b", "n": 1}]).values["user"].tolist()
+    rows = RowTransforms.load(folder)([{"user": "a, b", "n": 1}, {"user": "a,b", "n": 1}]).values["user"].tolist()
     assert rows[:2] == rows[2:] and len(set(rows)) == 2

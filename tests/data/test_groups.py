@@ -20,7 +20,7 @@ from recsys.data.raw import formats
 from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig
 
 SPLITS = ("train", "validation", "test")
@@ -220,7 +220,7 @@ def test_one_by_one_with_their_history(tmp_path: Path) -> None:
         sparse: {user: {}, before: {column: item, lag: 1}, history: {column: item, last: 3}}
     """
     prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
-    pipeline = Pipeline.load(prepared.folder)
+    pipeline = RowTransforms.load(prepared.folder)
     rows = [{"user": u, "item": i, "t": t} for u, i, t in events]
     test = frames(prepared)["test"].drop("__label__")
     for place, row in enumerate(rows[-test.height :], len(rows) - test.height):

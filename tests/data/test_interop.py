@@ -25,7 +25,7 @@ from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.transforms import LABEL, ResolvedData
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import (
     DataConfig,
@@ -86,7 +86,7 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
 def test_rows_one_by_one(tmp_path: Path) -> None:
     test = made.rows(100, 1)
     prepared = prepare(config(made.split_binary(tmp_path / "raw", {"train": made.rows(200), "test": test}), tmp_path))
-    pipeline = Pipeline.load(prepared.folder)
+    pipeline = RowTransforms.load(prepared.folder)
     given_rows = [{n: v[i] for n, v in test.items()} for i in range(100)]
     assert pipeline.frame(given_rows).equals(frames(prepared)["test"].drop(LABEL))
     with pytest.raises(UserError, match=r"column c_small: .*100.* is not a whole number"):
@@ -403,7 +403,7 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     if kind == "typed parquet":
         reasons.pop(6)  # and of 'q' no element
     assert aside["reason"].to_list() == reasons
-    pipeline = Pipeline.load(prepared.folder)
+    pipeline = RowTransforms.load(prepared.folder)
     assert pipeline.frame([{"s": int(s), "b": b if kind != "typed parquet" else [int(v) for v in b.split()]}
                            for _, s, b in ROWS]).equals(done.head(40).drop(LABEL))  # fmt: skip
     with pytest.raises(UserError, match=r"column s: .*7.* is not a whole number"):

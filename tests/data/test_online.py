@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
 
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import LINE
@@ -30,7 +30,7 @@ from recsys.online.predict_files import file_blocks
 from recsys.online.predictor import Predictor
 from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,32 +77,32 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
 
 
 @pytest.fixture(scope="module")
-def csv(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def csv(tmp_path_factory: pytest.TempPathFactory) -> RowTransforms:
     return small(tmp_path_factory.mktemp("csv"), CSV, write_csv)
 
 
 @pytest.fixture(scope="module")
-def parquet(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> RowTransforms:
     return small(tmp_path_factory.mktemp("parquet"), PARQUET, write_parquet)
 
 
-def small(folder: Path, yaml: str, write: Callable[[Path], None]) -> Pipeline:
+def small(folder: Path, yaml: str, write: Callable[[Path], None]) -> RowTransforms:
     write(folder / "raw")
     data = of_yaml(yaml)
     data.root, data.prepared = str(folder / "raw"), str(folder / "prepared")
     return moved(prepare(data), folder)
 
 
-def test_nothing_of_training_is_imported(csv: Pipeline, tmp_path: Path) -> None:
+def test_nothing_of_training_is_imported(csv: RowTransforms, tmp_path: Path) -> None:
     csv.save(tmp_path)
     code = f"""
 import sys
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.online.predict_files import file_blocks
 from recsys.online.predictor import Predictor
 from recsys.online.raw_rows import RawRows
 assert "torch" not in sys.modules
-pipeline, row = Pipeline.load({str(tmp_path)!r}), {{"price": "3", "user": 7, "item": 2}}
+pipeline, row = RowTransforms.load({str(tmp_path)!r}), {{"price": "3", "user": 7, "item": 2}}
 arrays = pipeline.arrays([row])
 assert arrays.rows == 1 and pipeline.arrays_of_columns({{k: [v] for k, v in row.items()}}, 1).rows == 1
 assert "torch" not in sys.modules
@@ -116,7 +116,7 @@ print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
     assert said.stdout.strip() == "1 []", said.stderr
 
 
-def test_a_batch_for_a_model(csv: Pipeline) -> None:
+def test_a_batch_for_a_model(csv: RowTransforms) -> None:
     batch = csv([{"tags": "a b"}, {"tags": ["b", "a", "c"]}]).batch()
     assert batch.dense.shape == (2, len(csv.features.dense)) and batch.rows == 2
     assert batch.sparse.keys() == [f.name for f in csv.features.sparse]
@@ -124,7 +124,9 @@ def test_a_batch_for_a_model(csv: Pipeline) -> None:
     assert batch.sparse["tags"].values().tolist()[:2] == batch.sparse["tags"].values().tolist()[3:1:-1]
 
 
-def test_what_a_row_lacks_is_missing_and_what_is_not_read_is_ignored(csv: Pipeline, parquet: Pipeline) -> None:
+def test_what_a_row_lacks_is_missing_and_what_is_not_read_is_ignored(
+    csv: RowTransforms, parquet: RowTransforms
+) -> None:
     for pipeline in (csv, parquet):
         nulls = dict.fromkeys([k for c in pipeline._frames.columns for k in c.keys])
         assert_same(pipeline({}), pipeline(nulls))
@@ -133,7 +135,7 @@ def test_what_a_row_lacks_is_missing_and_what_is_not_read_is_ignored(csv: Pipeli
         assert all(len(v) == 0 for v in pipeline([]).values.values())
 
 
-def test_numbers_and_text_are_one(csv: Pipeline, parquet: Pipeline) -> None:
+def test_numbers_and_text_are_one(csv: RowTransforms, parquet: RowTransforms) -> None:
     for pipeline in (csv, parquet):
         for a, b in (("7.5", 7.5), ("7", 7), ("", None), (None, float("nan"))):
             assert_same(pipeline({"price": a}), pipeline({"price": b}))
@@ -142,19 +144,19 @@ def test_numbers_and_text_are_one(csv: Pipeline, parquet: Pipeline) -> None:
         assert_same(pipeline({"user": "12", "item": "3"}), pipeline({"user": 12, "item": 3}))
 
 
-def test_nan_and_empty_text_are_missing_in_columns_of_any_type(parquet: Pipeline) -> None:
+def test_nan_and_empty_text_are_missing_in_columns_of_any_type(parquet: RowTransforms) -> None:
     for column in ("price", "item", "small", "flag", "born", "when"):
         for value in (None, float("nan"), ""):
             assert_same(parquet({column: value}), parquet({}))
 
 
-def test_names_of_the_file_and_of_the_yaml(csv: Pipeline) -> None:
+def test_names_of_the_file_and_of_the_yaml(csv: RowTransforms) -> None:
     assert_same(csv({"the user": "3"}), csv({"user": "3"}))
     assert csv({"user": "3"}).values["user"].item() > 0
     assert_same(csv({"the user": "3", "user": "4"}), csv({"user": "3"}))
 
 
-def test_side_columns_come_from_the_row_where_it_gives_them(csv: Pipeline) -> None:
+def test_side_columns_come_from_the_row_where_it_gives_them(csv: RowTransforms) -> None:
     sides = [csv({"item": i}).values["colour"].item() for i in range(12)]
     assert len(set(sides)) > 2
     own = csv([{"item": 1, "colour": "c2"}, {"item": 1}, {"colour": "c2"}, {"item": 1, "colour": None}])
@@ -162,7 +164,7 @@ def test_side_columns_come_from_the_row_where_it_gives_them(csv: Pipeline) -> No
     assert own.values["colour"].tolist() == [known, sides[1], known, missing]
 
 
-def test_threads_share_a_pipeline(csv: Pipeline) -> None:
+def test_threads_share_a_pipeline(csv: RowTransforms) -> None:
     rows = [{"price": i, "user": i % 9, "item": i % 12, "tags": "a b"} for i in range(200)]
     with ThreadPoolExecutor(4) as pool:
         assert_same(together(list(pool.map(csv, rows))), csv(rows))
@@ -181,7 +183,7 @@ def test_threads_share_a_pipeline(csv: Pipeline) -> None:
         ({"clock": "noon"}, "data.derive.hour"),
     ],
 )
-def test_mistakes_in_csv(csv: Pipeline, row: dict[str, Any], told: str) -> None:
+def test_mistakes_in_csv(csv: RowTransforms, row: dict[str, Any], told: str) -> None:
     mistaken(csv, row, told)
 
 
@@ -201,11 +203,11 @@ def test_mistakes_in_csv(csv: Pipeline, row: dict[str, Any], told: str) -> None:
         ({"user": b"\xff"}, "column user: b'\\xff' is not UTF-8 text"),
     ],
 )
-def test_mistakes_in_parquet(parquet: Pipeline, row: dict[str, Any], told: str) -> None:
+def test_mistakes_in_parquet(parquet: RowTransforms, row: dict[str, Any], told: str) -> None:
     mistaken(parquet, row, told)
 
 
-def mistaken(pipeline: Pipeline, row: dict[str, Any], told: str) -> None:
+def mistaken(pipeline: RowTransforms, row: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError) as alone:
         pipeline(row)
     assert told in str(alone.value) and "\n" not in str(alone.value)
@@ -215,14 +217,14 @@ def mistaken(pipeline: Pipeline, row: dict[str, Any], told: str) -> None:
         assert str(second.value) == f"rows[1]: {alone.value}"
 
 
-def test_what_is_no_row(csv: Pipeline) -> None:
+def test_what_is_no_row(csv: RowTransforms) -> None:
     with pytest.raises(UserError, match=r"rows\[1\]: a row is a dict of columns and values, not list"):
         csv([{}, ["a"]])  # type: ignore[list-item]
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no raw\.parquet; name a folder"):
-        Pipeline.load(tmp_path)
+        RowTransforms.load(tmp_path)
 
 
 FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -234,7 +236,7 @@ texts = st.one_of(st.sampled_from(["", "nan", "inf", "1", " 7", "2024-01-31", "a
 
 @FEW
 @given(st.lists(st.dictionaries(st.sampled_from(COLUMNS), texts), min_size=1, max_size=8))
-def test_any_text_is_as_in_a_file(csv: Pipeline, tmp_path: Path, rows: list[dict[str, str]]) -> None:
+def test_any_text_is_as_in_a_file(csv: RowTransforms, tmp_path: Path, rows: list[dict[str, str]]) -> None:
     """Written to a file and read in batch: the same tensors, and the same rows that cannot be read."""
     data = csv.fitted.data
     names = ["y", "clock", *(data.source.rename.get(c, c) for c in COLUMNS)]
@@ -250,7 +252,7 @@ def test_any_text_is_as_in_a_file(csv: Pipeline, tmp_path: Path, rows: list[dict
     wrong = {b.line - 2: b.reason for b in bad}
     asked = [row | {"clock": 24010103} for row in rows]
     good = [row for i, row in enumerate(asked) if i not in wrong]
-    expected = Tensors.from_frame(csv.fitted.apply(frame), csv.features)
+    expected = BatchTensors.from_frame(csv.fitted.apply(frame), csv.features)
     assert_same(csv(good), expected)
     if good:
         assert_same(together([csv(row) for row in good]), expected)
@@ -271,7 +273,7 @@ TYPED = (*COLUMNS, "small", "flag", "kind", "born", "labels", "floats", "clock")
 
 @settings(FEW, max_examples=examples(150))
 @given(st.dictionaries(st.sampled_from(TYPED), odd))
-def test_any_value_is_read_or_told_in_a_line(csv: Pipeline, parquet: Pipeline, row: dict[str, Any]) -> None:
+def test_any_value_is_read_or_told_in_a_line(csv: RowTransforms, parquet: RowTransforms, row: dict[str, Any]) -> None:
     for pipeline in (csv, parquet):
         try:
             tensors = pipeline(row)

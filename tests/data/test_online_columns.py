@@ -23,7 +23,7 @@ from recsys.errors import UserError
 from recsys.online import fast_lookups, raw_columns
 from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 NUMBERS = """
 dense:
@@ -63,14 +63,14 @@ LOCAL = (
 NULLS = "source: {null_values: ['', '7', b]}"
 
 
-def pipeline(yaml: str, **columns: Any) -> Pipeline:
+def pipeline(yaml: str, **columns: Any) -> RowTransforms:
     data = of_yaml(yaml)
     frame = pl.DataFrame(columns, strict=False)
     fitted = learn(data, rows(data, **{n: frame[n] for n in columns}, y_=[i % 2 for i in range(frame.height)]))
-    return Pipeline(RawRows(fitted, RawSchema(frame.head(0), {})))
+    return RowTransforms(RawRows(fitted, RawSchema(frame.head(0), {})))
 
 
-def text_pipeline(source: str) -> Pipeline:
+def text_pipeline(source: str) -> RowTransforms:
     yaml = source + NUMBERS.replace("sparse:", TEXT.strip("\n") + "\nsparse:") + BAGS.strip("\n")
     numbers = [None, "0", "-3.25", "7", "1e3", "12.5", "0.125", "400"] * 4
     if "decimal" in source:
@@ -82,7 +82,7 @@ def text_pipeline(source: str) -> Pipeline:
     )  # fmt: skip
 
 
-def typed_pipeline() -> Pipeline:
+def typed_pipeline() -> RowTransforms:
     whole = pl.Series([None, 0, 3, -7, 120, 3, 3, 9] * 4, dtype=pl.Int8)
     return pipeline(
         "label: {column: y_}\nsource: {format: parquet}" + NUMBERS,
@@ -101,7 +101,7 @@ PIPELINES = {
 }
 
 
-def by_polars(pipeline: Pipeline, given: Any) -> Arrays:
+def by_polars(pipeline: RowTransforms, given: Any) -> Arrays:
     return Arrays.from_frame(pipeline.frame(given), pipeline.features, pipeline.fitted.matrices)
 
 
@@ -126,7 +126,7 @@ def assert_same_outcome(call: Callable[[], Arrays], expected: Callable[[], Array
 
 
 @contextmanager
-def no_polars(pipeline: Pipeline) -> Iterator[None]:
+def no_polars(pipeline: RowTransforms) -> Iterator[None]:
     with patch.object(type(pipeline._frames), "frame", side_effect=AssertionError("polars")):
         yield
 

@@ -15,7 +15,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.features import DenseFeature
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
@@ -90,7 +90,7 @@ def test_vectors_of_every_format(tmp_path: Path, format_: str) -> None:
     shuffled = dense_of(prepared, shuffle=True)  # a row keeps its own vector
     np.testing.assert_allclose(shuffled[:, 1:], vectors()[shuffled[:, 0].astype(int)], atol=1e-6)
     given = "[0.5 1 0 -2]" if format_ == "csv" else [0.5, 1, 0, -2]
-    tensors = Pipeline.load(prepared.folder)([{"x": 7, "v": given, "s": "a"}, {"x": 8, "v": None, "s": "b"}])
+    tensors = RowTransforms.load(prepared.folder)([{"x": 7, "v": given, "s": "a"}, {"x": 8, "v": None, "s": "b"}])
     assert tensors.dense.tolist() == [[7, 0.5, 1, 0, -2], [8, 0, 0, 0, 0]]
 
 

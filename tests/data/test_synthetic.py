@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 from recsys.data.samples.clicks import (
     CLICK_RATE,
     VOCABULARY,
-    Teacher,
+    ClickTeacher,
     draw,
     write_sample,
 )
@@ -84,7 +84,7 @@ def test_labels_follow_the_probability(sample: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_bayes_auc_and_the_part_that_needs_interactions(seed: int) -> None:
-    teacher, rng = Teacher(seed), np.random.default_rng(99)
+    teacher, rng = ClickTeacher(seed), np.random.default_rng(99)
     rows = draw(rng, 100_000)
     p, terms = teacher.probability(rows), teacher.terms(rows)
     label = rng.random(100_000) < p
@@ -101,7 +101,7 @@ def test_bayes_auc_and_the_part_that_needs_interactions(seed: int) -> None:
 def test_a_missing_integer_counts_as_zero() -> None:
     rows = draw(np.random.default_rng(1), 5_000)
     assert (rows.ints[rows.int_missing] == 0).all()
-    teacher = Teacher(0)
+    teacher = ClickTeacher(0)
     shown = rows._replace(int_missing=np.zeros_like(rows.int_missing))
     assert np.array_equal(teacher.probability(rows), teacher.probability(shown))
 

@@ -74,7 +74,7 @@ def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatc
     file = sqlite_file(tmp_path)
     reads: list[str] = []
     read = databases.read_table
-    monkeypatch.setattr(stored_tables.tables, "read_table", lambda s, r: reads.append(r) or read(s, r))
+    monkeypatch.setattr(stored_tables.databases, "read_table", lambda s, r: reads.append(r) or read(s, r))
     config = data(tmp_path, f"sqlite:///{file}", format="sql", query=QUERY)
     first = prepare(config)
     assert prepare(config).folder == first.folder and len(reads) == 1
@@ -83,7 +83,7 @@ def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatc
     connection.close()
     assert sum(prepare(config).info["rows"].values()) == 200 and len(reads) == 2
     # a server does not say whether its rows have changed
-    monkeypatch.setattr(stored_tables.tables, "database_file", lambda *_: None)
+    monkeypatch.setattr(stored_tables.databases, "database_file", lambda *_: None)
     monkeypatch.setattr(databases, "database_file", lambda *_: None)
     again = prepare(config)
     assert prepare(config).folder == again.folder and len(reads) == 4
@@ -116,7 +116,7 @@ ENDLESS = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELEC
 GIVEN_UP = """
 import sys, time
 from recsys.schema.data_schema import SourceConfig
-from recsys.data.raw import tables
+from recsys.data.raw import databases
 from recsys.errors import UserError
 databases.BATCH_ROWS = 1000
 try:

@@ -88,7 +88,7 @@ def test_the_parts_of_interactions(folders: dict[str, Path]) -> None:
         last = seen.setdefault(user, [])[-interactions.LAST :]
         shares.append(last.count(kinds[item]) / len(last) if last else 0.0)
         seen[user].append(kinds[item])
-    world = interactions.Teacher(7)
+    world = interactions.InteractionTeacher(7)
     shown = interactions.Shown(
         *(log.head(5_000)[n].str.slice(1).cast(int).to_numpy() for n in ("user", "item")), *2 * [np.zeros(0, int)]
     )

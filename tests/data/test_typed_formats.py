@@ -18,7 +18,7 @@ from recsys.data.raw import formats, read_sources, text
 from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import (
     ArrayConfig,
     DenseConfig,
@@ -106,7 +106,7 @@ def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.Monke
         prepared = prepare(data)
         assert sum(prepared.info["rows"].values()) == ROWS and not prepared.info["bad_rows"]
         results[name] = content(prepared)
-        pipeline = Pipeline.load(prepared.folder)
+        pipeline = RowTransforms.load(prepared.folder)
         row = {"user.id": "u3", "price": 2.5, "tags": ["a", "zz", "b"], "code": 3.0 if "json" in name else 3}
         results[name].append(pipeline.frame(row).rows())
     for name, result in results.items():
@@ -197,7 +197,7 @@ def test_partition_folders_are_columns(tmp_path: Path) -> None:
     )
     assert prepare(mine(tmp_path, source=data.source, split=by_files)).info["rows"]["test"] == 120
     days = sorted((tmp_path / "raw").iterdir())
-    one = Pipeline.load(prepared.folder).frame({"price": 1.0, "country": None, "day": "2026-01-02"})
+    one = RowTransforms.load(prepared.folder).frame({"price": 1.0, "country": None, "day": "2026-01-02"})
     assert one["country"].item() == 2 and one["day"].item() > 0
     # equal files in two folders are two files
     first = next(days[0].rglob("*.parquet"))

@@ -17,7 +17,7 @@ from recsys.data.loader import ParquetLoader, batch_of
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((6, 5)).astype(np.float32)
@@ -70,9 +70,9 @@ def test_they_join_the_dense_part(tmp_path: Path, vectors: str) -> None:
             expected = np.where((item < 6)[:, None], MATRIX[np.minimum(item, 5)], 0)
             np.testing.assert_array_equal(batch.dense[:, 1:6], expected)
             np.testing.assert_allclose(batch.dense[:, 6], batch.dense[:, 0] / 159, rtol=1e-6)
-    pipeline = Pipeline.load(done.folder)
+    pipeline = RowTransforms.load(done.folder)
     pipeline.save(tmp_path / "serving")
-    again = Pipeline.load(tmp_path / "serving")
+    again = RowTransforms.load(tmp_path / "serving")
     for p in (pipeline, again):
         np.testing.assert_array_equal(p({"x": 3, "item": "3"}).dense[0, 1:6], MATRIX[3])
         assert not p({"x": 3, "item": "new"}).dense[0, 1:6].any()

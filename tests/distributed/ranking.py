@@ -11,7 +11,7 @@ import recsys.evaluation.retrieval_counts
 from recsys.batch import JaggedIds
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval_counts import candidate_shard
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row
@@ -58,7 +58,7 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
 
     found = []
     for protocols in (PROTOCOLS, UNFILTERED):
-        metrics = RankingMetrics(protocols, popularity)
+        metrics = RetrievalMetrics(protocols, popularity)
         for first in range(0, max(np.diff(CUTS[world_size])), 10):  # the same steps on all ranks
             a, b = min(start + first, stop), min(start + first + 10, stop)
             rows = [*range(a, b), 0]  # the last one only fills up

@@ -11,7 +11,7 @@ from recsys.batch import Batch, JaggedIds
 from recsys.candidates import Candidates
 from recsys.evaluation.evaluators import RetrievalEvaluator
 from recsys.evaluation.retrieval_counts import candidate_shard
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF
@@ -89,7 +89,7 @@ def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[
 
 def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, dict[str, float]]:
     protocols = Protocols(k=(1, 5), protocols=("full", "uniform"), negatives=5)
-    evaluator = RetrievalEvaluator(RankingMetrics(protocols, candidates().popularity.numpy()))
+    evaluator = RetrievalEvaluator(RetrievalMetrics(protocols, candidates().popularity.numpy()))
     module = RecsysModule(
         lambda: RetrievalTask(model(kind), FullSoftmax(), candidates()),
         Placement(

@@ -26,7 +26,7 @@ from recsys.export.artefact.run_single_graph import SingleGraph
 from recsys.export.artefact.session import TableSession, open_session
 from recsys.export.artefact.verify import verify
 from recsys.export.triton.recommend import TritonPythonModel
-from recsys.export.write_artefact import Form, Source, write_artefact
+from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
 from recsys.index.build_index import KINDS
@@ -519,7 +519,7 @@ def test_a_checkpoint_of_two_processes_with_averaged_weights(sharding: str, tmp_
 @pytest.mark.parametrize("form", [{"formats": ("aoti",)}, {"tables": "int4"}, {"precision": "bf16"}])
 def test_other_forms(form: dict[str, Any], run: Path, tmp_path: Path) -> None:
     cfg, path = open_run(str(run))
-    source = Source(path, cfg, choose_checkpoint(path, "best"))
+    source = ExportSource(path, cfg, choose_checkpoint(path, "best"))
     about = write_artefact(source, Form("dlrm", **form), tmp_path / "artefact")
     assert about["metrics"]["artefact"]["auc"] == pytest.approx(about["metrics"]["run"]["auc"], abs=0.02)
 

@@ -20,12 +20,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.data.arrays import Arrays
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.errors import UserError
 from recsys.export.artefact.inputs import check_feed, graph_inputs
 from recsys.export.artefact.signature import feature_inputs
 from recsys.export.choices import TABLES
-from recsys.export.fused_tables import FusedTable, Part, fuse, write_tables
+from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.retrieval_graph import ITEMS, QueryGraph
@@ -201,7 +201,7 @@ class Weights:
         return self._weights[key][first : first + rows].clone()
 
 
-def fused_parts(model: nn.Module, type_: str, folder: Path) -> tuple[Tables, list[Part], dict[str, Tensor]]:
+def fused_parts(model: nn.Module, type_: str, folder: Path) -> tuple[Tables, list[TablePart], dict[str, Tensor]]:
     """Write the model's tables; return them and, read back from the files, their arrays."""
     infos = tables(model)
     fused = fuse(infos.values(), type_)
@@ -217,7 +217,7 @@ def fused_parts(model: nn.Module, type_: str, folder: Path) -> tuple[Tables, lis
 
 def ranking_graph(
     name: str, type_: str, folder: Path
-) -> tuple[nn.Module, RankingGraph, list[Part], dict[str, Tensor], dict[str, nn.Module]]:
+) -> tuple[nn.Module, RankingGraph, list[TablePart], dict[str, Tensor], dict[str, nn.Module]]:
     """Return a model, its graph with the graph's tables, and the modules whose stand-ins exist in ONNX only."""
     features = features_of(name)
     model, copy = made(SCORERS[name], features), made(SCORERS[name], features)
@@ -228,7 +228,7 @@ def ranking_graph(
 
 
 def expected(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> np.ndarray:
-    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 3)))
+    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 3)))
     with torch.no_grad():
         return predict(model(batch.dense, batch.sparse), LABELS).numpy()
 
@@ -336,13 +336,13 @@ def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) 
 
 def queries_of(model: Any, features: FeatureSpec, arrays: Arrays) -> np.ndarray:
     """Queries in training's layout, lists one after another."""
-    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 0)))
+    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 0)))
     with torch.no_grad():
         made_ = model.make_queries(batch)
         return model.encode(batch, made_, model.items(made_.inputs)).numpy()
 
 
-def query_graph(name: str, folder: Path) -> tuple[Any, FeatureSpec, QueryGraph, list[Part], dict[str, Tensor]]:
+def query_graph(name: str, folder: Path) -> tuple[Any, FeatureSpec, QueryGraph, list[TablePart], dict[str, Tensor]]:
     make, features = RETRIEVERS[name]
     model, copy = made(make, features), made(make, features)
     with torch.no_grad():
@@ -354,7 +354,13 @@ def query_graph(name: str, folder: Path) -> tuple[Any, FeatureSpec, QueryGraph, 
     found, parts, arrays = fused_parts(copy, "fp32", folder)
     tables_.by_dim = found.by_dim
     graph = QueryGraph(copy, features, tables_)
-    return model, features, graph, [Part(ITEMS, torch.float32, vectors.shape[1]), *parts], {ITEMS: vectors} | arrays
+    return (
+        model,
+        features,
+        graph,
+        [TablePart(ITEMS, torch.float32, vectors.shape[1]), *parts],
+        {ITEMS: vectors} | arrays,
+    )
 
 
 @pytest.mark.parametrize("name", RETRIEVERS)

@@ -11,7 +11,7 @@ from model_inputs import random_arrays
 
 from recsys.batch import Batch
 from recsys.data.arrays import Arrays
-from recsys.data.batch_tensors import Tensors
+from recsys.data.batch_tensors import BatchTensors
 from recsys.errors import UserError
 from recsys.export.artefact.folder import GRAPH
 from recsys.export.artefact.inputs import graph_inputs
@@ -60,7 +60,7 @@ class Rows:
         self.labels = np.stack(labels[: len(features.labels)], 1).astype(np.float32)
 
     def __iter__(self) -> Iterator[Batch]:
-        yield Tensors.from_arrays(self.arrays, self.features).batch(self.labels)
+        yield BatchTensors.from_arrays(self.arrays, self.features).batch(self.labels)
 
 
 def fitted(features: FeatureSpec, library: str, **given: Any) -> GBM:
@@ -71,7 +71,7 @@ def fitted(features: FeatureSpec, library: str, **given: Any) -> GBM:
 
 def predictions(model: GBM, arrays: Arrays) -> np.ndarray:
     features = model.features
-    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
+    batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
     return predict(model(batch.dense, batch.sparse), features.labels).numpy()
 
 

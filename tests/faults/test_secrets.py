@@ -14,7 +14,7 @@ from recsys.config.compose import compose, load_config, without_secrets
 from recsys.distributed.failures import call, say_error
 from recsys.errors import UserError
 from recsys.report.runs import _run
-from recsys.sweep.record import Run, Sweep, Trial, load
+from recsys.sweep.record import Sweep, Trial, TrialRun, load
 
 SECRET = "s3cret-pa55"  # pragma: allowlist secret
 
@@ -109,7 +109,7 @@ def test_a_report_of_an_older_run(tmp_path: Path) -> None:
 def test_a_sweep_resumes_with_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [f"model.password={SECRET}", "model.dim=8"]
     sweep = Sweep(given, str(tmp_path), {}, "test/auc", "maximize", [], 1)
-    sweep.trials = [Trial(0, {"+model.password": SECRET, "model.dim": "8"}, given, [Run("0")])]
+    sweep.trials = [Trial(0, {"+model.password": SECRET, "model.dim": "8"}, given, [TrialRun("0")])]
     sweep.save(tmp_path)
     assert SECRET not in (tmp_path / "sweep.json").read_text()
     assert json.loads((tmp_path / "sweep.json").read_text())["command"] == ["model.password=***", "model.dim=8"]

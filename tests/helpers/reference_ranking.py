@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recsys.batch import JaggedIds
-from recsys.evaluation.retrieval_metrics import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 
 Found = dict[str, float]
 
@@ -35,7 +35,7 @@ def measure(
 ) -> Found:
     """The metrics of (B, N) scores, in batches of these sizes, the last one repeated."""
     popularity = np.ones(scores.shape[1]) if popularity is None else popularity
-    metrics = RankingMetrics(Protocols(**protocols), popularity)  # type: ignore[arg-type]
+    metrics = RetrievalMetrics(Protocols(**protocols), popularity)  # type: ignore[arg-type]
     history = history or [[] for _ in targets]
     start = 0
     for size in itertools.chain(sizes, itertools.repeat(sizes[-1])):

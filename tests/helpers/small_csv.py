@@ -56,4 +56,5 @@ def _function(command: str) -> Callable[[Any], Any]:
         return preprocess
     from importlib import import_module
 
-    return import_module(f"recsys.{command}")._command  # type: ignore[no-any-return]
+    module = "export.__main__" if command == "export" else command
+    return import_module(f"recsys.{module}")._command  # type: ignore[no-any-return]

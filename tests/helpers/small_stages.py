@@ -17,7 +17,7 @@ from recsys.stages.order import Order
 from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
-from recsys.stages.staged import Settings, StagedRecommender
+from recsys.stages.staged import StagedRecommender, StageSettings
 from recsys.stages.visitor import Events, Visitor
 
 
@@ -65,6 +65,6 @@ def recommender(
         for name, part in parts.items():
             part.bind(found, name)
     return StagedRecommender(
-        Settings(**{**given, **settings}), items, sources, merge or ReciprocalRank(), filters or {}, score,
+        StageSettings(**{**given, **settings}), items, sources, merge or ReciprocalRank(), filters or {}, score,
         order or {}, events=events,
     )  # fmt: skip

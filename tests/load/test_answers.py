@@ -11,8 +11,8 @@ from test_drive import MODEL, ROWS
 from v2_server import Toy, serving
 
 from recsys.errors import UserError
-from recsys.loadtest.answers import AnswerCheck, Expected, problem_of
-from recsys.loadtest.drive import Job, Timings, drive
+from recsys.loadtest.answers import AnswerCheck, ExpectedAnswer, problem_of
+from recsys.loadtest.drive import LoadJob, Timings, drive
 from recsys.loadtest.endpoint import Endpoint
 from recsys.loadtest.measure_loads import prepare
 from recsys.loadtest.requests import encode_binary, encode_json, encode_rows
@@ -58,30 +58,30 @@ WRONG = [
 @pytest.mark.parametrize("body", WRONG, ids=range(len(WRONG)))
 def test_answers_that_are_none(body: bytes) -> None:
     for protocol in ("http", "rows", "grpc"):
-        assert problem_of(body, Expected(protocol, 2, {"score": "FP32"}))
-    assert AnswerCheck(Expected("http", 2, {"score": "FP32"})).error(0, body) == "wrong answer"
+        assert problem_of(body, ExpectedAnswer(protocol, 2, {"score": "FP32"}))
+    assert AnswerCheck(ExpectedAnswer("http", 2, {"score": "FP32"})).error(0, body) == "wrong answer"
 
 
 def test_right_answers() -> None:
-    expected = Expected("http", 2, {"score": "FP32"})
+    expected = ExpectedAnswer("http", 2, {"score": "FP32"})
     for body in (tensor([0.5, 1], [2]), binary([0.5, 1], [2]), binary([0.5, 1], [2, 1]), tensor([[0.5], [1]], [2, 1])):
         assert problem_of(body, expected) is None
-    rows = Expected("rows", 2)
+    rows = ExpectedAnswer("rows", 2)
     for answer in ([0.5, 1], [[0.1, 0.2], [0.3, 0.4]], [{"a": 1, "b": 2}] * 2):
         assert problem_of(json.dumps({"predictions": answer}).encode(), rows) is None
     for answer in ([0.5], [0.5, None], [{"a": 1, "b": None}] * 2, [{"a": 1}, {}], "ab"):
         assert problem_of(json.dumps({"predictions": answer}).encode(), rows)
-    lists = Expected("rows", 2, retrieval=True)
+    lists = ExpectedAnswer("rows", 2, retrieval=True)
     own = {"items": ["a", "b"], "scores": [2.0, 1.0]}
     assert problem_of(json.dumps({"recommendations": [own, own]}).encode(), lists) is None
-    assert problem_of(json.dumps(own).encode(), Expected("rows", 1, retrieval=True)) is None
+    assert problem_of(json.dumps(own).encode(), ExpectedAnswer("rows", 1, retrieval=True)) is None
     for wrong in ({"recommendations": [own]}, {"items": 3}, {"recommendations": [{**own, "scores": [1, None]}] * 2}):
         assert problem_of(json.dumps(wrong).encode(), lists)
 
 
 def test_other_values_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.loadtest.answers.SAMPLE", 1)
-    check, free = AnswerCheck(Expected("http", 2)), AnswerCheck(Expected("http", 2, same_values=False))
+    check, free = AnswerCheck(ExpectedAnswer("http", 2)), AnswerCheck(ExpectedAnswer("http", 2, same_values=False))
     for body, error in (
         (tensor([0.5, 0.25], [2]), None),
         (tensor([0.500001, 0.25], [2]), None),
@@ -95,9 +95,9 @@ def test_other_values_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(toy: Toy, kind: str = "binary", **changes: Any) -> Timings:
     endpoint = Endpoint("127.0.0.1", toy.port)
     encode = {"binary": encode_binary, "json": encode_json, "rows": encode_rows}[kind]
-    expected = Expected("rows" if kind == "rows" else "http", 1)
+    expected = ExpectedAnswer("rows" if kind == "rows" else "http", 1)
     job = {"connections": 2, "seconds": 0.3, "timeout_s": 1.0, "due": None, "begin": time.monotonic()} | changes
-    return drive(Job(expected.protocol, endpoint, [encode(endpoint, MODEL, ROWS)], **job, expected=expected))
+    return drive(LoadJob(expected.protocol, endpoint, [encode(endpoint, MODEL, ROWS)], **job, expected=expected))
 
 
 @pytest.mark.few(1)

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from v2_server import Toy, serving
 
 from recsys.loadtest.client_processes import due_times
-from recsys.loadtest.drive import Job, Timings, drive
+from recsys.loadtest.drive import LoadJob, Timings, drive
 from recsys.loadtest.encode_tensors import InputSpec
-from recsys.loadtest.endpoint import Endpoint, Model
+from recsys.loadtest.endpoint import Endpoint, TargetModel
 from recsys.loadtest.requests import encode_binary, encode_grpc
 
 ROWS = [{"name": "a", "price": 1.0}]
-MODEL = Model("toy", None, (InputSpec("name", "BYTES", (-1, 1)), InputSpec("price", "FP32", (-1,))))
+MODEL = TargetModel("toy", None, (InputSpec("name", "BYTES", (-1, 1)), InputSpec("price", "FP32", (-1,))))
 
 
 def run(toy: Toy, protocol: str = "http", **changes: Any) -> Timings:
     endpoint = Endpoint("127.0.0.1", toy.port)
     encoded = encode_grpc(MODEL, ROWS) if protocol == "grpc" else encode_binary(endpoint, MODEL, ROWS)
     job = {"connections": 4, "seconds": 0.6, "timeout_s": 2.0, "due": None, "begin": time.monotonic()} | changes
-    return drive(Job(protocol, endpoint, [encoded], **job))
+    return drive(LoadJob(protocol, endpoint, [encoded], **job))
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -46,7 +46,7 @@ def test_requests_are_sent_in_turn() -> None:
     with serving(Toy()) as toy:
         endpoint = Endpoint("127.0.0.1", toy.port)
         requests = [encode_binary(endpoint, MODEL, [{"name": f"row {i}", "price": i}]) for i in range(10)]
-        drive(Job("http", endpoint, requests, 1, 0.2, 2.0, None, time.monotonic()))
+        drive(LoadJob("http", endpoint, requests, 1, 0.2, 2.0, None, time.monotonic()))
     sent = [requests.index(head + b"\r\n\r\n" + body) for head, body in toy.seen]
     assert len(sent) > 20 and sent == [i % 10 for i in range(len(sent))]
 
@@ -96,7 +96,7 @@ def test_a_server_that_closes_connections_causes_no_errors() -> None:
 def test_a_server_that_goes_away() -> None:
     """Requests fail, at a pace that leaves the client idle."""
     with serving(Toy()) as toy:
-        job = Job("http", Endpoint("127.0.0.1", toy.port), [b"GET /v2 HTTP/1.1\r\n\r\n"], 1, 0.5, 1.0, None, 0.0)
+        job = LoadJob("http", Endpoint("127.0.0.1", toy.port), [b"GET /v2 HTTP/1.1\r\n\r\n"], 1, 0.5, 1.0, None, 0.0)
         toy.status = dict.fromkeys(range(100_000), "drop")
         timings = run(toy, connections=2, seconds=0.3)
     assert timings.errors.keys() == {"connection"} and not len(timings.latencies)

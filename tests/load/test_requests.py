@@ -13,7 +13,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from recsys.errors import UserError
 from recsys.loadtest.encode_tensors import InputSpec, check_batch_sizes, check_inputs, make_tensors, missing_numbers
-from recsys.loadtest.endpoint import Endpoint, Model, parse_target
+from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.request_rows import read_rows
 from recsys.loadtest.requests import encode_binary, encode_grpc, encode_json, encode_rows, make_requests
 
@@ -36,7 +36,7 @@ ROW = st.fixed_dictionaries(
     }
 )
 ENDPOINT = Endpoint("127.0.0.1", 8000, token="secret")
-MODEL = Model("a b", "3", SPECS)
+MODEL = TargetModel("a b", "3", SPECS)
 
 
 @given(st.lists(ROW, min_size=1, max_size=5))
@@ -86,7 +86,10 @@ def test_json_requests(rows: list[dict[str, object]]) -> None:
 
 def test_rows_for_people() -> None:
     rows = [{"a": None, "b": 1}]
-    for model, path in ((Model(None, None, ()), "/predict"), (Model("m", "2", ()), "/models/m/versions/2/predict")):
+    for model, path in (
+        (TargetModel(None, None, ()), "/predict"),
+        (TargetModel("m", "2", ()), "/models/m/versions/2/predict"),
+    ):
         head, _, body = encode_rows(ENDPOINT, model, rows).partition(b"\r\n\r\n")
         assert head.startswith(f"POST {path} HTTP/1.1\r\n".encode()) and json.loads(body) == {"rows": rows}
 

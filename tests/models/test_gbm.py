@@ -15,7 +15,7 @@ from recsys.config.build import build_model
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
-from recsys.models.common.boosters import Rows, booster_of
+from recsys.models.common.boosters import TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
 from recsys.predictions import predict
 
@@ -150,7 +150,7 @@ def test_early_stopping_keeps_the_trees_up_to_the_lowest_loss(library: str, caps
     model = GBM(features, **{**SMALL, "trees": 60, "patience": 4}, library=library)  # type: ignore[arg-type]
     losses: list[float] = []
     settings = replace(model._settings, patience=None)
-    parts = [Rows(b.matrix, b.labels[:, 0].copy(), b.weight) for b in (rows, held_out)]
+    parts = [TreeRows(b.matrix, b.labels[:, 0].copy(), b.weight) for b in (rows, held_out)]
     booster_of(library).fit(model.columns, *parts, settings, losses.append)  # type: ignore[arg-type]
     assert len(losses) == 60
     best = next(
@@ -171,14 +171,14 @@ def held_out_loss(model: GBM, rows: Batches) -> float:
 
 def test_sampled_negatives_count_in_the_validation_loss_as_in_training() -> None:
     features = replace(FEATURES, labels=(Label("label", sampled=0.25),))
-    seen: list[Rows | None] = []
+    seen: list[TreeRows | None] = []
     model = GBM(features, **SMALL)  # type: ignore[arg-type]
     fit = model.booster.fit
 
     class Spy:
         load = staticmethod(model.booster.load)
 
-        def fit(self, columns: Any, training: Rows, validation: Rows | None, *others: Any) -> Any:
+        def fit(self, columns: Any, training: TreeRows, validation: TreeRows | None, *others: Any) -> Any:
             seen.extend([training, validation])
             return fit(columns, training, validation, *others)
 

@@ -301,7 +301,7 @@ def test_hstu_by_loops(lengths: list[int]) -> None:
     torch.manual_seed(0)
     dim, heads, length = 6, 2, 5  # a list longer than the distances that are told apart
     d = dim // heads
-    block = hstu.Block(dim, heads, 0.0, length)
+    block = hstu.HSTUBlock(dim, heads, 0.0, length)
     nn.init.normal_(block.distances)
     x = torch.randn(sum(lengths), dim)
     u, v, q, k = nn.functional.silu(block.uvqk[0](block.before(x))).chunk(4, dim=1)

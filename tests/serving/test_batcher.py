@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from recsys.online.python_values import RowError
 from recsys.online.servable import Query
 from recsys.server.batcher import Batcher, BatchLimits, Work
-from recsys.server.payloads import Columns, Payload, Queries, Rows, Tensors
+from recsys.server.payloads import ColumnsPayload, Payload, QueriesPayload, RowsPayload, TensorsPayload
 from recsys.server.request_error import RequestError
 
 
@@ -29,8 +29,8 @@ def scorer(seconds: float = 0.0) -> fake_models.Scorer:
     return fake_models.Scorer("ctr", "1", seconds=seconds)
 
 
-def rows(*values: object) -> Rows:
-    return Rows([{"a": v} for v in values])
+def rows(*values: object) -> RowsPayload:
+    return RowsPayload([{"a": v} for v in values])
 
 
 def probability(*values: float) -> np.ndarray:
@@ -47,8 +47,8 @@ def test_requests_that_wait_are_one_batch_and_get_their_own_outputs(inline: bool
         model = scorer()
         batcher = Batcher(model, BatchLimits(inline=inline))
         if inline:
-            await batcher.warm_up(Rows([{}]))
-            await batcher.warm_up(Rows([{}] * 5))
+            await batcher.warm_up(RowsPayload([{}]))
+            await batcher.warm_up(RowsPayload([{}] * 5))
         model.batches.clear()
         works = [batcher.submit(rows(1)), batcher.submit(rows(2, 3)), batcher.submit(rows(-1, 0))]
         found = await outcomes(works)
@@ -168,11 +168,11 @@ def test_kinds_of_payloads_are_computed_apart() -> None:
         arrays = [np.array([[n, 1]], np.float32) for n in range(3)]
         works = [
             batcher.submit(rows(1)),
-            batcher.submit(Columns({"a": [1.0, 2.0]}, 2)),
-            batcher.submit(Tensors({"values": arrays[0]}, 1)),
-            batcher.submit(Columns({"b": ["b7"]}, 1)),
-            batcher.submit(Tensors({"values": arrays[1]}, 1)),
-            batcher.submit(Tensors({"values": arrays[2].astype(np.float64)}, 1)),
+            batcher.submit(ColumnsPayload({"a": [1.0, 2.0]}, 2)),
+            batcher.submit(TensorsPayload({"values": arrays[0]}, 1)),
+            batcher.submit(ColumnsPayload({"b": ["b7"]}, 1)),
+            batcher.submit(TensorsPayload({"values": arrays[1]}, 1)),
+            batcher.submit(TensorsPayload({"values": arrays[2].astype(np.float64)}, 1)),
         ]
         found = await outcomes(works)
         assert sorted(model.batches) == [1, 2, 3]
@@ -189,7 +189,12 @@ def test_rows_that_depend_on_others_are_not_merged_with_those_of_other_requests(
         model = scorer()
         model.rows_depend_on_others = True
         batcher = Batcher(model, BatchLimits())
-        payloads: list[Payload] = [rows(1, 2), rows(3), Columns({"a": [1.0]}, 1), Columns({"a": [2.0]}, 1)]
+        payloads: list[Payload] = [
+            rows(1, 2),
+            rows(3),
+            ColumnsPayload({"a": [1.0]}, 1),
+            ColumnsPayload({"a": [2.0]}, 1),
+        ]
         await outcomes([batcher.submit(p) for p in payloads])
         assert model.batches == [2, 1, 1, 1]
 
@@ -213,8 +218,8 @@ def test_a_model_that_returns_too_few_rows_fails_and_the_queue_goes_on() -> None
 def test_queries_are_merged_and_divided() -> None:
     async def test() -> None:
         batcher = Batcher(fake_models.Recommender("items", "1"), BatchLimits())
-        one = batcher.submit(Queries([Query([{"item": "item0"}], k=2)]))
-        two = batcher.submit(Queries([Query([], k=1), Query([], k=3, exclude=["item1"])]))
+        one = batcher.submit(QueriesPayload([Query([{"item": "item0"}], k=2)]))
+        two = batcher.submit(QueriesPayload([Query([], k=1), Query([], k=3, exclude=["item1"])]))
         assert [items for items, _ in await one.future] == [["item1", "item2"]]
         assert [items for items, _ in await two.future] == [["item0"], ["item0", "item2", "item3"]]
 
@@ -228,7 +233,9 @@ def test_queries_are_merged_and_divided() -> None:
 def test_every_request_gets_what_it_would_get_alone(requests: list[list[float]], most: int) -> None:
     async def test() -> None:
         batcher = Batcher(scorer(), BatchLimits(rows=most))
-        payloads: list[Payload] = [rows(*r) if i % 2 else Columns({"a": r}, len(r)) for i, r in enumerate(requests)]
+        payloads: list[Payload] = [
+            rows(*r) if i % 2 else ColumnsPayload({"a": r}, len(r)) for i, r in enumerate(requests)
+        ]
         found = await outcomes([batcher.submit(p) for p in payloads])
         for outputs, request in zip(found, requests, strict=True):
             np.testing.assert_array_equal(
@@ -250,7 +257,7 @@ def test_short_batches_run_in_the_event_loop_and_long_ones_do_not(seconds: float
     async def test() -> None:
         model = Spy("ctr", "1", seconds=seconds)
         batcher = Batcher(model, BatchLimits())
-        await batcher.warm_up(Rows([{}]))
+        await batcher.warm_up(RowsPayload([{}]))
         for _ in range(30):  # on a busy machine, a short batch may take long a few times
             await batcher.submit(rows(1)).future
         assert model.threads[-1] == thread

@@ -21,7 +21,7 @@ from recsys.online.servable import Query
 from recsys.server.batcher import Work
 from recsys.server.core import Call
 from recsys.server.observer import Observer
-from recsys.server.payloads import Queries, Result, Rows, Tensors
+from recsys.server.payloads import QueriesPayload, Result, RowsPayload, TensorsPayload
 from recsys.server.request_log import RequestLog
 
 
@@ -84,7 +84,7 @@ def test_sampling_costs_at_most_one_hundredth() -> None:
     model = Costly("costly", "1")
     observer = Observer(model, Metrics().of_model("costly", "1"))
     result = Result({"p": np.zeros(1, np.float32)}, features=model.features([{}]))
-    work = Work(Rows([{}]), None)  # type: ignore[arg-type]
+    work = Work(RowsPayload([{}]), None)  # type: ignore[arg-type]
     busy = 0.0
     for _ in range(4000):
         sample = observer([work], [result], 0.001)
@@ -100,7 +100,7 @@ def record(log: RequestLog, rows: list[dict[str, object]], p: list[float]) -> No
 
     call = Call("json", "mine")
     call.loaded = Loaded()  # type: ignore[assignment]
-    log.offer(call, Rows(rows), {"p": np.array(p, np.float32)})  # type: ignore[arg-type]
+    log.offer(call, RowsPayload(rows), {"p": np.array(p, np.float32)})  # type: ignore[arg-type]
 
 
 def test_the_log_of_samples(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:
         record(log, [{}], [0.5])
     assert time.monotonic() - started < 0.5
     assert log.take_dropped() == 8 and log.take_dropped() == 0
-    log.offer(Call("v2"), Tensors({}, 1), {})
+    log.offer(Call("v2"), TensorsPayload({}, 1), {})
     assert log.take_dropped() == 0
 
 
@@ -175,7 +175,7 @@ def offered(log: RequestLog, queries: list[Query], lists: list[tuple[list[object
     Loaded.name = name  # type: ignore[attr-defined]
     call = Call("json", "mine")
     call.loaded = Loaded()  # type: ignore[assignment]
-    log.offer(call, Queries(queries), lists)
+    log.offer(call, QueriesPayload(queries), lists)
 
 
 def test_samples_of_a_pipeline_have_context_and_propensities(tmp_path: Path) -> None:

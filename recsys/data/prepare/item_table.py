@@ -15,7 +15,7 @@ from recsys.data.transforms import (
     fit,
 )
 from recsys.data.transforms.column_names import ITEM
-from recsys.data.transforms.fitted import Fitted, Items
+from recsys.data.transforms.fitted import Fitted, ItemTable
 from recsys.data.transforms.parse import RowParser
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.data.transforms.values import as_value
@@ -47,7 +47,7 @@ def check_items_table(data: ResolvedData) -> None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
+def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Returns:
@@ -86,7 +86,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
     own = fit(items, _training(items, seen), read_vectors(items))
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
-    return Items(own, own.apply(every).with_columns(every[ITEM]))
+    return ItemTable(own, own.apply(every).with_columns(every[ITEM]))
 
 
 def _training(items: ResolvedData, seen: pl.DataFrame) -> InMemory:

@@ -20,9 +20,9 @@ from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
 from recsys.data.prepare.spark_tasks import (
     DOCS,
     ItemRunner,
-    Job,
     ListAccumulator,
-    Outcome,
+    SparkJob,
+    TaskOutcome,
     job_failure,
     take_result,
 )
@@ -72,7 +72,7 @@ class Spark(Engine):
         outcomes = context.accumulator([], ListAccumulator())
         shipped = context.broadcast(function)  # unpickled once per worker, so that its tasks share its caches
         run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
-        job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
+        job = SparkJob(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
         arrived = 0
         try:
@@ -123,9 +123,9 @@ def _remove(folder: Path) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[Outcome]:
+def _in_order(job: SparkJob, outcomes: Any, items: int, advance: Advance) -> Iterator[TaskOutcome]:
     """Yield the outcomes in the order of the items as they finish; stop early if the job ends."""
-    finished: dict[int, Outcome] = {}
+    finished: dict[int, TaskOutcome] = {}
     seen = 0
     for number in range(items):
         while number not in finished:

@@ -31,7 +31,7 @@ class ListAccumulator(AccumulatorParam):
         return value1
 
 
-class Job(InheritableThread):
+class SparkJob(InheritableThread):
     """A Spark job in a thread, so that the driver can use its results while it runs."""
 
     def __init__(self, context: Any, group: str, rows: Any, run: "ItemRunner") -> None:
@@ -48,7 +48,7 @@ class Job(InheritableThread):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """The outcome of an item: the message of a UserError, and whether there is a result file."""
 
     error: str | None
@@ -83,7 +83,7 @@ class ItemRunner:
                 with suppress(Exception):  # if it cannot be pickled, Spark still reports it as text
                     write_pickle(Path(self.results, "error"), e)
                 raise
-            self.outcomes.add([(number, sum(rows), Outcome(error, has_result))])
+            self.outcomes.add([(number, sum(rows), TaskOutcome(error, has_result))])
 
     def _check_machine(self) -> None:
         host = socket.gethostname()
@@ -102,7 +102,7 @@ def write_pickle(file: Path, value: Any) -> None:
         building.write_bytes(pickle.dumps(value, protocol=5))
 
 
-def take_result(file: Path, outcome: Outcome) -> Any:
+def take_result(file: Path, outcome: TaskOutcome) -> Any:
     """Read and remove the result file. Raises UserError if the function raised one."""
     if outcome.error is not None:
         raise UserError(outcome.error)

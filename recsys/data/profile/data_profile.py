@@ -46,7 +46,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Feature:
+class FeatureProfile:
     """One column of parsed rows: its features and values.
 
     name: the column
@@ -123,6 +123,6 @@ class DataProfile:
 
     rows: tuple[int, ...]
     positives: tuple[int, ...]
-    features: list[Feature]
+    features: list[FeatureProfile]
     tables: list[Table]
     labelled: bool = True

@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import profile_charts
-from recsys.data.profile.data_profile import DataProfile, Feature, Numbers
+from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers
 from recsys.data.profile.distributions import QUANTILES
 from recsys.data.profile.html_cells import cells
 from recsys.data.profile.table_sizes import thresholds
@@ -17,7 +17,7 @@ from recsys.pages.sortable_tables import Column, table
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 
 
-def feature(f: Feature, at: int, profile: DataProfile) -> str:
+def feature(f: FeatureProfile, at: int, profile: DataProfile) -> str:
     """Return the folded section of the feature with index `at`: its description, charts and cells."""
     base = profile.positives[0] / profile.rows[0] if profile.rows[0] else 0.0
     table_ = next((t for t in profile.tables if t.name == f.table), None)
@@ -41,13 +41,13 @@ def feature(f: Feature, at: int, profile: DataProfile) -> str:
     )
 
 
-def _base(f: Feature, base: float) -> float:
+def _base(f: FeatureProfile, base: float) -> float:
     """Return the rate of positives over the cells' rows, which for bags are lookups; `base` if there are none."""
     lookups = int(f.cells["train"].sum())
     return int(f.cells["positives"].sum()) / lookups if lookups else base
 
 
-def _title(f: Feature) -> str:
+def _title(f: FeatureProfile) -> str:
     if f.numbers is None:
         return "The most frequent values" if any(f.cells["special"] & (f.cells["label"] != "")) else "By value"
     few = not any(c in label for label in f.cells["label"] for c in "≤>")
@@ -61,12 +61,12 @@ def chip(psi: float, reading: str) -> str:
     return f'<span class="chip {reading}">{psi:.3f}</span>'
 
 
-def _drift(f: Feature) -> str:
+def _drift(f: FeatureProfile) -> str:
     chips = [f"{s} {chip(d.psi, d.reading)}" for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
     return f'<span class="drifts">drift: {" ".join(chips)}</span>' if chips else ""
 
 
-def _spans(f: Feature, n: Numbers) -> str:
+def _spans(f: FeatureProfile, n: Numbers) -> str:
     """Return a table with the quantiles, the mean and the share of missing values of each split."""
     time = f.kind == "time"
     to_text = seconds if time else number
@@ -78,7 +78,11 @@ def _spans(f: Feature, n: Numbers) -> str:
             values = [to_text(span[name]) if span else "–" for name in names]
             lines.append([split, *(escape(v) for v in values), share(missing)])
     shown = {"50%": "median"}
-    columns = [Column("", left=True), *(Column(shown.get(x, x.replace("%", " %"))) for x in names), Column("missing")]
+    columns = [
+        Column("", left=True),
+        *(Column(shown.get(x, x.replace("%", " %"))) for x in names),
+        Column("missing"),
+    ]
     return table(columns, lines)
 
 

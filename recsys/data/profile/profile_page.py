@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import profile_charts
-from recsys.data.profile.data_profile import DataProfile, Feature
+from recsys.data.profile.data_profile import DataProfile, FeatureProfile
 from recsys.data.profile.drift import Drift
 from recsys.data.profile.feature_sections import bad_rows, chip, feature
 from recsys.data.profile.table_sizes import table_section
@@ -143,7 +143,7 @@ def _summary(profile: DataProfile) -> str:
     return f"<h2>Features</h2><p>{text}</p>{table(columns, lines, cls='sortable')}"
 
 
-def _missing(f: Feature) -> tuple[str, str]:
+def _missing(f: FeatureProfile) -> tuple[str, str]:
     part = f.missing[0]
     return _sortable(part, share(part)), f'<td class="l">{profile_charts.bar(part or 0.0, "var(--other)", 48)}</td>'
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import cell_counts, distributions
-from recsys.data.profile.data_profile import DataProfile, Feature, Numbers, Table
+from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
 from recsys.data.profile.tallies import TALLY, each_number
 from recsys.data.transforms import Fitted, is_bag
@@ -39,7 +39,7 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
     return DataProfile(rows, positives, features, _tables(fitted, counts), profiler.has_rates)
 
 
-def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
+def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> FeatureProfile:
     time, sparse = name in profiler.times, profiler.data.sparse_columns
     seen = {s: each_number(f, name) for s, f in samples.items()}
     there = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
@@ -56,7 +56,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
     parts = {part: _ordered(s.result()) for (n, part), s in profiler.parts.items() if n == name}
     drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
     c = sparse.get(name)
-    return Feature(
+    return FeatureProfile(
         name=name,
         kind="time" if time else "quantiles" if c else "dense",
         reads=(c.column or name) if c else _dense_reads(profiler, name),
@@ -75,7 +75,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
     )
 
 
-def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> Feature:
+def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> FeatureProfile:
     c = profiler.data.sparse_columns.get(name)
     cells = cell_counts.cells(counts, profiler.absent[name])
     table = (c.table or name) if c else None
@@ -87,7 +87,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
         kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
     else:
         kind = "cross" if c.cross else "bag" if is_bag(c) else "sparse"
-    return Feature(
+    return FeatureProfile(
         name=name,
         kind=f"{kind}, hashed" if c and c.encode == "hash" else f"{kind}, id" if c and c.encode == "id" else kind,
         reads=" × ".join(c.cross or [c.column or name]) if c else _dense_reads(profiler, name),

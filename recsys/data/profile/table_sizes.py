@@ -3,14 +3,14 @@
 from html import escape
 
 from recsys.data.profile import profile_charts
-from recsys.data.profile.data_profile import DIMS, DataProfile, Feature, Table
+from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, Table
 from recsys.pages.formatting import share, size
 from recsys.pages.sortable_tables import Column, table
 
 SHOWN = 40  # tables shown; the rest is folded
 
 
-def thresholds(t: Table, f: Feature) -> str:
+def thresholds(t: Table, f: FeatureProfile) -> str:
     """Return the sizes of a feature's table with different thresholds."""
     assert t.thresholds is not None
     shared = [x for x in t.features if x != f.name]

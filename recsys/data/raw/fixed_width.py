@@ -32,7 +32,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Part:
+class FixedPart:
     """Some of the columns: one row after another through the segments; a row has one field of `dtype` per column."""
 
     columns: tuple[str, ...]
@@ -55,7 +55,7 @@ class Part:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def find_parts(source: SourceConfig, file: Path) -> list[Part]:
+def find_parts(source: SourceConfig, file: Path) -> list[FixedPart]:
     """Return all parts of a raw file.
 
     Raises:
@@ -103,7 +103,7 @@ def read(
         yield Block(file, frame.with_columns(lines), lines=b - file_range.start)
 
 
-def _frame(parts: list[Part], start: int, stop: int) -> pl.DataFrame:
+def _frame(parts: list[FixedPart], start: int, stop: int) -> pl.DataFrame:
     columns: list[pl.Series] = []
     for part in parts:
         values = part.read(start, stop) if stop > start else np.empty(0, part.dtype)
@@ -123,7 +123,7 @@ def row_type(dtypes: list[np.dtype]) -> np.dtype:
     return np.dtype([(f"f{i}", d) for i, d in enumerate(plain)])
 
 
-def _binaries(source: SourceConfig, file: Path) -> list[Part]:
+def _binaries(source: SourceConfig, file: Path) -> list[FixedPart]:
     parts = []
     for c in source.parts[str(file)]:
         dtype = row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
@@ -137,7 +137,7 @@ def _binaries(source: SourceConfig, file: Path) -> list[Part]:
                     f"({len(c.columns)} x {types}); check its dtypes in the feature specification"
                 )
             segments.append(Segment(Path(name), 0, size // dtype.itemsize))
-        parts.append(Part(tuple(c.columns), dtype, tuple(segments)))
+        parts.append(FixedPart(tuple(c.columns), dtype, tuple(segments)))
     return parts
 
 
@@ -149,7 +149,7 @@ def _size(file: Path, contents: str) -> int:
     return file.stat().st_size
 
 
-def _arrays(source: SourceConfig, file: Path) -> list[Part]:
+def _arrays(source: SourceConfig, file: Path) -> list[FixedPart]:
     templates = [a.file for a in source.arrays.values()]
     before, _, after = templates[0].partition("{}")
     if not (file.name.startswith(before) and file.name.endswith(after) and len(file.name) >= len(before + after)):
@@ -159,7 +159,7 @@ def _arrays(source: SourceConfig, file: Path) -> list[Part]:
     return [_array(file.parent / a.file.replace("{}", shared), list(a.columns)) for a in arrays]
 
 
-def _array(file: Path, columns: list[str]) -> Part:
+def _array(file: Path, columns: list[str]) -> FixedPart:
     _size(file, ", ".join(columns[:3]) + (", ..." if len(columns) > 3 else ""))
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -172,4 +172,4 @@ def _array(file: Path, columns: list[str]) -> Part:
         raise UserError(f"{file}: holds {contents}, not rows of {len(columns)} numbers ({columns[0]}, ...)")
     if not array.flags.c_contiguous:
         raise UserError(f"{file}: is in Fortran (column-major) order; save np.ascontiguousarray(array) instead")
-    return Part(tuple(columns), row_type([array.dtype] * width), (Segment(file, array.offset, array.shape[0]),))
+    return FixedPart(tuple(columns), row_type([array.dtype] * width), (Segment(file, array.offset, array.shape[0]),))

@@ -65,7 +65,7 @@ GATE_INT, GATE_CAT = 4, 8  # I5, C9
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
 
 
-class Rows(NamedTuple):
+class ClickRows(NamedTuple):
     """The features of n rows: integers (0 if missing), and the categoricals' ranks by frequency (-1 if missing)."""
 
     ints: Ints  # (n, 13)
@@ -73,7 +73,7 @@ class Rows(NamedTuple):
     ids: Ints  # (26, n)
 
 
-def draw(rng: np.random.Generator, n: int) -> Rows:
+def draw(rng: np.random.Generator, n: int) -> ClickRows:
     """Draw the features of n rows. A column's value of rank k = 0, 1, .. has a share of about (k + 1) ** -ZIPF."""
     missing = rng.random((n, 13)) < INT_MISSING
     drawn = np.exp(INT_LOG_MEDIAN + INT_LOG_SPREAD * rng.standard_normal((n, 13)))
@@ -84,14 +84,14 @@ def draw(rng: np.random.Generator, n: int) -> Rows:
         drawn = (1 + rng.random(n) * ((size + 1) ** (1 - ZIPF) - 1)) ** (1 / (1 - ZIPF))
         ids[c] = np.minimum(drawn.astype(np.int64) - 1, size - 1)
         ids[c, rng.random(n) < CAT_MISSING[c]] = -1
-    return Rows(ints, missing, ids)
+    return ClickRows(ints, missing, ids)
 
 
 def _look_up(effects: Floats, ids: Ints) -> Floats:
     return effects[np.minimum(ids, len(effects) - 2)]  # -1, missing, is the last entry
 
 
-class Teacher:
+class ClickTeacher:
     """The teacher of one seed; the module's docstring has the formula."""
 
     def __init__(self, seed: int) -> None:
@@ -122,7 +122,7 @@ class Teacher:
         values -= mass @ values / mass.sum()
         return np.concatenate([values[:head], np.zeros((1, dim)), values[head:]])
 
-    def terms(self, rows: Rows) -> dict[str, Floats]:
+    def terms(self, rows: ClickRows) -> dict[str, Floats]:
         """Return the scaled terms of the logit by their names in SPREAD, (n,) each."""
         z = (np.log(rows.ints - INT_MIN + 1.0) - self._mean) / self._std
         latent = {c: _look_up(table, rows.ids[c]) for c, table in self._latent.items()}
@@ -134,7 +134,7 @@ class Teacher:
         }
         return {name: term * self._scale[name] for name, term in terms.items()}
 
-    def probability(self, rows: Rows) -> Floats:
+    def probability(self, rows: ClickRows) -> Floats:
         """Return P(label = 1) of each row: (n,)."""
         return 1 / (1 + np.exp(-np.sum(list(self.terms(rows).values()), axis=0) - self._bias))
 
@@ -156,7 +156,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     The same seed gives the same bytes, and a larger sample begins with the smaller one. Memory grows by eight bytes a
     row, for its probability. `progress` is called with the number of rows written so far.
     """
-    teacher = Teacher(seed)
+    teacher = ClickTeacher(seed)
     probabilities: list[Floats] = []
     with (folder / "train.tsv").open("wb") as out:
         for block, start in enumerate(range(0, rows, BLOCK)):

@@ -27,7 +27,7 @@ PAIR, STEP, QUERY = 0.7, 0.5, 0.5
 CUTS = (0.0, 1.2, 2.4, 3.6)
 
 
-class Teacher:
+class GradeTeacher:
     """The teacher of one seed; the module's docstring has the formula."""
 
     def __init__(self, seed: int) -> None:
@@ -49,7 +49,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     The same seed gives the same bytes, and a larger file begins with the smaller one. `progress` is called with the
     number of rows written so far.
     """
-    teacher, written, block = Teacher(seed), 0, 0
+    teacher, written, block = GradeTeacher(seed), 0, 0
     expectations = [pl.DataFrame(schema={"grade": pl.Int64, "grade_expected": pl.Float64})]
     with (folder / "documents.csv").open("wb") as out:
         while written < rows or not block:

@@ -65,7 +65,7 @@ class Expected(NamedTuple):
         return 1 + self.rating_above.sum(1)
 
 
-class Teacher:
+class InteractionTeacher:
     """The users, the items and the teacher of one seed; the module's docstring has the formulas."""
 
     def __init__(self, seed: int) -> None:
@@ -175,7 +175,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     The same seed gives the same bytes, and a larger log begins with the smaller one. All rows are held in memory.
     `progress` is called with the number of rows written so far.
     """
-    teacher = Teacher(seed)
+    teacher = InteractionTeacher(seed)
     shown, draw = _shown(teacher, rows, seed)
     expected = teacher.expect(shown)
     click = draw[:, 0] < expected.click
@@ -206,7 +206,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
         progress(rows)
 
 
-def _shown(teacher: Teacher, rows: int, seed: int) -> tuple[Shown, Floats]:
+def _shown(teacher: InteractionTeacher, rows: int, seed: int) -> tuple[Shown, Floats]:
     """Return what the rows show, and the draws (rows, 3) that decide click, buy and rating."""
     blocks, draws = [], []
     for block in range(-(-rows // BLOCK)):
@@ -223,7 +223,7 @@ def write_next(folder: Path, *, rows: int, seed: int) -> None:
     requests.csv     user,time,device: one row for each user
     next.parquet     user, item, click (0 or 1, drawn) and expected, P(click): USERS x ITEMS rows
     """
-    teacher = Teacher(seed)
+    teacher = InteractionTeacher(seed)
     shown, _ = _shown(teacher, rows, seed)
     rng = np.random.default_rng([seed, 2])
     device = rng.choice(3, USERS, p=[0.6, 0.1, 0.3])

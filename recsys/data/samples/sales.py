@@ -35,7 +35,7 @@ TYPE = np.array([0.0, 0.5, -0.3, 0.2])  # of the effect of a promotion
 STATE_HOLIDAYS = (1, 121, 276, 359, 360)  # days of the year
 
 
-class Teacher:
+class SalesTeacher:
     """The stores, the calendar and the teacher of one seed; the module's docstring has the formula."""
 
     def __init__(self, seed: int) -> None:
@@ -77,7 +77,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     days = -(-rows // STORES)
     if days > MOST_DAYS:
         raise UserError(f"data.sample.rows={rows}: must be at most {MOST_DAYS * STORES:,} for kind sales")
-    teacher = Teacher(seed)
+    teacher = SalesTeacher(seed)
     store, day = np.tile(np.arange(STORES), days)[:rows], np.repeat(np.arange(days), STORES)[:rows]
     calendar = teacher.calendar(day)
     logs = teacher.log_sales(store, calendar)

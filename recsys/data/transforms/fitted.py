@@ -13,7 +13,7 @@ import polars as pl
 from recsys.config.plain import from_plain
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
 from recsys.data.transforms.hashing import bucket_ids
-from recsys.data.transforms.index import SHORT, Index
+from recsys.data.transforms.index import SHORT, ValueIndex
 from recsys.data.transforms.labels import kept_columns
 from recsys.data.transforms.resolved_data import (
     DenseColumn,
@@ -45,7 +45,7 @@ Lookup = Callable[[pl.Expr], pl.Expr]  # text or codes -> the Int32 index of eac
 
 
 @dataclass
-class Items:
+class ItemTable:
     """The item table.
 
     fitted: the transforms of the items' features
@@ -61,7 +61,7 @@ class Items:
         self.rows.write_parquet(folder / "items.parquet")
 
     @classmethod
-    def load(cls, folder: Path) -> "Items":
+    def load(cls, folder: Path) -> "ItemTable":
         return cls(Fitted.load(folder), pl.read_parquet(folder / "items.parquet", glob=False))
 
 
@@ -85,7 +85,7 @@ class Fitted:
     vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)
     vectors: dict[str, Vectors] = field(default_factory=dict)
     quantiles: dict[str, list[float]] = field(default_factory=dict)
-    items: Items | None = None
+    items: ItemTable | None = None
     labels: tuple[Label, ...] = ()
     mean_weight: float = 1.0
     initial_tables: dict[str, np.ndarray] = field(default_factory=dict)
@@ -231,33 +231,33 @@ class Fitted:
 
     @cached_property
     def _look_up_candidate(self) -> TextLookup:
-        return Index.from_values(self.candidates).look_up
+        return ValueIndex.from_values(self.candidates).look_up
 
     @cached_property
-    def indexes(self) -> Mapping[str, Index | None]:
+    def indexes(self) -> Mapping[str, ValueIndex | None]:
         """The table in which the text of each column of parsed rows is looked up; None if it is hashed."""
         return {name: self._index(name) for name in self.data.text_columns}
 
-    def _index(self, name: str) -> Index | None:
+    def _index(self, name: str) -> ValueIndex | None:
         if name in self.vectors:
-            return Index.from_values(self.vectors[name].values)
+            return ValueIndex.from_values(self.vectors[name].values)
         if (feature := _reader(self.data, name)) is not None:
-            return Index.from_values(self.dense[feature][0]["table"]["value"])
+            return ValueIndex.from_values(self.dense[feature][0]["table"]["value"])
         c = self.data.sparse_columns[name]
         return None if c.encode == "hash" else self._tables[c.table or name]
 
-    def _text_lookup(self, name: str, index: Index | None) -> TextLookup:
+    def _text_lookup(self, name: str, index: ValueIndex | None) -> TextLookup:
         if index is not None:
             return index.look_up
         buckets = self.data.sparse_columns[name].buckets or 1
         return lambda values: bucket_ids(values.fill_null(""), buckets)
 
     @cached_property
-    def _tables(self) -> dict[str, Index]:
-        return {table: Index.from_values(v["value"]) for table, v in self.vocabularies.items()}
+    def _tables(self) -> dict[str, ValueIndex]:
+        return {table: ValueIndex.from_values(v["value"]) for table, v in self.vocabularies.items()}
 
     @cached_property
-    def _single(self) -> dict[str, Index]:
+    def _single(self) -> dict[str, ValueIndex]:
         """The vocabularies of features with one value a row."""
         sparse = self.data.sparse_columns
         return {n: self._tables[c.table or n] for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
@@ -325,7 +325,7 @@ class Fitted:
             if c.reads == "value" and c.vectors is None:
                 state["dense"][name][0]["table"] = table(ENCODINGS, name)
         vectors = {n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if c.vectors is not None}
-        items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
+        items = ItemTable.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
         initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}

@@ -30,7 +30,7 @@ class TextResults(dict[str | None, Any]):
         return self.default
 
 
-class Index:
+class ValueIndex:
     """Maps `values` (distinct text) to `results`, and all other values to `default`.
 
     Short columns are looked up in a dict, which is built on first use and takes about 150 bytes a value; long ones are
@@ -41,7 +41,7 @@ class Index:
         self._values, self._results, self._default = values, results, default
 
     @classmethod
-    def from_values(cls, values: pl.Series) -> "Index":
+    def from_values(cls, values: pl.Series) -> "ValueIndex":
         """Map each value to 1 + its position in `values`, all others to 0."""
         return cls(values, pl.int_range(1, values.len() + 1, dtype=pl.Int32, eager=True), OUT_OF_VOCABULARY)
 

@@ -35,12 +35,12 @@ def model_of(artefact: Artefact, threads: int = 1, *, exact: bool = False) -> Se
     """
     with manifest.from_elsewhere(artefact.folder):
         if artefact.kind == "ranking":
-            from recsys.export.artefact.served_ranking import RankingModel
+            from recsys.export.artefact.served_ranking import ServedRanking
 
-            return _tried(RankingModel(artefact, threads))
-        from recsys.export.artefact.served_retrieval import RetrievalModel
+            return _tried(ServedRanking(artefact, threads))
+        from recsys.export.artefact.served_retrieval import ServedRetrieval
 
-        return _tried(RetrievalModel(artefact, threads, exact=exact))
+        return _tried(ServedRetrieval(artefact, threads, exact=exact))
 
 
 def _tried(model: Servable) -> Servable:

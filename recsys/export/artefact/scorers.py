@@ -18,7 +18,7 @@ ITEM_VECTORS = "tables/items.bin"
 PAIRS = 1 << 16  # number of pairs that score.onnx scores in one call
 
 
-class Scorer(Protocol):
+class QueryScorer(Protocol):
     """Scores all N candidates, row 0 standing for unknown items."""
 
     def scores(self, queries: Queries) -> np.ndarray:
@@ -110,6 +110,6 @@ class HistoryScorer:
         )  # those it was not fitted to
 
 
-def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False) -> Scorer:
+def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False) -> QueryScorer:
     """Return the scorer of a retrieval artefact. exact: whether to leave out its index"""
     return HistoryScorer(artefact) if artefact.about.get("method") else VectorScorer(artefact, threads, exact=exact)

@@ -12,12 +12,12 @@ from recsys.errors import UserError
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import Outputs, Query, Row, TensorSpec
 from recsys.online.shared_columns import SharedColumns
 
 
-class RankingModel:
+class ServedRanking:
     """A Servable that predicts the labels of rows. Threads may share it."""
 
     kind: Literal["ranking"] = "ranking"
@@ -29,7 +29,7 @@ class RankingModel:
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
         raw_rows = artefact.raw_rows()
-        self.pipeline = Pipeline(raw_rows)
+        self.pipeline = RowTransforms(raw_rows)
         self.columns = self.pipeline.columns
         self.example = artefact.example
         self.shared_columns = SharedColumns(raw_rows, self.pipeline)

@@ -25,7 +25,7 @@ Found = tuple[np.ndarray, np.ndarray]  # places of items (n,), best first, and t
 BLOCK = 1 << 24  # largest number of scores in memory
 
 
-class RetrievalModel:
+class ServedRetrieval:
     """A Servable that lists the best items for a history. Threads may share it."""
 
     kind: Literal["retrieval"] = "retrieval"

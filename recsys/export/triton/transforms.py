@@ -11,7 +11,7 @@ import numpy as np
 from recsys.errors import UserError
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.triton.request_columns import raw_columns
-from recsys.online.row_transforms import Pipeline
+from recsys.online.row_transforms import RowTransforms
 
 FOLDER = "pipeline"
 
@@ -24,7 +24,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._inputs = [i["name"] for i in config["input"]]
         self._outputs = [o["name"] for o in config["output"]]
-        self._pipeline = Pipeline.load(Path(args["model_repository"]) / args["model_version"] / FOLDER)
+        self._pipeline = RowTransforms.load(Path(args["model_repository"]) / args["model_version"] / FOLDER)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request; a row that cannot be read fails its own request only."""

@@ -17,7 +17,7 @@ OnTree = Callable[[float | None], None]  # called after each tree with the loss 
 
 
 @dataclass(frozen=True)
-class Settings:
+class BoosterSettings:
     """Size of the trees and the training. The libraries' own defaults hold for all that is not here.
 
     trees: number of trees at most
@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TreeColumns:
     """The C columns of a matrix.
 
     names: their names
@@ -62,7 +62,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TreeRows:
     """Rows of one label: matrix (R, C) float32, label (R,) float32, weight (R,) float32 or None."""
 
     matrix: np.ndarray
@@ -90,7 +90,12 @@ class Booster(Protocol):
     suffix: str
 
     def fit(
-        self, columns: Columns, training: Rows, validation: Rows | None, settings: Settings, on_tree: OnTree
+        self,
+        columns: TreeColumns,
+        training: TreeRows,
+        validation: TreeRows | None,
+        settings: BoosterSettings,
+        on_tree: OnTree,
     ) -> Trees:
         """Fit trees to the training rows, and keep those up to the lowest loss of the validation rows."""
         ...
@@ -99,7 +104,7 @@ class Booster(Protocol):
         """Return the trees in the library's own class."""
         ...
 
-    def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
+    def scores(self, trees: Any, columns: TreeColumns, matrix: np.ndarray, threads: int) -> np.ndarray:
         """Return the sums of the trees' values before a sigmoid or a softmax: (R, C) -> (R,) or (R, L)."""
         ...
 
@@ -114,7 +119,12 @@ class LightGBM:
     suffix = "txt"
 
     def fit(
-        self, columns: Columns, training: Rows, validation: Rows | None, settings: Settings, on_tree: OnTree
+        self,
+        columns: TreeColumns,
+        training: TreeRows,
+        validation: TreeRows | None,
+        settings: BoosterSettings,
+        on_tree: OnTree,
     ) -> Trees:
         import lightgbm as lgb
 
@@ -130,7 +140,7 @@ class LightGBM:
             **{"deterministic": True, "force_row_wise": True, "verbose": -1},
         }
 
-        def data(rows: Rows, reference: Any = None) -> Any:
+        def data(rows: TreeRows, reference: Any = None) -> Any:
             categorical = list(columns.categorical)
             return lgb.Dataset(
                 rows.matrix, rows.label, reference=reference, weight=rows.weight, categorical_feature=categorical
@@ -154,7 +164,7 @@ class LightGBM:
 
         return lgb.Booster(params={"verbose": -1}, model_str=content.decode())
 
-    def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
+    def scores(self, trees: Any, columns: TreeColumns, matrix: np.ndarray, threads: int) -> np.ndarray:
         scores: np.ndarray = trees.predict(matrix, raw_score=True, num_threads=threads)
         return scores
 
@@ -170,7 +180,12 @@ class XGBoost:
     suffix = "ubj"
 
     def fit(
-        self, columns: Columns, training: Rows, validation: Rows | None, settings: Settings, on_tree: OnTree
+        self,
+        columns: TreeColumns,
+        training: TreeRows,
+        validation: TreeRows | None,
+        settings: BoosterSettings,
+        on_tree: OnTree,
     ) -> Trees:
         import xgboost as xgb
 
@@ -191,7 +206,7 @@ class XGBoost:
                 on_tree(losses[-1])
                 return False
 
-        def data(rows: Rows, ref: Any = None) -> Any:
+        def data(rows: TreeRows, ref: Any = None) -> Any:
             types, threads = _types(columns), {"nthread": s.threads}
             about = {"weight": rows.weight, "feature_types": types, "enable_categorical": True, **threads}
             return xgb.QuantileDMatrix(rows.matrix, rows.label, ref=ref, **about)
@@ -214,7 +229,7 @@ class XGBoost:
         booster.load_model(bytearray(content))
         return booster
 
-    def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
+    def scores(self, trees: Any, columns: TreeColumns, matrix: np.ndarray, threads: int) -> np.ndarray:
         import xgboost as xgb
 
         data = xgb.DMatrix(matrix, feature_types=_types(columns), enable_categorical=True, nthread=threads)
@@ -234,7 +249,12 @@ class CatBoost:
     suffix = "cbm"
 
     def fit(
-        self, columns: Columns, training: Rows, validation: Rows | None, settings: Settings, on_tree: OnTree
+        self,
+        columns: TreeColumns,
+        training: TreeRows,
+        validation: TreeRows | None,
+        settings: BoosterSettings,
+        on_tree: OnTree,
     ) -> Trees:
         import catboost
 
@@ -259,7 +279,7 @@ class CatBoost:
                 on_tree(info.metrics["validation"][loss][-1] if "validation" in info.metrics else None)
                 return True
 
-        def data(rows: Rows) -> Any:
+        def data(rows: TreeRows) -> Any:
             return catboost.Pool(
                 _frame(rows.matrix, columns), rows.label, weight=rows.weight, cat_features=list(columns.categorical)
             )
@@ -276,7 +296,7 @@ class CatBoost:
 
         return catboost.CatBoost().load_model(blob=content)
 
-    def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
+    def scores(self, trees: Any, columns: TreeColumns, matrix: np.ndarray, threads: int) -> np.ndarray:
         frame = _frame(matrix, columns)
         scores: np.ndarray = trees.predict(frame, prediction_type="RawFormulaVal", thread_count=threads)
         return scores
@@ -308,12 +328,12 @@ def _by_label(classes: int | None, names: tuple[str, str, str], key: str) -> dic
     return {key: number if classes is None else several if classes else binary}
 
 
-def _types(columns: Columns) -> list[str]:
+def _types(columns: TreeColumns) -> list[str]:
     """Return XGBoost's types of columns: c of categories, q of quantities."""
     return ["c" if i in columns.categorical else "q" for i in range(len(columns.names))]
 
 
-def _frame(matrix: np.ndarray, columns: Columns) -> Any:
+def _frame(matrix: np.ndarray, columns: TreeColumns) -> Any:
     """Return the matrix as a pandas frame, since CatBoost takes categories as whole numbers only."""
     import pandas as pd
 

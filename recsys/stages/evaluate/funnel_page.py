@@ -152,7 +152,10 @@ def _difference(found: Found | None) -> str:
 def _lists(found: Found) -> str:
     k = found["k"]
     names = [n for n in ("coverage", "gini", "novelty", "diversity", "popularity_lift") if f"{n}@{k}" in found["final"]]
-    columns = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names)]
+    columns = [
+        Column("lists", left=True),
+        *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names),
+    ]
     rows = [
         [STAGES[stage][0], *(_figure(found[stage].get(f"{n}@{k}")) for n in names)]
         for stage in ("popularity", "retriever", "final")
@@ -171,7 +174,12 @@ def _latency(found: Found) -> str:
 
 def _calibration(found: list[Found]) -> str:
     predictions = [n for n in found[0] if n not in ("group", "users", "items", "targets")]
-    columns = [Column("group", left=True), Column("users"), Column("listed items"), Column("share of targets")]
+    columns = [
+        Column("group", left=True),
+        Column("users"),
+        Column("listed items"),
+        Column("share of targets"),
+    ]
     columns += [Column(f"mean {n}") for n in predictions]
     rows = [
         [escape(str(r["group"])), f"{r['users']:,}", f"{r['items']:,}", f"{r['targets']:.4f}"]

@@ -14,7 +14,7 @@ from recsys.online.servable import Query
 from recsys.stages.evaluate.user_metrics import Lists, by_user, interval, means, of_lists, recall
 from recsys.stages.lists_for_requests import BATCH
 from recsys.stages.retrieved import Retrieved
-from recsys.stages.staged import Answer, StagedRecommender
+from recsys.stages.staged import PipelineAnswer, StagedRecommender
 
 TIMED = 200  # requests that are answered one at a time
 STEPS = ("retrieve", "merge", "filter", "score", "order")
@@ -62,7 +62,7 @@ def collect(
 
 
 def _add(
-    c: Collected, pipeline: StagedRecommender, query: Query, answer: Answer, wanted: np.ndarray,
+    c: Collected, pipeline: StagedRecommender, query: Query, answer: PipelineAnswer, wanted: np.ndarray,
     popular: np.ndarray, k: int, group: str | None,
 ) -> None:  # fmt: skip
     trace = answer.trace
