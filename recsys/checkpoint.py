@@ -38,6 +38,8 @@ def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
     """Return a summary: step, world size, plan, and the bytes of tables, their optimizer state and dense tensors."""
 
     def size(key: str) -> int:
+        if key not in stored.tensors:
+            raise UserError(f"{stored.path}: plan.json and .metadata are of different checkpoints: only one has {key}")
         meta = stored.tensors[key]
         return int(np.prod(meta.size)) * meta.properties.dtype.itemsize
 

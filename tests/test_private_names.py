@@ -24,6 +24,7 @@ USED = {  # name: the files that may use it
     "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
     "_local_cols": {"sharding/dense_lookups.py"},
     "_local_rows": {"sharding/dense_lookups.py"},
+    "_iteration_based_training": {"training/trainer.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
     "_lookups": {"sharding/dense_lookups.py", "data/transforms/fitted.py"},  # the latter has its own
     "_optimizer_classes": {"sharding/planner.py"},

@@ -72,6 +72,7 @@ def comments(schema: type[Any]) -> dict[str, str]:
             above.append(comment)
             continue
         name, colon, _ = code.partition(":")
+        comment = "" if comment.startswith("noqa") else comment
         if colon and name.isidentifier():
             found[name] = comment or " ".join(above)
         above = []

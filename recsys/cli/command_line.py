@@ -248,6 +248,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
             valid = [*cfg.create, *valid[1:]]
     except Exception:  # another override is wrong too, or the key is in a YAML file
         valid = _schema_keys(parent, command)
+    if name in valid and not any(a.startswith(f"+{key}") for a in arguments):
+        return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
     if name in valid:
         return f"{key}: exists already; leave out the + in front of it"
     return f"{key}: no such key{did_you_mean(name, valid)}"

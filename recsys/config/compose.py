@@ -141,6 +141,7 @@ FREE_PREFIXES = (
 )
 
 
+PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
 PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
 
 RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  # old key: new one, longest first
@@ -164,6 +165,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     if command == "pipeline":
         return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
+    if any(re.match(r"resume=(?!null$|auto$)", o) for o in overrides):  # the run's own model and loss, not the default
+        overrides = [f"++{o}" if o.startswith(PARTS_OF_A_RUN) else o for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]
 

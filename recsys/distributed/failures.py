@@ -21,6 +21,7 @@ from recsys.cli.console import console, log, log_file
 from recsys.cli.secrets import mask_text
 from recsys.errors import DoesNotFit, UserError
 
+DISK = "the disk"  # where an error names no file
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
 FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota, limit of a file's size
 DISK_ERRNOS = FULL_ERRNOS | {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG}
@@ -139,19 +140,20 @@ def _disk_error_message(error: BaseException) -> str | None:
             file = log_file()
             resume = f" with resume={file.parent}" if file is not None and file.name == "train.log" else ""
             advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
-            return f"{where}: {os.strerror(number)}{advice}"
+            place = f"the disk of {file.parent}" if where == DISK and file is not None else where
+            return f"{place}: {os.strerror(number)}{advice}"
     return None
 
 
 def _disk_problem(error: BaseException) -> tuple[str, int] | None:
     """Return the file and the number of a disk error, None for other errors. Polars and torch raise their own types."""
     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
-        return str(error.filename or "the disk"), error.errno
+        return str(error.filename or DISK), error.errno
     polars = type(error).__module__.startswith("polars")  # without importing polars
     number = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
     if number and int(number[1]) in DISK_ERRNOS:
-        return "the disk", int(number[1])
-    return ("the disk", errno.ENOSPC) if TORCH_WRITE.search(str(error)) else None
+        return DISK, int(number[1])
+    return (DISK, errno.ENOSPC) if TORCH_WRITE.search(str(error)) else None
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

@@ -16,6 +16,7 @@ from recsys.cli import command_line
 from recsys.cli.console import say
 from recsys.cli.secrets import mask_text
 from recsys.errors import UserError, did_you_mean
+from recsys.export.artefact.folder import is_artefact
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
 
@@ -102,8 +103,8 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:
         check_server(cfg.index, cfg.index_url)
-    if Path(cfg.output).exists():
-        raise UserError(f"output={cfg.output}: already exists; name a folder that does not exist yet")
+    if Path(cfg.output).exists() and not is_artefact(Path(cfg.output)):
+        raise UserError(f"output={cfg.output}: already exists, and is not an artefact; name another folder")
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
         raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
     return tuple(f for f in formats if f != "onnx")

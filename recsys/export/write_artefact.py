@@ -111,11 +111,12 @@ class ExportSource:
 
 
 def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, Any]:
-    """Write the artefact of a run and return its description.
+    """Write the artefact of a run and return its description. An artefact that is there already is replaced at the end.
 
     Raises:
         UserError: its outputs differ from the run's; nothing is then written.
     """
+    new = not output.exists()
     output.parent.mkdir(parents=True, exist_ok=True)
     rows = RawRows.load(source.run)
     check_forms(source, form, rows)
@@ -128,7 +129,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
         raise UserError(
             f"rows: {problem}; name files in the format of the run's data ({rows.fitted.data.source.format})"
         ) from e
-    with whole_folder(output, new=True) as building:
+    with whole_folder(output, new=new) as building:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
         about, examples = write(source, form, rows, raw, building)

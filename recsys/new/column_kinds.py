@@ -65,6 +65,7 @@ class Column:
     nulls: list[str] = field(default_factory=list)
     code: float | None = None
     sql: str | None = None
+    is_partition: bool = False  # a folder's name holds its values
     _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
     @property
@@ -122,7 +123,7 @@ def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[st
     for c in columns:
         if c.name in values:
             every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
-            c.kind, c.reason, c.distinct = every.kind, every.reason, every.distinct
+            c.kind, c.reason, c.distinct, c.is_partition = every.kind, every.reason, every.distinct, True
 
 
 def _marks(frame: pl.DataFrame) -> Marks:
@@ -199,6 +200,8 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
             raw = raw.cast(pl.String)
         except pl.exceptions.PolarsError:
             return Column(raw.name, raw, "nested", "it holds bytes that are not text")
+    if raw.dtype == pl.Duration:
+        return Column(raw.name, raw, "nested", "it holds durations; derive a number from it to use it")
     values = raw
     if raw.dtype == pl.String:
         values = raw.set(raw.str.strip_chars().is_in([*marks.null_values, ""]), None)

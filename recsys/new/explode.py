@@ -15,6 +15,7 @@ from recsys.new.column_kinds import Marks, column_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
 from recsys.new.propose_features import sql_name
 from recsys.new.questions import Answers
+from recsys.new.roles import counts_up
 from recsys.new.sample import Layout, thinned
 from recsys.new.statistics import mean
 from recsys.schema.data_schema import SourceConfig
@@ -111,7 +112,8 @@ def _names(frame: pl.DataFrame, impressions: str) -> dict[str, str]:
     for n in frame.columns:
         c = column_of(frame[n], Marks())
         kinds = {"row id": "impression", "time": "timestamp", "list": "history", "id": "user", "category": "user"}
-        name = "impressions" if n == impressions else kinds.get(c.kind, n)
+        kind = "row id" if counts_up(c) else c.kind  # again from 1 on in each file
+        name = "impressions" if n == impressions else kinds.get(kind, n)
         if name == "user" and " " in "".join(frame[n].drop_nulls().head(50).cast(pl.String)):
             name = "history"
         names[n] = name if name not in names.values() else n

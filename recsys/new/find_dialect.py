@@ -27,6 +27,7 @@ ALPHABETS = {  # encodings of other letters than Latin ones
     "cp874": "Thai",
 }  # fmt: skip
 LATIN = ("cp1252", "cp1250", "cp1254")
+MIXED = 0.2  # share of words with letters of two alphabets
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "
@@ -99,12 +100,19 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     matches = from_bytes(b"\n".join(lines[:LINES]), cp_isolation=[*ALPHABETS, *LATIN], threshold=0.5)
     fit = dict.fromkeys(name for m in matches for name in (m.encoding, *m.could_be_from_charset))
     fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
+    fit = dict.fromkeys(name for name in fit if name in LATIN or not _mixes_letters(lines[:LINES], name))
     best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
     if best in ALPHABETS:
         return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"
     return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _mixes_letters(lines: Sequence[bytes], encoding: str) -> bool:
+    """Return True if words have letters of two alphabets, as accents have that were read in another encoding."""
+    found = [w for line in lines for w in re.findall(r"[^\W\d_]+", line.decode(encoding)) if not w.isascii()]
+    return sum(bool(re.search("[A-Za-z]", w)) for w in found) > MIXED * len(found)
 
 
 def _known_names(line: bytes, encoding: str) -> int:

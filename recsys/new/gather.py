@@ -72,6 +72,9 @@ def gather(found: Found, answers: Answers) -> Gathered:
     alone: dict[Path, str] = {}  # files of one column, which is named as a label
     others_rows: dict[Path, OtherRows] = {}
     for i, f in enumerate(found.files):
+        if "submission" in words(f.stem):
+            unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
+            continue
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
         if i >= MOST_SNIFFED and name in by_name:  # as the others of such names
             groups[by_name[name]].append(f)

@@ -30,7 +30,7 @@ LABELS = (  # the strongest first
         "क्लिक",
         "نقر",
     ),
-    *("resilie", "aangeklikt", "geklikt", "клик", "покупка", "κλικ", "αγορα"),
+    *("resilie", "aangeklikt", "geklikt", "клик", "покупка", "κλικ", "αγορα", "retoure", "retourniert", "compro"),
     *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
 )
 # what a user may do after (or beside) what is predicted, and so never known before
@@ -59,7 +59,17 @@ SPENT = frozenset(  # what an outcome took or brought
         *("verweildauer", "stay_time", "profile_stay_time", "comment_stay_time", "view_duration", "watch_duration"),
         *("tempo_permanenza", "tempo_di_permanenza", "temps_passe", "tiempo_permanencia", "tempo_leitura", "lesezeit"),
         *("percentuale_letta", "percent_read", "read_percent", "percent_watched", "completion", "completion_rate"),
-        *("helpful", "helpful_vote", "helpful_votes", "useful", "funny", "cool", "is_reviewed"),  # votes on a review
+        *(
+            "helpful",
+            "vote",
+            "votes",
+            "helpful_vote",
+            "helpful_votes",
+            "useful",
+            "funny",
+            "cool",
+            "is_reviewed",
+        ),  # votes on a review
     )
 )
 PREDICTIONS = (  # what another model says of the row
@@ -104,7 +114,20 @@ EVENTS = (
 )
 EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict, the strongest first
     *("purchase", "buy", "transaction", "order", "checkout", "conversion", "convert", "install", "subscribe", "book"),
-    *("addtocart", "add_to_cart", "cart", "fav", "click", "like", "play", "watch", "view", "pv"),
+    *(
+        "clickout",
+        "clickout_item",
+        "addtocart",
+        "add_to_cart",
+        "cart",
+        "fav",
+        "click",
+        "like",
+        "play",
+        "watch",
+        "view",
+        "pv",
+    ),
 )
 WEIGHTS = ("weight", "sample_weight", "instance_weight", "weights", "importance", "wt", "fnlwgt")
 USERS = (
@@ -113,7 +136,20 @@ USERS = (
     *("reader", "listener", "voter", "rater", "traveler", "traveller", "passenger", "patient", "student", "learner"),
     *("nutzer", "benutzer", "kunde", "kunden", "kundennummer", "mitglied", "besucher", "usuario", "cliente"),
     *("utilisateur",),
-    *("comprador", "utente", "klient", "gebruiker", "klant", "用户", "顾客", "客户", "会员", "买家", "ユーザー"),
+    *(
+        "comprador",
+        "utente",
+        "klient",
+        "gebruiker",
+        "klant",
+        "用户",
+        "顾客",
+        "客户",
+        "会员",
+        "会員",
+        "买家",
+        "ユーザー",
+    ),
     *("顧客", "사용자", "고객", "musteri", "müşteri", "kullanıcı", "kullanici", "uzytkownik", "użytkownik"),
     *("пользователь", "клиент", "χρηστης", "πελατης", "المستخدم", "العميل", "ग्राहक", "उपयोगकर्ता"),
 )
@@ -242,7 +278,10 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
         )
     ]
     joined = "".join(own)
-    ends = {joined.removesuffix(end) for end in ("id", "nr", "no", "nummer", "number", "编号", "番号", "번호", "code")}
+    ends = {
+        joined.removesuffix(end)
+        for end in ("id", "nr", "no", "nummer", "number", "编号", "番号", "번호", "code", "コード")
+    }
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or bool(ends & set(among))
 
 

@@ -30,8 +30,8 @@ FEWEST_THAT_DIFFER = 0.1  # share of users, and of items, whose rows have both v
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 MOST_LETTERS = 300  # of the names of columns in an error
-YES = ("yes", "y", "true", "t", "positive", "1", "1.0")
-NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1")
+YES = ("yes", "y", "true", "t", "positive", "1", "1.0", "ja", "j", "oui", "si", "sí", "sim", "да", "是")
+NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non", "nao", "não", "нет", "否")
 FEWEST_ALIKE = 2
 MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
 MOST_SPELLINGS = 6  # of yes and no in a column
@@ -118,11 +118,14 @@ def choose(
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
         return _with_reason(amount, "its name says so")
     two = [c for c in free if (c.distinct == 2 or len(_spellings(c)) == 2) and not has_word(c.name, WEIGHTS)]
+    two = [c for c in two if not c.is_partition]
     unnamed = all(
         c.name.startswith(("column_", "field_")) for c in two
     )  # a file without a header: no name says what it is
-    if len(two) == 1 and (unnamed or not retrieval):
+    has_rating = any(rank_of(c.name, RATINGS) is not None and 2 < c.distinct <= MOST_RATINGS for c in free)
+    if len(two) == 1 and not has_rating and (unnamed or not retrieval):
         only = _with_reason(two[0], "the only column with two values")
+        unnamed = unnamed and _are_answers(two[0])
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
         return only if unnamed and at_an_end else _doubted(only, "it alone has two values, and its name is no label's")
     for names, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
@@ -169,9 +172,13 @@ def _derived(c: Column) -> str:
     return f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
 
 
+def _are_answers(c: Column) -> bool:
+    return {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
+
+
 def _differs(c: Column, columns: Sequence[Column]) -> bool:
     """Return True for yes and no that are neither properties of the user nor of the item."""
-    if not {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}:
+    if not _are_answers(c):
         return False
     for key in columns:
         if key.role in ("user", "item"):

@@ -7,7 +7,7 @@ import polars as pl
 from recsys.new.column_kinds import Column, watched
 from recsys.new.copies import determines
 from recsys.new.find_files import ROLES
-from recsys.new.known_names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of
+from recsys.new.known_names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of, words
 from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
@@ -113,7 +113,10 @@ def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str
     for c in columns:
         if c is time or c.time is None or c.time.moments is None:
             continue
-        later = (c.time.moments > time.time.moments).drop_nulls()
+        own, day = c.time.moments, time.time.moments.dt.truncate("1d")
+        if bool((day == time.time.moments).all()):  # the time of the row is a day
+            own = own.dt.truncate("1d")
+        later = (own > time.time.moments).drop_nulls()
         if later.len() >= FEWEST and mean(later) >= MOSTLY_LATER:
             found[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
     return found
@@ -144,7 +147,8 @@ def predictions(columns: Sequence[Column]) -> list[Column]:
     """Return the numbers that are another model's predictions, by their names, such as model_score and pctr."""
     numbers = [c for c in columns if not c.role and c.kind == "number" and c.numbers is not None]
     scores = [c for c in numbers if has_word(c.name, MODELS) and has_word(c.name, ("score", "scores"))]
-    return [c for c in numbers if c in scores or has_word(c.name, PREDICTIONS)]
+    rates = [c for c in numbers if "p" in words(c.name) and has_word(c.name, ("ctr", "cvr", "click", "conversion"))]
+    return [c for c in numbers if c in scores or c in rates or has_word(c.name, PREDICTIONS)]
 
 
 def names_splits(columns: Sequence[Column]) -> list[Column]:

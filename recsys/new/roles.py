@@ -174,7 +174,7 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
 
     Return None if the file holds something else.
     """
-    if len(columns) > 3 and _counts_up(columns[0]):  # the number of a row, such as that of an impression
+    if len(columns) > 3 and counts_up(columns[0]):  # the number of a row, such as that of an impression
         names = name_unnamed(columns[1:])
         return None if names is None else ["row", *names]
     times = [c for c in columns if c.kind == "time"]
@@ -193,7 +193,7 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
 
 
-def _counts_up(c: Column) -> bool:
+def counts_up(c: Column) -> bool:
     """Return True for 1, 2, 3, ... of each file."""
     if c.numbers is None or c.missing or not c.is_whole or c.distinct < FEWEST_COUNTED * c.rows:
         return False

@@ -224,8 +224,22 @@ def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, La
             pl.lit(v, pl.String).alias(name) for name, v in folders if name not in part.frame.columns
         )
         parts.append(part)
-    frame = plain(pl.concat([p.frame for p in parts], how="diagonal_relaxed"), files[0])
+    frame = plain(_hexadecimal(pl.concat([p.frame for p in parts], how="diagonal_relaxed")), files[0])
     return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
+
+
+def _hexadecimal(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return bytes that are not text, such as UUIDs, as hexadecimal digits."""
+    odd = [n for n, dtype in frame.schema.items() if dtype == pl.Binary and not _are_texts(frame[n])]
+    return frame.with_columns(pl.col(odd).bin.encode("hex")) if odd else frame
+
+
+def _are_texts(values: pl.Series) -> bool:
+    try:
+        values.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        return False
+    return True
 
 
 def rows_of(files: Sequence[Path], layout: Layout) -> int:

@@ -149,6 +149,8 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
     for c in own:
         c.name, raw = _plain(c.name), c.name
         key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
+        if key is None and words(c.name) == ["id"]:
+            key = _key_by_values(c, f, columns)
         if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"

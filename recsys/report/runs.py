@@ -180,6 +180,8 @@ def _run(path: Path, name: str) -> ReportedRun:
         where = f"{path / 'metrics.json'}: test.{wrong}={test[wrong]!r}"
         raise UserError(f"{where} is not a number; evaluate the run again")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
+    if not isinstance(curves, dict):
+        raise UserError(f"{path / 'curves.json'}: test is not a mapping; evaluate the run again")
     run = ReportedRun(
         path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path)
     )

@@ -169,8 +169,10 @@ class Registry:
         if not self._models and self._source.names() == [""]:
             raise RequestError(503, "no model is loaded; the server's log says why")
         if name is None:
+            if not self._models:
+                raise RequestError(503, "no model is loaded; load one with POST /v2/repository/models/NAME/load")
             if len(self._models) != 1:
-                names = ", ".join(self.names()) or "none"
+                names = ", ".join(self.names())
                 raise RequestError(400, f"several models are served ({names}); use the path /models/NAME/...")
             return next(iter(self._models.values()))
         model = self._models.get(name)

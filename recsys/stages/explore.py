@@ -18,6 +18,8 @@ from recsys.stages.order import Order, Place, Ranked, Share
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
+Draws = Annotated[int, Range(at_least=0, limit=10_000)]
+
 
 @dataclass(frozen=True)
 class _EpsilonDraw:
@@ -125,7 +127,7 @@ class Thompson(Order):
 
     def __init__(
         self, strength: Annotated[float, Range(above=0)] = 50.0, successes: str | None = None,
-        trials: str | None = None, candidates: Place | None = 100, draws: Annotated[int, Range(at_least=0)] = 200,
+        trials: str | None = None, candidates: Place | None = 100, draws: Draws = 200,
     ) -> None:  # fmt: skip
         self._strength, self._columns, self._most, self._draws = strength, (successes, trials), candidates, draws
 

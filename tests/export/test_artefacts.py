@@ -288,7 +288,7 @@ def test_a_run_without_a_checkpoint(run: Path, tmp_path: Path) -> None:
 
 def test_an_existing_folder_is_kept(run: Path, tmp_path: Path) -> None:
     found = export_run(run, tmp_path)
-    assert found == f"output={tmp_path}: already exists; name a folder that does not exist yet"
+    assert found == f"output={tmp_path}: already exists, and is not an artefact; name another folder"
 
 
 def test_the_command_verifies(artefact: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -466,7 +466,7 @@ SHAPES: dict[str, Shape] = {
     "german": Shape(_german, expected=CLICKS | {"source.decimal": ",", "source.separator": ";", "source.encoding": "cp1252"}),
     "thousands": Shape(_thousands, expected=CLICKS | {"source.thousands": ","}),
     "two colons": Shape(_csv(separator="::"), expected=CLICKS | {"source.separator": "::"}),
-    "padded": Shape(_text_label, expected={"source.strip": True, "label.positive": ["50000+."], "source.header": False}),
+    "padded": Shape(_text_label, questions=True, expected={"source.strip": True, "label.positive": ["50000+."], "source.header": False}),
     "runs of spaces": Shape(
         lambda f: (f / "a.txt").write_text(lines(clicks().drop("city"), "   ", null="NA")), expected=CLICKS | {"source.separator": "\\s+"}
     ),

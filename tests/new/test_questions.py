@@ -770,3 +770,50 @@ def test_the_next_item_of_a_history_is_no_class(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("prev,next_item\n" + "\n".join(",".join(r) for r in rows))
     with pytest.raises(UserError, match="its values are the elements of prev: the next item of a history"):
         proposed(tmp_path, label="next_item")
+
+
+@pytest.mark.parametrize(("yes", "no"), [("J", "N"), ("Sí", "No"), ("oui", "non"), ("да", "нет")])
+def test_answers_in_other_languages(yes: str, no: str, tmp_path: Path) -> None:
+    """A column of yes and no of a log is asked about, not dropped as retrieval models would."""
+    frame = clicks().select(
+        "user", "item", "ts", zzz=pl.when(pl.col(LABEL) == 1).then(pl.lit(yes)).otherwise(pl.lit(no))
+    )
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == "zzz" and p.label.positive == [yes] and p.questions
+
+
+def test_arms_of_an_experiment_are_no_label(tmp_path: Path) -> None:
+    """Without a header, a column of two texts at the end is a guess."""
+    rows = clicks().select("price", "city").with_columns(arm=pl.Series(["A", "B"] * 200))
+    (tmp_path / "log.csv").write_text("\n".join(",".join(map(str, r)) for r in rows.rows()))
+    assert "is column_3 the label?" in proposed(tmp_path).questions[0].text
+
+
+def test_umlauts_are_not_cyrillic(tmp_path: Path) -> None:
+    frame = clicks().select("user", "item", "ts", LABEL).with_columns(Größe=pl.Series(["5 €", "Fuß", "Öl", "ä"] * 100))
+    (tmp_path / "log.csv").write_bytes(lines(frame).encode("cp1252"))
+    assert proposed(tmp_path).source["encoding"] == "cp1252"
+
+
+def test_a_sample_of_a_submission_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", clicks())
+    write(tmp_path / "sample_submission.csv", clicks().with_columns(pl.lit(0).alias(LABEL)))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.share == pytest.approx(clicks()[LABEL].mean())
+    assert any(f == "sample_submission.csv" and "placeholders" in why for f, why in p.unused)
+
+
+def test_bytes_and_durations(tmp_path: Path) -> None:
+    ids = pl.Series("impression_id", [bytes([255, i // 256, i % 256]) * 5 for i in range(400)])
+    ttl = pl.Series("ttl", [i % 9 for i in range(400)]).cast(pl.Duration("ms"))
+    clicks().with_columns(ids, ttl).write_parquet(tmp_path / "log.parquet")
+    p = proposed(tmp_path)
+    assert p.label is not None and not inputs(p) & {"impression_id", "ttl"}
+
+
+def test_a_folder_of_a_partition_is_no_label(tmp_path: Path) -> None:
+    for arm in ("a", "b"):
+        write(tmp_path / f"arm={arm}" / "log.csv", clicks().select(pl.col("price").alias("size"), "city"))
+    with pytest.raises(NeedsAnswer, match="no name says which column is the label"):
+        proposed(tmp_path)

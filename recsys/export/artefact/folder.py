@@ -38,6 +38,11 @@ KEY = "artefact"  # in manifest.json
 KINDS = ("ranking", "retrieval")
 
 
+def is_artefact(folder: Path) -> bool:
+    """Return whether a folder has the manifest of an artefact, whole or not."""
+    return folder.is_dir() and KEY in (manifest.content(folder) or {})
+
+
 @dataclass(frozen=True)
 class Artefact:
     """An artefact's folder and the description of it that manifest.json holds."""
