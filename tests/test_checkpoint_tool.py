@@ -137,3 +137,11 @@ def test_a_damaged_checkpoint_is_told(run: Path, tmp_path: Path) -> None:
     (path / ".metadata").unlink()
     with pytest.raises(UserError, match=r"/\.metadata: is missing"):
         StoredCheckpoint(path)
+
+
+def test_a_checkpoint_of_two_runs_is_told(run: Path) -> None:
+    """The plan names a table that the tensors lack."""
+    stored = StoredCheckpoint(max((run / "checkpoints").glob("step-*")))
+    stored.plan["tables"][0]["parameter"] = "model.of_another.weight"
+    with pytest.raises(UserError, match=r"plan.json and .metadata are of different checkpoints: only one has "):
+        inspect(stored)

@@ -1,4 +1,4 @@
-"""Learning rates that a scheduler has changed go on after a resume, also where the plan has other parameter groups."""
+"""A resumed run goes on: the learning rates that a scheduler has changed, also under another plan, and its steps."""
 
 from pathlib import Path
 
@@ -36,3 +36,12 @@ def test_resumed_equals_uninterrupted(scheduler: str, prepared: Path, tmp_path: 
     rules = ["sharding.per_table.cat_1.types=[row_wise]"]  # a plan may differ
     part = run("trainer.max_epochs=4", f"resume={tmp_path / 'part'}", *rules)
     assert part == whole
+
+
+def test_a_run_that_ended_with_an_epoch_goes_on_to_a_number_of_steps(prepared: Path, tmp_path: Path) -> None:
+    small = ["data.sample.rows=3000", f"data.prepared={prepared}", "trainer.batch_size=512", "model.dim=8"]
+    first = train(compose("train", [*small, f"run_dir={tmp_path / 'run'}"]))
+    steps = first.metrics["train"]["steps"]
+    more = ["trainer.max_epochs=2", f"trainer.max_steps={steps + 3}"]
+    resumed = train(compose("train", [*small, *more, f"resume={tmp_path / 'run'}"]))
+    assert resumed.metrics["train"]["steps"] == steps + 3

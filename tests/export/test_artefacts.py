@@ -286,6 +286,14 @@ def test_a_run_without_a_checkpoint(run: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+def test_an_artefact_is_replaced_at_the_end(run: Path, tmp_path: Path) -> None:
+    """As the docs tell to export again: until then, the old one stays."""
+    for name in ("one", "two"):
+        assert export_run(run, tmp_path / "served", f"name={name}") is None
+        assert Artefact.open(tmp_path / "served").name == name
+
+
 def test_an_existing_folder_is_kept(run: Path, tmp_path: Path) -> None:
     found = export_run(run, tmp_path)
     assert found == f"output={tmp_path}: already exists, and is not an artefact; name another folder"
