@@ -31,7 +31,7 @@ from recsys.data.transforms import (
     training_statistics as statistics,
 )
 from recsys.data.transforms.steps import Params, Transform
-from recsys.data.transforms.training_statistics import Counts, Moments, RowSample
+from recsys.data.transforms.training_statistics import Counts, Moments, ValueSample
 from recsys.errors import UserError
 from recsys.schema.data_schema import DenseConfig
 
@@ -183,11 +183,11 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 def test_a_sample_s_quantiles_are_as_near_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "SAMPLE_ROWS", 4000)
     values = np.random.default_rng(0).permutation(100_000).astype(np.float64)
-    whole, again = RowSample(), RowSample()
+    whole, again = ValueSample(), ValueSample()
     for statistic, step in ((whole, 7000), (again, 31)):
         for at in range(0, len(values), step):
             piece = pl.Series(values[at : at + step])
-            part = RowSample() if at % 3 else statistic  # as it stands, or merged
+            part = ValueSample() if at % 3 else statistic  # as it stands, or merged
             part.add(piece, pl.DataFrame({ROW: range(at, at + len(piece))}))
             if part is not statistic:
                 statistic.merge(part)

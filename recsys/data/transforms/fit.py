@@ -16,7 +16,7 @@ from recsys.data.transforms.fitted import Fitted, dense_expr
 from recsys.data.transforms.labels import fit_labels, kept_columns, label_statistics
 from recsys.data.transforms.resolved_data import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.steps import Params
-from recsys.data.transforms.training_statistics import Counts, Mergeable, RowSample, Statistic
+from recsys.data.transforms.training_statistics import Counts, Mergeable, Statistic, ValueSample
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, Label
@@ -149,7 +149,7 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
             for name, s in sparse.items():
                 if s.encode == "quantiles":
                     sample = merged[name]
-                    assert isinstance(sample, RowSample)
+                    assert isinstance(sample, ValueSample)
                     bounds[name] = _bounds(sample, s.quantiles or 1)
             labels = fit_labels(data, rows, merged)
         first = False
@@ -168,10 +168,10 @@ def _next_statistics(
             params[name].append({})
 
 
-def _sparse_statistics(data: ResolvedData) -> Iterator[tuple[str, Counts | RowSample]]:
+def _sparse_statistics(data: ResolvedData) -> Iterator[tuple[str, Counts | ValueSample]]:
     for name, s in data.sparse_columns.items():
         if s.encode == "quantiles":
-            yield name, RowSample()
+            yield name, ValueSample()
         elif known_rows(s) is None:
             yield name, Counts()
 
@@ -213,7 +213,7 @@ def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: 
     return vocabularies
 
 
-def _bounds(sample: RowSample, n: int) -> list[float]:
+def _bounds(sample: ValueSample, n: int) -> list[float]:
     """Return the bounds of at most n buckets. A bucket is (lower bound, upper bound]; equal bounds are merged."""
     return sorted(set(sample.quantiles([i / n for i in range(1, n)])))
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import polars as pl
 
-from recsys.data.transforms.training_statistics import Moments, RowSample, Statistic
+from recsys.data.transforms.training_statistics import Moments, Statistic, ValueSample
 from recsys.errors import UserError, did_you_mean
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
@@ -143,9 +143,9 @@ class Quantile(Transform, name="quantile"):
             raise ValueError(f"bins must be from 1 to {MANY}")
 
     def statistic(self) -> Statistic:
-        return RowSample()
+        return ValueSample()
 
-    def fit(self, seen: RowSample) -> Params:
+    def fit(self, seen: ValueSample) -> Params:
         values, counts = np.unique(seen.values(), return_counts=True)
         frequent = counts * self.bins > counts.sum()
         others, left = np.repeat(values[~frequent], counts[~frequent]), self.bins + 1 - frequent.sum()
@@ -191,9 +191,9 @@ class Clip(Transform, name="clip"):
             raise ValueError(f"its lower bound {low} is above its upper bound {high}")
 
     def statistic(self) -> Statistic | None:
-        return RowSample() if self.quantiles else None
+        return ValueSample() if self.quantiles else None
 
-    def fit(self, seen: RowSample) -> Params:
+    def fit(self, seen: ValueSample) -> Params:
         assert self.quantiles
         lower, upper = seen.quantiles(self.quantiles)
         return {"lower": lower, "upper": upper}
@@ -232,7 +232,7 @@ class Fill:
     kind: str
 
     def statistic(self) -> Statistic:
-        return Moments() if self.kind == "mean" else RowSample()
+        return Moments() if self.kind == "mean" else ValueSample()
 
     def fit(self, seen: Any) -> Params:
         return {"value": seen.params()["mean"] if self.kind == "mean" else seen.quantiles([0.5])[0]}

@@ -54,7 +54,7 @@ class Moments:
         return {"min": self.min, "max": self.max, "mean": self.mean, "std": std}
 
 
-class RowSample:
+class ValueSample:
     """Quantiles of the non-missing values: exact up to SAMPLE_ROWS rows, otherwise estimated from SAMPLE_ROWS rows.
 
     The sample is the rows whose row numbers have the smallest hashes, so it is the same in every run. The rank of
@@ -73,7 +73,7 @@ class RowSample:
         hashes = mix(frame[ROW].filter(given).to_numpy().astype(np.uint64))
         self._keep(values.filter(given).to_numpy().astype(np.float64), hashes)
 
-    def merge(self, other: "RowSample") -> None:
+    def merge(self, other: "ValueSample") -> None:
         for values, hashes in zip(other._values, other._hashes, strict=True):
             self._keep(values, hashes)
 

@@ -1,0 +1,30 @@
+"""The name of a file, and of a public class, exists once in recsys/."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "recsys"
+FILES = {"__init__.py", "__main__.py"}
+CLASSES = {
+    "TritonPythonModel",  # Triton finds it by this name
+    "Items",  # sources of pipelines are named by users; and the vectors of items, by models of users
+    "Column",  # of raw files, and of a table of a page
+    "Popularity", "EASE", "ItemKNN", "SessionKNN",  # a model, and its scores without torch
+}  # fmt: skip
+
+
+def test_files() -> None:
+    places = defaultdict(list)
+    for file in ROOT.rglob("*.py"):
+        places[file.name].append(str(file.relative_to(ROOT)))
+    assert {name: p for name, p in places.items() if len(p) > 1 and name not in FILES} == {}
+
+
+def test_classes() -> None:
+    places = defaultdict(list)
+    for file in ROOT.rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(file.relative_to(ROOT)))
+    assert {name: p for name, p in places.items() if len(p) > 1 and name not in CLASSES} == {}
