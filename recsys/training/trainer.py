@@ -152,7 +152,7 @@ def build_trainer(
         callbacks=callbacks,
         logger=build_loggers(cfg, path, ranks, start) if loggers else False,
     )
-    # With max_steps, Lightning takes a run that ended with an epoch for one within it, and ends after a step.
+    # private: with max_steps, Lightning takes a run that ended with an epoch for one within it, and ends after a step
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
     return trainer, throughput
 

@@ -95,19 +95,19 @@ def check_sql(sql: str, key: str) -> None:
 
 def _check_pads(sql: str, key: str) -> None:
     """Raise UserError for a call of LPAD or RPAD whose length could fill the memory."""
-    tokens = [t for t in (m[0].lower() for m in TOKEN.finditer(sql)) if not t.isspace()]
-    for i, (word, after) in enumerate(pairwise(tokens)):
+    words = [t for t in (m[0].lower() for m in TOKEN.finditer(sql)) if not t.isspace()]
+    for i, (word, after) in enumerate(pairwise(words)):
         if word not in PADS or after != "(":
             continue
         depth, arguments = 0, list[list[str]]([[]])
-        for token in tokens[i + 1 :]:
-            depth += (token in "([") - (token in ")]")
+        for mark in words[i + 1 :]:
+            depth += (mark in "([") - (mark in ")]")
             if depth == 0:
                 break
-            if token == "," and depth == 1:
+            if mark == "," and depth == 1:
                 arguments.append([])
-            elif depth > 1 or token != "(":
-                arguments[-1].append(token)
+            elif depth > 1 or mark != "(":
+                arguments[-1].append(mark)
         length = arguments[1] if len(arguments) > 1 else []
         if len(length) != 1 or not length[0].isdecimal() or int(length[0]) > MOST_PADDED:
             hint = f"the length, the second argument of {word.upper()}, must be a number up to {MOST_PADDED:,}"
