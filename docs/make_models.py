@@ -22,10 +22,10 @@ from recsys.batch import Batch
 from recsys.config.build import build_model
 from recsys.config.compose import compose
 from recsys.config.kinds import kind_of
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.model_list import Entry, entries
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.tables import tables
 from recsys.task import Task
 from recsys.training.module import RecsysModule
