@@ -19,7 +19,7 @@ from recsys.new.units import number_sql
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
-SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
+SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
 PARTS = ("\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")  # separators of several values, the surest first
 STOP_WORDS = frozenset(
     ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
@@ -30,6 +30,7 @@ SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, whi
 THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([{SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 MOST_NUMBERS = 64  # in a text
+OFTEN = 0.05  # share of rows from which 99 may stand for a missing value
 MEASURES = ("age", "price")  # quantities, also if all are small
 EXACT = 2.0**53  # whole numbers below are exact as floats
 MANY = 1000  # columns from which a progress bar is shown
@@ -268,7 +269,7 @@ def _without_sentinels(c: Column, numbers: pl.Series) -> pl.Series:
         return numbers
     for end in (least(x), largest(x)):
         rest = x.filter(x != end)
-        if end not in SENTINELS or not rest.len() or mean(x == end) < 0.005:
+        if end not in SENTINELS or not rest.len() or mean(x == end) < (OFTEN if end == 99 else 0.005):
             continue
         if (end < 0 <= least(rest)) or (end > 0 and largest(rest) * 5 < end):
             text = c.values.filter(numbers == end)

@@ -13,6 +13,7 @@ KINDS = ("id", "row id", "category", "text")
 ENDS = ("id", "no", "nr", "number", "key")
 MOSTLY = 0.98  # of the values
 MOSTLY_KNOWN = 0.8  # of the values of an id, those that lists hold
+MOST_TEXTS = 20_000  # whose words are compared
 MOST_ROWS = 200  # of an order, on average
 
 
@@ -41,6 +42,20 @@ def basket(columns: Sequence[Column]) -> Column | None:
     ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
     ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
     return max(ids, key=lambda c: c.distinct, default=None)
+
+
+def set_lists_of_items(columns: Sequence[Column]) -> None:
+    """Take a text for a list if its words are values of the item, such as the history of a user."""
+    item = next((c for c in columns if c.role == "item"), None)
+    if item is None:
+        return
+    known = item.values.drop_nulls().cast(pl.String).unique()
+    for c in columns:
+        if c.role or c.values.dtype != pl.String or c.kind not in KINDS or c.distinct <= FEW:
+            continue
+        parts = c.values.drop_nulls().head(MOST_TEXTS).str.split(" ")
+        if mean(parts.list.len()) > 1 and mean(parts.explode().is_in(known.implode())) > MOSTLY_KNOWN:
+            c.kind, c.split, c.reason = "list", " ", f"its words are values of {item.name}"
 
 
 def set_ids_of_lists(columns: Sequence[Column]) -> None:

@@ -114,8 +114,8 @@ def _names(frame: pl.DataFrame, impressions: str) -> dict[str, str]:
         kinds = {"row id": "impression", "time": "timestamp", "list": "history", "id": "user", "category": "user"}
         kind = "row id" if counts_up(c) else c.kind  # again from 1 on in each file
         name = "impressions" if n == impressions else kinds.get(kind, n)
-        if name == "user" and " " in "".join(frame[n].drop_nulls().head(50).cast(pl.String)):
-            name = "history"
+        spaced = name in ("user", "impression") and " " in "".join(frame[n].drop_nulls().head(50).cast(pl.String))
+        name = "history" if spaced else name
         names[n] = name if name not in names.values() else n
     return names
 

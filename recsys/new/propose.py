@@ -16,7 +16,15 @@ from recsys.new import choose_split as splits
 from recsys.new import label as labels
 from recsys.new.choose_split import Split
 from recsys.new.column_kinds import Column, column_of, columns_of, count_partitions
-from recsys.new.copies import MOSTLY_KNOWN, basket, copies, elements_of, set_ids_of_items, set_ids_of_lists
+from recsys.new.copies import (
+    MOSTLY_KNOWN,
+    basket,
+    copies,
+    elements_of,
+    set_ids_of_items,
+    set_ids_of_lists,
+    set_lists_of_items,
+)
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
 from recsys.new.find_files import find
@@ -130,6 +138,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         set_item(roles, [c for c in columns if c.name in made.elements])
     set_codes(columns, as_text=layout.format in TEXT)
     set_ids_of_items(columns)
+    set_lists_of_items(columns)
     set_ids_of_lists(columns)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)

@@ -817,3 +817,15 @@ def test_a_folder_of_a_partition_is_no_label(tmp_path: Path) -> None:
         write(tmp_path / f"arm={arm}" / "log.csv", clicks().select(pl.col("price").alias("size"), "city"))
     with pytest.raises(NeedsAnswer, match="no name says which column is the label"):
         proposed(tmp_path)
+
+
+def test_words_of_items_are_a_history(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pasts = [" ".join(f"i{i}" for i in rng.integers(0, 200, 3 + u % 9)) for u in range(400)]
+    rows = pl.DataFrame(
+        {"user": [f"u{u}" for u in range(400)] * 3, "item": [f"i{i}" for i in rng.integers(0, 200, 1200)]}
+    )
+    write(tmp_path / "log.csv", rows.with_columns(past=pl.Series(pasts * 3), click=pl.Series(rng.integers(0, 2, 1200))))
+    p = proposed(tmp_path)
+    [past] = [f for f in p.features.sparse if f.name == "past"]
+    assert past.settings["split"] == " " and past.settings["table"] == "item"
