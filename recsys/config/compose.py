@@ -161,7 +161,7 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
     if command == "feature_store":
-        return [_as_texts(o) for o in overrides]
+        overrides = [_as_texts(o) for o in overrides]
     if command == "pipeline":
         return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
