@@ -265,7 +265,10 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda r: set_key(r, "data.name", "../../evil"),
         r"data.name='../../evil': contains /; choose a plain name",
     ),
-    "a width that is a text": (lambda r: set_key(r, "model.dim", "abc"), "model.dim=.abc.: input should be a valid integer"),
+    "a width that is a text": (
+        lambda r: set_key(r, "model.dim", "abc"),
+        "model.dim=.abc.: input should be a valid integer",
+    ),
     "an encoding of names": (lambda r: set_key(r, "data.source.encoding", "idna"), "encoding=idna: unknown"),
     "features of another run": (
         lambda r: (r / "features.json").write_text((r / "features.json").read_text().replace("cat_7", "age")),
