@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import command_line
+from recsys.cli.quoting import quoted
 from recsys.errors import UserError
 
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"
@@ -56,7 +57,7 @@ def main() -> None:
                 f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"
             )
         )
-    sys.argv[1:] = [f"model={command_line.quoted(w)}" for w in words] + rest
+    sys.argv[1:] = [f"model={quoted(w)}" for w in words] + rest
     command_line.run("serve", _command)
 
 

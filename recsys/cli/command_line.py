@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import interrupts
 from recsys.cli.console import log_to
+from recsys.cli.quoting import quoted
 from recsys.cli.secrets import mask_overrides, remember
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
@@ -59,11 +60,6 @@ def name_words(keys: Sequence[str], usage: str) -> None:
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
     sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
-
-
-def quoted(word: str) -> str:
-    """Return a word as Hydra's text, whatever characters a path has."""
-    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def bare_words(arguments: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
 from recsys.cli.console import say_once
+from recsys.cli.quoting import quoted
 from recsys.cli.secrets import masked, remember, restored
 from recsys.config.targets import check_run_config
 from recsys.errors import UserError
@@ -220,7 +221,7 @@ def _as_texts(override: str) -> str:
 
 def _quoted_elements(elements: str) -> str:
     found = re.findall(r"(?:\[[^\]]*\]|[^,])+", elements)  # a comma inside brackets divides nothing
-    return ",".join("'" + e.strip().replace("\\", "\\\\").replace("'", "\\'") + "'" for e in found)
+    return ",".join(quoted(e.strip()) for e in found)
 
 
 def typed(cfg: Any) -> DictConfig:
