@@ -170,11 +170,12 @@ def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Labe
             continue
         key = by_name[side.key].values.cast(pl.String)
         groups = pl.DataFrame({"key": key, "y": y}).drop_nulls().group_by("key").agg(pl.len(), pl.col("y").mean())
+        groups = groups.filter(pl.col("len") >= FEWEST_OF_MEAN)
         for c in side.columns:
             if c.kind != "number" or c.numbers is None:
                 continue
             theirs = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
-            both = groups.filter(pl.col("len") >= FEWEST_OF_MEAN).join(theirs, on="key").drop_nulls()
+            both = groups.join(theirs, on="key").drop_nulls()
             near = both.select(pl.corr("x", "y")).item() if both.height >= FEWEST else None
             named = has_word(c.name, AVERAGES) and has_word(c.name, RATINGS)
             if named or (near is not None and abs(near) >= MEAN_OF_LABEL):
