@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.cli.console import bar
 from recsys.new.find_dialect import NULLS
-from recsys.new.known_names import CODES, ITEMS, QUANTITIES, TIMES, USERS, has_word, names_an_id_of, words
+from recsys.new.known_names import CODES, ITEMS, QUANTITIES, RANGES, TIMES, USERS, has_word, names_an_id_of, words
 from recsys.new.statistics import largest, least, mean
 from recsys.new.time_formats import TimeGuess, time_of
 from recsys.new.units import number_sql
@@ -291,6 +291,7 @@ def _number_kind(c: Column) -> None:
     low, high = least(x), largest(x)
     quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
     last = (words(c.name) or [""])[-1]
+    quantity = quantity and last not in RANGES
     named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or last in ("id", "no", "nr", "key")
     named_id = named_id or (re.fullmatch("[a-z]id", last) is not None and last != "bid")  # sid, cid
     numbered = words(c.name)[-1:] == ["number"] and len(words(c.name)) > 1  # such as invoice_number
@@ -299,7 +300,7 @@ def _number_kind(c: Column) -> None:
         c.kind, c.reason = "number", f"{low:.4g} to {high:.4g}"
     elif c.distinct == x.len() > 50 and not quantity and (named_id or _counts_rows(x) or low > 1e9):
         c.kind, c.reason = "row id", "every row has its own value"
-    elif named_id or (has_word(c.name, CODES) and not quantity):
+    elif named_id or (has_word(c.name, (*CODES, *RANGES)) and not quantity):
         c.kind = "id" if c.distinct > FEW else "category"
         c.reason = "its name says that it is a code"
     elif c.distinct <= (FEW if not quantity else 2) or (0 <= low <= high <= 12 and not has_word(c.name, MEASURES)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from recsys.new.column_kinds import Column
@@ -11,6 +12,7 @@ from recsys.new.gather import Gathered
 from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.leaks import outcome_form
 from recsys.new.questions import Answers, Question
+from recsys.new.statistics import largest
 
 if TYPE_CHECKING:
     from recsys.new.propose import Proposal
@@ -47,9 +49,24 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
             found.append(Question(text, f"{role}={own.name}", tuple(f"{role}={c.name}" for c in [own, *others_][:4])))
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
         found += _who_rates(p, answers)
+    t = p.roles.time.time.moments if p.roles.time is not None and p.roles.time.time is not None else None
+    if t is not None and (year := largest(t.dt.year())) > datetime.now(UTC).year + 1:
+        text = (
+            f"{p.roles.time.name} has times of the year {year:.0f}: does another calendar, or an error, explain them?"  # type: ignore[union-attr]
+        )
+        found.append(Question(text, "no", ("time=null",)))
     if p.rows < FEW_ROWS:
         found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
     return found
+
+
+def _of_the_future(c: Column | None) -> list[Question]:
+    """Return a question if rows are of a year to come, as those of the Buddhist calendar seem to be."""
+    moments = c.time.moments if c is not None and c.time is not None else None
+    if c is None or moments is None or (year := largest(moments.dt.year())) <= datetime.now(UTC).year + 1:
+        return []
+    text = f"{c.name} has times of the year {year:.0f}: are they of another calendar, or wrong?"
+    return [Question(text, "no", ("time=null",))]
 
 
 def _who_rates(p: Proposal, answers: Answers) -> list[Question]:

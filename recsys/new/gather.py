@@ -121,7 +121,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     groups[best] = [f for f in found.files if f in own]
     logs = {k: files for k, files in rows.items() if k not in more}
     rest = [f for key, files in groups.items() if key != best for f in files]
-    asked = (_other_log(best, logs, columns, answers, root), _several_sets(groups[best], root, rest))
+    asked = (_other_log(best, logs, columns, answers, root, rest), _several_sets(groups[best], root, rest))
     questions = [] if found.named else [q for q in asked if q]
     every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
     seen = {id(layout): tuple(layout.columns) for layout in every}
@@ -192,8 +192,9 @@ def _other_log(
     columns: Mapping[tuple[str, ...], Sequence[str]],
     answers: Answers,
     root: Path,
+    rest: Sequence[Path],
 ) -> Question | None:
-    """Return the question which of several logs of users and items to take."""
+    """Return the question which of several logs of users and items to take. rest: the files of all but the best log"""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
     logs = [k for k in logs if not any(split_of(f, root) == "test" for f in rows[k])]
     labels = {k for k in rows if any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in columns[k])}
@@ -201,8 +202,11 @@ def _other_log(
         return None
     names = [", ".join(sorted({f.name for f in rows[k]})[:2]) for k in logs]
     text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
-    files = [rows[k][0] for k in dict.fromkeys([best, *logs])]
-    return Question(text, files[0].name, tuple(f"files={f}" for f in files[:3]))
+    logs = list(dict.fromkeys([best, *logs]))
+    sides = [f for f in rest if not any(f in rows[k] for k in logs)]
+    sets = [[*rows[k], *sides] for k in logs[:3]]
+    sets = [own if len(own) <= MOST_ANSWERED else own[:1] for own in sets]
+    return Question(text, rows[best][0].name, tuple(_files_answer(own) for own in sets))
 
 
 def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:

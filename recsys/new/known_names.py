@@ -208,6 +208,9 @@ CODES = (  # whole numbers under such a name are codes, not quantities
     *("flag", "is", "has", "region", "recode", "brand", "level", "channel", "cluster", "hash", "key", "index", "idx"),
     *("banner",),
 )
+RANGES = (  # last words of numbers of ranges, such as age_band
+    *("range", "band", "bucket", "bracket", "bin", "tier", "decile", "quartile", "group", "level", "class", "code"),
+)
 QUANTITIES = (
     *("age", "count", "cnt", "num", "number", "amount", "price", "cost", "hours", "hrs", "weeks", "days", "minutes"),
     *("seconds", "duration", "length", "size", "total", "sum", "avg", "mean", "max", "min", "ratio", "rate", "score"),

@@ -18,7 +18,6 @@ from recsys.new.known_names import (
     RATINGS,
     WEIGHTS,
     has_word,
-    plain,
     rank_of,
     words,
 )
@@ -32,6 +31,7 @@ MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 MOST_LETTERS = 300  # of the names of columns in an error
 YES = ("yes", "y", "true", "t", "positive", "1", "1.0", "ja", "j", "oui", "si", "sí", "sim", "да", "是")
 NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non", "nao", "não", "нет", "否")
+UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
 FEWEST_ALIKE = 2
 MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
 MOST_SPELLINGS = 6  # of yes and no in a column
@@ -117,13 +117,14 @@ def choose(
         return _with_reason(_likeliest(lacking), "the test file lacks it")
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
         return _with_reason(amount, "its name says so")
+    events = [c for c in free if c.distinct > 2 and rank_of(c.name, EVENTS) is not None and is_event(c)]
     two = [c for c in free if (c.distinct == 2 or len(_spellings(c)) == 2) and not has_word(c.name, WEIGHTS)]
     two = [c for c in two if not c.is_partition]
     unnamed = all(
         c.name.startswith(("column_", "field_")) for c in two
     )  # a file without a header: no name says what it is
     has_rating = any(rank_of(c.name, RATINGS) is not None and 2 < c.distinct <= MOST_RATINGS for c in free)
-    if len(two) == 1 and not has_rating and (unnamed or not retrieval):
+    if len(two) == 1 and not has_rating and not events and (unnamed or not retrieval):
         only = _with_reason(two[0], "the only column with two values")
         unnamed = unnamed and _are_answers(two[0])
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
@@ -227,7 +228,18 @@ def _can_be(c: Column, *, retrieval: bool) -> bool:
 
 def is_event(c: Column) -> bool:
     """Return True if a column names kinds of events, such as view and purchase."""
-    return c.distinct <= MOST_RATINGS and any(plain(str(v)) in EVENT_POSITIVES for v in c.values.unique().to_list())
+    return c.distinct <= MOST_RATINGS and _positive_event(c) is not None
+
+
+def _positive_event(c: Column) -> str | None:
+    """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
+    values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
+    found = next((v for word in EVENT_POSITIVES for v, own in values.items() if "_".join(own) == word), None)
+    if found is not None or rank_of(c.name, EVENTS) is None:
+        return found
+    return next(
+        (v for word in EVENT_POSITIVES for v, own in values.items() if word in own and not UNDONE & {*own}), None
+    )
 
 
 def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> LabelGuess | None:
@@ -343,7 +355,7 @@ def _of_text(c: Column) -> LabelGuess | None:
         if shares[-1] > 0.45 and yes:  # about as frequent: by its meaning
             positive, why = yes[0], ""
     elif is_event(c):
-        positive = next(v for word in EVENT_POSITIVES for v in values if plain(v) == word)
+        positive = (_positive_event(c) or "").strip()
         why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])
     elif len(values) <= MOST_CLASSES:
         classes = pl.Series(values)

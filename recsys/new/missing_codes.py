@@ -1,12 +1,15 @@
-"""Find numbers that stand for a missing value: -1 under a scale that begins at 0 or 1, and 0 for "not rated"."""
+"""Find numbers that stand for a missing value: -1 under a scale that begins at 0 or 1, 0 and 99 for "not rated"."""
 
 from collections.abc import Sequence
 
 from recsys.new.column_kinds import Column, Marks, column_of
 from recsys.new.known_names import LABELS, RATINGS, rank_of
-from recsys.new.statistics import mean
+from recsys.new.statistics import mean, quantile
 
 NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
+UNRATED_NINES = (99.0, 999.0, 9999.0)  # of a rating, such as 99 of ratings from -10 to 10
+FAR = 5  # times nearly all other ratings
+RARELY = 0.01  # share of rows from which 99 may mean that there is no rating
 UNRATED = 0.1  # share of rows with the rating 0, from which it may mean that there is none
 OFTEN = 3  # times as many rows have it as the lowest rating
 
@@ -40,6 +43,9 @@ def _code(c: Column) -> float | None:
     if distinct.len() < 2:  # too large to differ as floats
         return None
     low, second, high = distinct[0], distinct[1], distinct[-1]
+    if high in UNRATED_NINES and _may_be_label(c) and mean(c.numbers == high) > RARELY:
+        rest = c.numbers.filter(c.numbers < high)
+        return float(high) if high > FAR * quantile(rest, 0.95) else None
     enough = _may_be_label(c) or (distinct.len() > 3 and high >= 2)  # -1, 0 and 1 are less, equal and more
     if low in NEGATIVE and second >= 0 and enough:
         return float(low)

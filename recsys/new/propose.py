@@ -46,13 +46,14 @@ from recsys.new.leaks import (
 from recsys.new.missing_codes import set_codes
 from recsys.new.propose_features import Features, features_of, sql_name, time_sql
 from recsys.new.questions import Answers, Question
-from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
+from recsys.new.roles import FEWEST_NAMED, OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.statistics import mean, quantile
 from recsys.new.yaml_text import flow
 
+FEW_MISSING = 0.1  # share of rows without an id
 FEWEST_ITEMS = 30  # classes that may be items
 WIDE = 30  # numbers without names from which a file may be a matrix of users and items
 MELT = (
@@ -165,7 +166,11 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     elif not retrieval:
         names = labels.names_for_error(columns)
         why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
-        hint = "type user=NAME item=NAME" + ("" if asked is None else ", or label=NAME")
+        coded = [c for c in columns if c.kind in ("id", "category") and c.missing < FEW_MISSING and not c.role]
+        ids = [c.name for c in sorted(coded, key=lambda c: c.kind != "id") if c.distinct > FEWEST_NAMED]
+        one = roles.user.name if roles.user is not None else next(iter(ids), "NAME")
+        other = roles.item.name if roles.item is not None else next((n for n in ids if n != one), "NAME")
+        hint = f"type user={one} item={other}" + ("" if asked is None else ", or label=NAME")
         if len(columns) > WIDE and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
             hint = (
                 f"if each row is a user and each column an item, write a row for each value: {MELT}; otherwise, {hint}"

@@ -52,6 +52,7 @@ COUNTED_TIMES = (*TIMES, "days", "hours", "minute", "second", "step", "tick", "e
 FEWEST_COUNTED = 0.3  # share of rows with a value of their own, as the rows of few files are counted
 COUNTED = 0.95  # share of steps of one, in the pieces of files that a sample has
 MOST_OF_A_CYCLE = 31  # numbers of days or hours in a smaller range may be those of a month or a day
+MOSTLY_OF_DAY = 0.8  # time zones move some events to the next day
 MOST_MISSING_IDS = 0.5  # rows without a user or an item
 MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
 
@@ -139,7 +140,17 @@ def time_among(columns: Sequence[Column]) -> Column | None:
     """Return the column that likeliest holds the time of a row, None if none does."""
     times = [c for c in columns if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
     times = [c for c in times if not has_word(c.name, BIRTHS)]
-    return min(times, key=_time_order, default=None)
+    best = min(times, key=_time_order, default=None)
+    if best is not None and best.is_partition:  # a folder for each day: the rows may have the time of that day
+        return next((c for c in times if not c.is_partition and _are_of_days(c, best)), best)
+    return best
+
+
+def _are_of_days(c: Column, days: Column) -> bool:
+    """Return True if nearly all times of a column are moments of the day that another column holds."""
+    if c.time is None or c.time.moments is None or days.time is None or days.time.moments is None:
+        return False
+    return mean(c.time.moments.dt.date() == days.time.moments.dt.date()) > MOSTLY_OF_DAY
 
 
 def _time_order(c: Column) -> tuple[bool, int, int]:

@@ -205,7 +205,7 @@ def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Colum
     """
     kinds = {w.removesuffix("s") for w in words(file.stem)} | set(words(file.stem))
     for c in columns:
-        named = kinds & set({"user": USERS, "item": ITEMS}.get(c.role, ()))
+        named = kinds & {*{"user": USERS, "item": ITEMS}.get(c.role, ()), *words(c.name)}
         certain = c.numbers is None or (named and _known(c, side) == 1)
         if c.role in ("user", "item") and certain and not _why_no_key(c, side):
             return c

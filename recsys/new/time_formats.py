@@ -10,6 +10,7 @@ from recsys.new.statistics import largest, least, mean, quantile
 
 ENOUGH = 0.995  # share of values that have to be times
 SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
+EARLIEST = 1000  # year
 UNITS = (1, 1e3, 1e6, 1e9)
 YEARS_30 = 30 * 366 * 86_400
 DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime format of the text that it makes
@@ -26,7 +27,10 @@ FORMATS = [
         *("%Y年%m月%d日", "%Y년 %m월 %d일"),
     )
     for clock in (" %H:%M:%S", " %H:%M", "", ":%H:%M:%S", " %I:%M:%S %p", " %I:%M %p", ", %H:%M:%S", ", %H:%M")
-] + ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y-%m-%d_%H:%M:%S"]
+] + [
+    *("%d-%b-%y %H.%M.%S%.f", "%d-%b-%y %I.%M.%S%.f %p", "%d-%b-%Y %H.%M.%S", "%Y-%m-%d-%H.%M.%S%.f"),  # Oracle, Db2
+    *("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y-%m-%d_%H:%M:%S"),
+]
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,18 @@ def _like_times(sample: pl.Series) -> bool:
 def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
     few = sample.unique(maintain_order=True).head(2000)
     fits = [f for f in FORMATS if few.head(20).str.to_datetime(f, strict=False).null_count() == 0]
-    fits = [f for f in fits if few.str.to_datetime(f, strict=False).null_count() <= (1 - ENOUGH) * few.len()]
+    fits = [f for f in fits if _are_moments(few.str.to_datetime(f, strict=False))]
     if not fits:
         return None
     ordered = [f for f in fits if sample.str.to_datetime(f, strict=False).is_sorted()]
     best = (ordered or fits)[0]
     moments = values.str.to_datetime(best, strict=False, time_unit="us").dt.replace_time_zone(None)
     return TimeGuess(moments, best, f"STRPTIME({{}}, '{best}')", guess=len(fits) > 1 and not ordered)
+
+
+def _are_moments(t: pl.Series) -> bool:
+    """Return True if nearly all texts are times, none of which is in the first centuries, as the year 23 is."""
+    return t.null_count() <= (1 - ENOUGH) * t.len() and least(t.dt.year()) > EARLIEST
 
 
 def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:

@@ -198,6 +198,8 @@ def test_marks_in_numbers(values: list[str], decimal: str, thousands: str | None
             "%Y%m%d",
             "%y%m%d%H",
             "%Y%m%d%H%M%S",
+            "%d-%b-%y %H.%M.%S",
+            "%d-%b-%y %I.%M.%S.%f %p",
         ]
     ),
     st.datetimes(datetime(2010, 1, 1), datetime(2030, 1, 1)),

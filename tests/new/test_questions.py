@@ -243,7 +243,7 @@ def test_a_name_that_is_no_column(tmp_path: Path) -> None:
 
 def test_users_and_items_that_nothing_names(tmp_path: Path) -> None:
     write(tmp_path / "log.csv", clicks().select(who="user", what="item", price="price"))
-    with pytest.raises(UserError, match="no two columns are a user and an item; type user=NAME item=NAME"):
+    with pytest.raises(UserError, match="no two columns are a user and an item; type user=who item=what"):
         proposed(tmp_path, label=None)
     p = proposed(tmp_path, label=None, user="who", item="what")
     assert p.retrieves and p.group == {"by": "who"}
@@ -829,3 +829,73 @@ def test_words_of_items_are_a_history(tmp_path: Path) -> None:
     p = proposed(tmp_path)
     [past] = [f for f in p.features.sparse if f.name == "past"]
     assert past.settings["split"] == " " and past.settings["table"] == "item"
+
+
+# --- days of folders, codes of ranges, other calendars -----------------------------------------------------
+
+
+def test_the_time_of_a_row_is_finer_than_the_day_of_its_folder(tmp_path: Path) -> None:
+    frame = clicks().select("user", "item", "ts", LABEL)
+    days = pl.from_epoch("ts").dt.date().cast(pl.String)
+    for (day,), rows in frame.group_by(days.alias("day"), maintain_order=True):
+        write(tmp_path / f"dt={day}" / "part-0.csv", rows.rename({"ts": "event_ms"}))
+    p = proposed(tmp_path)
+    assert p.split.settings["column"] == "event_ms" and "dt" in inputs(p)
+
+
+def test_99_among_small_ratings_is_no_rating(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ratings = np.where(rng.random(4000) < 0.5, 99, rng.normal(1, 4, 4000).clip(-10, 10).round(2))
+    rated = {"user": rng.integers(0, 200, 4000), "item": rng.integers(0, 50, 4000), "rating": ratings}
+    write(tmp_path / "rows.csv", pl.DataFrame(rated))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.nulls == ["99.0"] and p.where == "rating IS NOT NULL"
+
+
+def test_numbers_of_ranges_are_codes(tmp_path: Path) -> None:
+    frame = clicks().with_columns(age_range=pl.Series(np.random.default_rng(0).integers(1, 40, len(clicks()))))
+    write(tmp_path / "log.csv", frame)
+    assert "age_range" in {f.name for f in proposed(tmp_path).features.sparse}
+
+
+def test_years_of_another_calendar_are_asked_about(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().with_columns(pl.from_epoch("ts").dt.offset_by("543y")))
+    assert any("times of the year 25" in text for text in asked(tmp_path))
+
+
+def test_kinds_of_events_of_several_words(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kinds = pl.Series("action_type", rng.choice(["clickout item", "search for poi", "filter selection"], len(clicks())))
+    frame = (
+        clicks()
+        .select("user", "ts", reference="item")
+        .with_columns(kinds, mobile=pl.Series(rng.random(len(kinds)) < 0.5))
+    )
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.positive == ["clickout item"] and p.label.doubt
+
+
+def test_an_answer_to_several_logs_keeps_the_side_tables(tmp_path: Path) -> None:
+    frame = clicks()
+    write(tmp_path / "views.csv", frame.select("user", "item", "ts"))
+    write(tmp_path / "orders.csv", frame.select("user", "item", "ts", quantity=pl.lit(2)).head(500))
+    write(tmp_path / "people.csv", frame.select("user").unique(maintain_order=True).with_columns(country=pl.lit("at")))
+    [question] = [q for q in proposed(tmp_path).questions if "which one holds the rows" in q.text]
+    assert len(question.answers) == 2 and all("people.csv" in answer for answer in question.answers)
+
+
+def test_a_side_table_whose_key_is_called_id(tmp_path: Path) -> None:
+    frame = clicks().with_columns(recipe_id=pl.col("item").str.extract(r"(\d+)").cast(pl.Int64) + 7).drop("item")
+    write(tmp_path / "ratings.csv", frame)
+    recipes = frame.select(id="recipe_id").unique(maintain_order=True)
+    kinds = pl.Series("course", np.random.default_rng(0).choice(["soup", "cake"], len(recipes)))
+    write(tmp_path / "RAW_recipes.csv", recipes.with_columns(kinds))
+    [side] = proposed(tmp_path).sides
+    assert side.key == "recipe_id" and side.file_key == "id"
+
+
+def test_a_refusal_names_the_columns_that_may_be_user_and_item(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", named("internaute_x", "annonce_x", "ts", LABEL).drop(LABEL))
+    with pytest.raises(NeedsAnswer, match="type user=internaute_x item=annonce_x"):
+        proposed(tmp_path, label=None)
