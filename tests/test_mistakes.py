@@ -1,6 +1,5 @@
 """Each mistake of a user's is one clear line and exit status 2, before a row is read or a process starts."""
 
-import inspect
 import json
 import re
 import subprocess
@@ -11,14 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys import losses
 from recsys.cli import command_line, versions
 from recsys.cli.console import log_to
-from recsys.config import check_early
 from recsys.config.compose import compose, compose_file
 from recsys.distributed import failures
 from recsys.errors import UserError
-from recsys.losses import tasks
 from recsys.training.run import check_raw_files, train
 
 COLUMNS = "clicked,price,user\n"
@@ -324,18 +320,6 @@ def test_what_the_config_alone_shows_needs_no_torch(own: Path, every: int) -> No
     for (given, message), one in zip(NEEDS_NO_TORCH[::every], said, strict=True):
         assert re.search(message, one), (given, one)
     assert not torch and not (own / "outputs").exists()
-
-
-def test_facts_of_losses_are_those_of_the_classes() -> None:
-    """The early checks read them from the source, because importing a loss imports torch."""
-    for name in (n for n in losses.__all__ if inspect.isclass(getattr(losses, n))):
-        bases = list(check_early._bases("losses", name))
-        if "RankingLoss" in bases:
-            facts = [check_early._attribute(name, a) for a in ("kinds", "within_groups")]
-            assert facts == [getattr(losses, name).kinds, getattr(losses, name).within_groups]
-        assert ("RetrievalLoss" in bases) == (losses.RetrievalLoss in inspect.getmro(getattr(losses, name)))
-    for table in ("LOSSES", "DEFAULTS"):
-        assert check_early._names(table) == {n: c.__name__ for n, c in getattr(tasks, table).items()}
 
 
 def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,21 +2,21 @@
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli.secrets import still_masked, variable
 from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
-from recsys.config.check_early import check_calibration, check_metrics
+from recsys.config.check_early import check_early, check_fit, checked_data, loss_facts_of, model_kind_of
 from recsys.config.check_places import check_places
-from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
-from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
+from recsys.config.kinds import check_leads, kind_name, kind_of, loss_facts, meta_task, metric_names, monitor_of
+from recsys.config.settings import accelerator_of, engine_config, seconds_of
 from recsys.config.targets import bind, check_takes
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import metric, mode_of
-from recsys.ranges import FLOAT32_MAX, check_values, range_problem
+from recsys.ranges import FLOAT32_MAX, range_problem
 
 if TYPE_CHECKING:
     from recsys.data.transforms import ResolvedData
@@ -26,7 +26,9 @@ PRECISIONS = ("32-true", "bf16-mixed")
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 
 
-def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True) -> None:
+def check(
+    cfg: DictConfig, world_size: int | None = None, *, trains: bool = True, data: "ResolvedData | None" = None
+) -> None:
     """Raise UserError for a mistake in a training config, without reading data or starting a process.
 
     Args:
@@ -34,6 +36,7 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
         world_size: number of processes of the job; by default trainer.devices, as on one machine.
         trains: the config will be used for training. If not, the monitored metrics are not checked: another protocol
             may not measure them.
+        data: what `check_early` has returned for this config; None to call it.
     """
     from recsys.data.prepare.engine import check_engine
 
@@ -41,11 +44,10 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     if key := still_masked(OmegaConf.to_container(cfg), but=() if trains else OF_TRAINING):
         hint = f"set it on the command line, or in the environment variable {variable(key)}"
         raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
-    data = check_parts(cfg)
+    data = data or check_early(cfg)
+    check_parts(cfg, data)
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)
-    check_metrics(cfg, data)
-    check_calibration(cfg, data)
     _check_devices(cfg)
     _check_model(cfg, data, processes, trains)
     if trains:
@@ -55,21 +57,15 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
         check_places(cfg)
 
 
-def check_parts(cfg: DictConfig) -> "ResolvedData":
+def check_parts(cfg: DictConfig, data: "ResolvedData | None" = None) -> None:
     """Check the parts that training and planning share, one by one: data, model, loss, optimizers, sharding.
 
-    Returns:
-        The data config with its features resolved.
+    data: what `check_early` has returned for this config; None to check it here
     """
     from recsys.cli.versions import check_versions
-    from recsys.data.check_data import check_data
 
-    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    if missing := sorted(_missing_keys(plain)):
-        raise UserError(f"{missing[0]}: must be set")
-    check_values(plain, OmegaConf.get_type(cfg))
-    data = data_of(plain["data"])
-    check_data(data)
+    if data is None:
+        checked_data(cfg)
     check_versions()
     check_target(cfg.model, "model", given=BUILT_WITH)
     if cfg.loss is not None:
@@ -83,16 +79,6 @@ def check_parts(cfg: DictConfig) -> "ResolvedData":
     from recsys.sharding.constraints import check_sharding
 
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
-    return data
-
-
-def _missing_keys(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
-    if value == MISSING:
-        yield key
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        yield from _missing_keys(item, f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."))
 
 
 def _check_numbers(cfg: DictConfig, processes: int) -> None:
@@ -207,7 +193,8 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: 
     from recsys.sharding.tables import tables
 
     features = feature_spec(data, lambda *_: 8)
-    kind_of(cfg).check(cfg, features)
+    if model_kind_of(cfg) is None or (cfg.loss is not None and loss_facts_of(cfg) is None):  # a class of the user's
+        check_fit(cfg, data, kind_name(cfg), loss_facts(cfg))
     check_processes(cfg, processes)
     if kind_of(cfg).fitted_at_once:
         build_model(cfg, features, torch.device("meta"))

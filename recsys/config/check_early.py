@@ -1,81 +1,214 @@
-"""Check the parts of a training config that the config alone shows to be wrong, before the slow imports.
+"""Check what the config alone shows to be wrong, before the slow imports of PyTorch, TorchRec and FBGEMM.
 
-PyTorch, TorchRec and FBGEMM take seconds to import. Classes of recsys's own models and losses are therefore read from
-their source, not imported. Classes of users are checked later, by `check` and by the task.
+The facts of recsys's own models and losses come from schema/class_facts.py. For classes of users, `check` calls
+`check_fit` again after it has imported them.
 """
 
-import ast
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from recsys.cli.console import say
-from recsys.config.kinds import (
-    NO_LOSS,
-    check_ranking_keys,
-    check_rows,
-    fitted_without_loss,
-    together_needed,
-    wrong_loss,
-)
+from recsys.config.settings import data_of
 from recsys.config.targets import moved
 from recsys.data.raw.vector_files import table_widths
 from recsys.data.transforms.resolved_data import ResolvedData, is_bag
 from recsys.errors import UserError, did_you_mean
 from recsys.features import CALIBRATIONS
+from recsys.ranges import check_values
+from recsys.schema.class_facts import LOSS_OF_KIND, LOSS_OF_NAME, LOSSES, WIDER, LossFacts, own_loss, own_model
 
-PACKAGE = Path(__file__).parents[1]
-PROTOCOLS = {  # the kinds of models by the protocol that they subclass
-    "FittedRankingModel": "fitted_ranking",
-    "RetrievalModel": "retrieval",
-    "ClosedFormModel": "closed_form",
-}
-RANKING = ("ranking", "fitted_ranking")  # the kinds that predict labels of rows
-TABLES = ("PooledEmbeddings", "SequenceEmbeddings", "Items")  # classes whose second argument is the width of tables
+EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
 
 
-def check_early(cfg: DictConfig, data: ResolvedData) -> None:
-    """Raise UserError if the model, the loss, the metrics and the data of a config do not fit each other."""
-    kind = _model_kind(cfg)
-    if kind is not None:
-        check_rows(
-            cfg,
-            "ranking" if kind in RANKING else "retrieval",
-            has_labels=bool(data.label_configs),
-            has_items=data.item_feature is not None,
-        )
-        if kind == "retrieval" and cfg.loss is None:
-            raise UserError(NO_LOSS)
-        if kind != "ranking":
-            check_ranking_keys(cfg)
-        if kind in ("closed_form", "fitted_ranking") and cfg.loss is not None:
-            raise fitted_without_loss(cfg)
-    within_groups = _check_loss(cfg, kind, data)
-    check_metrics(cfg, data)
-    check_calibration(cfg, data)
-    if cfg.calibration != "none" and within_groups and not cfg.loss.get("pointwise"):
+def check_early(cfg: DictConfig) -> ResolvedData:
+    """Check the values of a training config, its data, and whether model, loss and metrics fit them.
+
+    Returns:
+        The data config with its features resolved.
+
+    Raises:
+        UserError: the config has a mistake.
+    """
+    data = checked_data(cfg)
+    check_fit(cfg, data, model_kind_of(cfg), loss_facts_of(cfg))
+    _check_metrics(cfg, data)
+    _check_calibration(cfg, data)
+    return data
+
+
+def checked_data(cfg: DictConfig) -> ResolvedData:
+    """Check the values of a config against its schema, and its data.
+
+    Returns:
+        The data config with its features resolved.
+    """
+    from recsys.data.check_data import check_data
+
+    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    if missing := sorted(_missing_keys(plain)):
+        raise UserError(f"{missing[0]}: must be set")
+    check_values(plain, OmegaConf.get_type(cfg))
+    data = data_of(plain["data"])
+    check_data(data)
+    return data
+
+
+def _missing_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
+    if value == MISSING:
+        yield key
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _missing_keys(item, f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."))
+
+
+def _target(node: Any) -> str:
+    return moved(str(node.get("_target_") or "")) if OmegaConf.is_dict(node) else ""
+
+
+def model_kind_of(cfg: DictConfig) -> str | None:
+    """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
+    own = own_model(_target(cfg.model))
+    return None if own is None else own[1]
+
+
+def loss_facts_of(cfg: DictConfig) -> LossFacts | None:
+    """Return the facts of one of recsys's own losses; None for a class of the user's, or if there is no loss."""
+    return own_loss(_target(cfg.loss))
+
+
+def check_vector_widths(cfg: DictConfig, data: ResolvedData) -> None:
+    """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
+    own, dim = own_model(_target(cfg.model)), cfg.model.get("dim") if OmegaConf.is_dict(cfg.model) else None
+    if own is None or own[0] in WIDER or not isinstance(dim, int):
+        return
+    for name, (_, width) in table_widths(data).items():
+        if width != dim:
+            raise UserError(
+                f"data.sparse.{name}.vectors: the vectors have {width} numbers, but the model's table has {dim}; "
+                f"set model.dim={width}"
+            )
+
+
+# --- model, loss and data ------------------------------------------------------------------------------------
+
+
+def check_fit(cfg: DictConfig, data: ResolvedData, model: str | None, loss: LossFacts | None) -> None:
+    """Raise UserError if the model, the loss and the data of a config do not fit each other.
+
+    Args:
+        cfg: the config.
+        data: its data config.
+        model: the kind of the model; None if it is not known before the imports.
+        loss: the facts of the loss; None if they are not known before the imports, or if there is no loss.
+    """
+    if model is None:
+        return
+    ranks_rows = model in ("ranking", "fitted_ranking")
+    if ranks_rows and not data.label_configs:
+        why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
+        raise UserError(f"data={cfg.data.name}: {why}")
+    if not ranks_rows and data.item_feature is None:
+        why = "set data.items.feature to the sparse feature whose values are the items"
+        raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
+    if model != "ranking":
+        _check_ranking_keys(cfg)
+    if not ranks_rows:
+        _check_retrieval_keys(cfg)
+    if model == "closed_form" and data.sequences is None:
+        raise UserError("model: this model reads lists of items; set data.sequences.max_length")
+    if model in ("fitted_ranking", "closed_form") and cfg.loss is not None:
+        raise UserError(f"loss={_target(cfg.loss)}: this model is fitted without a loss; leave loss= out")
+    if model == "retrieval" and cfg.loss is None:
+        raise UserError("loss: must be set for this model, for example loss=full_softmax")
+    if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
+        raise _wrong_loss(cfg, "RetrievalLoss")
+    if loss is not None and model == "ranking":
+        _check_ranking_loss(cfg, data, loss)
+
+
+def _check_ranking_loss(cfg: DictConfig, data: ResolvedData, loss: LossFacts) -> None:
+    """Raise UserError if a loss does not fit the labels; a loss within groups needs batches that keep them together."""
+    if loss.protocol == "RetrievalLoss":
+        raise _wrong_loss(cfg, "RankingLoss")
+    labels = {label: c.kind for label, c in data.label_configs.items()}
+    if loss.protocol == "Tasks":
+        losses = _losses_of_tasks(cfg.loss, labels)
+        within_groups = any(own.within_groups for own in losses)
+    else:
+        within_groups = loss.within_groups
+        if not set(loss.kinds) & set(labels.values()):
+            own = ", ".join(dict.fromkeys(labels.values()))
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; those of this data are of kind {own}"
+            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+    if within_groups and not data.together:
+        by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
+        why = f"compares the rows of a group; set {by}data.group.together=true"
+        raise UserError(f"loss={_target(cfg.loss)}: {why}")
+    if within_groups and cfg.calibration != "none" and not cfg.loss.get("pointwise"):
         say(
             f"calibration={cfg.calibration}: a loss within groups does not learn the level of predictions; "
             "set loss.pointwise=0.3, the share of the loss of single rows"
         )
 
 
-def check_vector_widths(cfg: DictConfig, data: ResolvedData) -> None:
-    """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
-    if (widths := _model_widths(cfg)) is None:
-        return
-    for name, (_, width) in table_widths(data).items():
-        if width not in widths:
-            raise UserError(
-                f"data.sparse.{name}.vectors: the vectors have {width} numbers, but the model's table has "
-                f"{cfg.model.dim}; set model.dim={width}"
-            )
+def _losses_of_tasks(node: DictConfig, labels: Mapping[str, str]) -> list[LossFacts]:
+    """Return the facts of each label's loss. Raises UserError if a name is wrong, or a loss does not fit its label."""
+    given, weights = ({} if node.get(key) is None else node[key] for key in ("losses", "weights"))
+    if not OmegaConf.is_dict(given) or not (OmegaConf.is_dict(weights) or weights == {}):
+        return []  # `check` reports the type
+    for key, values in (("losses", given), ("weights", weights)):
+        for label in values:
+            if label not in labels:
+                raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
+    found = []
+    for label, kind in labels.items():
+        name = given.get(label)
+        if name is not None and name not in LOSS_OF_NAME:
+            raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), LOSS_OF_NAME)}")
+        loss = LOSSES[LOSS_OF_KIND[kind] if name is None else LOSS_OF_NAME[name]]
+        if kind not in loss.kinds:
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; this one is {kind}"
+            raise UserError(f"loss.losses.{label}={name}: {why}")
+        found.append(loss)
+    return found
 
 
-def check_metrics(cfg: DictConfig, data: ResolvedData) -> None:
+def _wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
+    """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
+    return UserError(
+        f"loss={_target(cfg.loss)}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
+        f"your own loss must subclass recsys.losses.{protocol}"
+    )
+
+
+def _check_ranking_keys(cfg: DictConfig) -> None:
+    """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
+    if cfg.get("numeric") is not None:
+        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
+        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
+    if cfg.get("dims") is not None:
+        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
+
+
+def _check_retrieval_keys(cfg: DictConfig) -> None:
+    """Raise UserError if the config of a retrieval model has a key that applies to ranking models only."""
+    if cfg.metrics.gauc:
+        why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
+        raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
+    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
+        raise UserError(
+            f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
+            "set data.sequences.pad=null"
+        )
+
+
+# --- metrics and calibration ---------------------------------------------------------------------------------
+
+
+def _check_metrics(cfg: DictConfig, data: ResolvedData) -> None:
     """Raise UserError if a metric needs a feature that the data lacks, or a table is frozen and decays."""
     m = cfg.metrics
     sparse = data.sparse_columns
@@ -97,7 +230,7 @@ def check_metrics(cfg: DictConfig, data: ResolvedData) -> None:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
 
 
-def check_calibration(cfg: DictConfig, data: ResolvedData) -> None:
+def _check_calibration(cfg: DictConfig, data: ResolvedData) -> None:
     """Raise UserError if there is no such calibration, or nothing that it could be fitted to."""
     methods = ("none", *CALIBRATIONS)
     if cfg.calibration not in methods:
@@ -109,135 +242,3 @@ def check_calibration(cfg: DictConfig, data: ResolvedData) -> None:
         raise UserError(f"calibration={cfg.calibration}: {why}")
     if not data.split.validation and not data.split.validation_files:
         raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
-
-
-# --- losses ----------------------------------------------------------------------------------------------
-
-
-def _check_loss(cfg: DictConfig, model: str | None, data: ResolvedData) -> bool:
-    """Raise UserError if one of recsys's own losses fits neither the kind of the model nor the labels.
-
-    Returns:
-        Whether the loss, or that of a label, compares the rows of a group.
-    """
-    package, _, name = _target(cfg.loss).rpartition(".")
-    if not f"{package}.".startswith("recsys.losses.") or name not in _classes("losses"):
-        return False
-    protocols = set(_bases("losses", name))
-    if model == "retrieval" and "RetrievalLoss" not in protocols:
-        raise wrong_loss(cfg, "RetrievalLoss")
-    if model == "ranking" and name != "Tasks" and "RankingLoss" not in protocols:
-        raise wrong_loss(cfg, "RankingLoss")
-    if model != "ranking":
-        return False
-    labels = {label: c.kind for label, c in data.label_configs.items()}
-    if name == "Tasks":
-        within = [_attribute(loss, "within_groups") for loss in _losses_of_tasks(cfg.loss, labels)]
-    else:
-        kinds = _attribute(name, "kinds")
-        if not set(kinds) & set(labels.values()):
-            own = ", ".join(dict.fromkeys(labels.values()))
-            why = f"is a loss of {' and '.join(kinds)} labels; those of this data are of kind {own}"
-            raise UserError(f"loss={_target(cfg.loss)}: {why}")
-        within = [_attribute(name, "within_groups")]
-    if any(within) and not data.together:
-        raise together_needed(cfg)
-    return any(within)
-
-
-def _losses_of_tasks(node: DictConfig, labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield the class of each label's loss. Raises UserError if a name is wrong, or a loss does not fit its label."""
-    known, defaults = _names("LOSSES"), _names("DEFAULTS")
-    given, weights = ({} if node.get(key) is None else node[key] for key in ("losses", "weights"))
-    if not OmegaConf.is_dict(given) or not (OmegaConf.is_dict(weights) or weights == {}):
-        return  # `check` reports the type
-    for key, values in (("losses", given), ("weights", weights)):
-        for label in values:
-            if label not in labels:
-                raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
-    for label, kind in labels.items():
-        name = given.get(label)
-        if name is not None and name not in known:
-            raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), known)}")
-        loss = defaults[kind] if name is None else known[name]
-        if kind not in (kinds := _attribute(loss, "kinds")):
-            why = f"is a loss of {' and '.join(kinds)} labels; this one is {kind}"
-            raise UserError(f"loss.losses.{label}={name}: {why}")
-        yield loss
-
-
-# --- classes, read from their source ---------------------------------------------------------------------
-
-
-def _target(node: Any) -> str:
-    return moved(str(node.get("_target_") or "")) if OmegaConf.is_dict(node) else ""
-
-
-def _model_class(cfg: DictConfig) -> ast.ClassDef | None:
-    """Return the source of the model's class; None if it is a user's."""
-    package, _, name = _target(cfg.model).rpartition(".")
-    file = PACKAGE / "models" / f"{package.removeprefix('recsys.models.')}.py"
-    if not package.startswith("recsys.models.") or not file.is_file():
-        return None
-    return _parsed(file).get(name)
-
-
-def _model_kind(cfg: DictConfig) -> str | None:
-    """Return the kind of one of recsys's own models (models/protocols.py); None if it is unknown."""
-    if (own := _model_class(cfg)) is None:
-        return None
-    bases = {ast.unparse(base).rpartition(".")[2] for base in own.bases}
-    if not bases <= {"Module", *PROTOCOLS}:
-        return None
-    return next((kind for protocol, kind in PROTOCOLS.items() if protocol in bases), "ranking")
-
-
-def _model_widths(cfg: DictConfig) -> set[int] | None:
-    """Return the widths of the tables of one of recsys's own models; None if they are not model.dim or a number."""
-    own, dim = _model_class(cfg), cfg.model.get("dim") if OmegaConf.is_dict(cfg.model) else None
-    if own is None or not isinstance(dim, int):
-        return None
-    calls = [n for n in ast.walk(own) if isinstance(n, ast.Call) and ast.unparse(n.func) in TABLES]
-    widths = [call.args[1] if len(call.args) > 1 else None for call in calls]
-    values = [dim if isinstance(w, ast.Name) and w.id == "dim" else getattr(w, "value", None) for w in widths]
-    numbers = {v for v in values if isinstance(v, int)}
-    return numbers if numbers and None not in values else None
-
-
-@cache
-def _parsed(file: Path) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)}
-
-
-@cache
-def _classes(room: str) -> dict[str, ast.ClassDef]:
-    """Return the classes of a package of recsys by name."""
-    return {name: node for file in sorted((PACKAGE / room).glob("*.py")) for name, node in _parsed(file).items()}
-
-
-def _bases(room: str, name: str) -> Iterator[str]:
-    """Yield the names of a class and of its bases in the same package, nearest first."""
-    if (node := _classes(room).get(name)) is not None:
-        yield name
-        for base in node.bases:
-            yield from _bases(room, ast.unparse(base))
-
-
-def _attribute(loss: str, attribute: str) -> Any:
-    """Return a class attribute of one of recsys's own losses."""
-    for name in _bases("losses", loss):
-        for node in _classes("losses")[name].body:
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            if any(isinstance(t, ast.Name) and t.id == attribute for t in targets):
-                return ast.literal_eval(node.value)  # type: ignore[attr-defined]
-    raise AttributeError(f"{loss} has no class attribute {attribute}")
-
-
-@cache
-def _names(table: str) -> dict[str, str]:
-    """Return a table of recsys/losses/tasks.py: the class of each loss by its name, or of the default of each kind."""
-    for node in ast.parse((PACKAGE / "losses" / "tasks.py").read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table and isinstance(node.value, ast.Dict):
-            items = zip(node.value.keys, node.value.values, strict=True)
-            return {ast.literal_eval(key): ast.unparse(value) for key, value in items if key is not None}
-    raise LookupError(table)

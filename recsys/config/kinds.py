@@ -1,22 +1,22 @@
-"""Behaviour that depends on the kind of model: metrics, checks and tasks.
+"""Behaviour that depends on the kind of model: metrics and tasks.
 
 `kind_of` selects the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
 queries. Most models of both are trained step by step; fitted ranking models (boosted trees) and closed-form models
 (which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
 from omegaconf import DictConfig
 
 from recsys.config.build import build_loss, build_model
+from recsys.config.check_early import loss_facts_of, model_kind_of
 from recsys.config.targets import locate
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
-
-NO_LOSS = "loss: must be set for this model, for example loss=full_softmax"
-EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
+from recsys.schema.class_facts import LOSS_OF_NAME, LOSSES, LossFacts
 
 
 class ModelKind(ABC):
@@ -43,10 +43,6 @@ class ModelKind(ABC):
         """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
-    def check(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError if the data, the model and the loss are not compatible."""
-
-    @abstractmethod
     def candidates(self, fitted: Any) -> Any:
         """Return the candidates of the data; None for ranking models."""
 
@@ -71,10 +67,6 @@ class RankingKind(ModelKind):
         within = _is_within_groups(cfg)
         return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
-    def check(self, cfg: DictConfig, features: Any) -> None:
-        check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
-        _check_loss(cfg, "RankingLoss")
-
     def candidates(self, fitted: Any) -> Any:
         return None
 
@@ -94,12 +86,9 @@ class RankingKind(ModelKind):
         model = build_model(cfg, features, device)
         target = "null" if loss is None else cfg.loss.get("_target_")
         try:
-            task = Task(model, loss, features.labels)
+            return Task(model, loss, features.labels)
         except ValueError as e:
             raise UserError(f"loss={target}: {e}") from e
-        if getattr(task.loss, "within_groups", False) and not features.grouped:
-            raise together_needed(cfg)
-        return task
 
 
 class FittedRankingKind(RankingKind):
@@ -107,12 +96,6 @@ class FittedRankingKind(RankingKind):
 
     fitted_at_once = True
     fitted_models = "boosted trees"
-
-    def check(self, cfg: DictConfig, features: Any) -> None:
-        check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
-        if cfg.loss is not None:
-            raise fitted_without_loss(cfg)
-        check_ranking_keys(cfg)
 
 
 class RetrievalKind(ModelKind):
@@ -127,25 +110,6 @@ class RetrievalKind(ModelKind):
     def default_monitor(self, cfg: DictConfig) -> str:
         protocol = protocol_of(cfg)
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
-
-    def check(self, cfg: DictConfig, features: Any) -> None:
-        check_ranking_keys(cfg)
-        if cfg.metrics.gauc:
-            why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
-            raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
-        check_rows(cfg, "retrieval", has_labels=False, has_items=features.item is not None)
-        if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
-            raise UserError(
-                f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
-                "set data.sequences.pad=null"
-            )
-        self.check_training(cfg, features)
-
-    def check_training(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError if the model cannot be trained with this loss and data."""
-        if cfg.loss is None:
-            raise UserError(NO_LOSS)
-        _check_loss(cfg, "RetrievalLoss")
 
     def candidates(self, fitted: Any) -> Any:
         from recsys.data.batch_tensors import candidates_of
@@ -171,12 +135,6 @@ class ClosedFormKind(RetrievalKind):
     fitted_models = "closed-form models"
     has_vectors = False
 
-    def check_training(self, cfg: DictConfig, features: Any) -> None:
-        if not features.feature(features.item).sequence:
-            raise UserError("model: this model reads lists of items; set data.sequences.max_length")
-        if cfg.loss is not None:
-            raise fitted_without_loss(cfg)
-
 
 KINDS: dict[str, ModelKind] = {
     "ranking": RankingKind(),
@@ -186,24 +144,21 @@ KINDS: dict[str, ModelKind] = {
 }
 
 
-def check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool) -> None:
-    """Raise UserError if the rows lack what a model of this kind predicts."""
-    if kind == "ranking" and not has_labels:
-        why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
-        raise UserError(f"data={cfg.data.name}: {why}")
-    if kind != "ranking" and not has_items:
-        why = "set data.items.feature to the sparse feature whose values are the items"
-        raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
-
-
-def kind_of(cfg: DictConfig) -> ModelKind:
+def kind_name(cfg: DictConfig) -> str:
     """Return the kind of the config's model. Raises UserError if the model cannot be found or declares no kind."""
+    if (known := model_kind_of(cfg)) is not None:
+        return known
     from recsys.models.protocols import model_kind
 
     try:
-        return KINDS[model_kind(locate(cfg.model.get("_target_") or "", "model"))]
+        return model_kind(locate(cfg.model.get("_target_") or "", "model"))
     except TypeError as e:
         raise UserError(f"model: {e}") from e
+
+
+def kind_of(cfg: DictConfig) -> ModelKind:
+    """Return the behaviour of the kind of the config's model."""
+    return KINDS[kind_name(cfg)]
 
 
 def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
@@ -270,61 +225,26 @@ def _group_ks(cfg: DictConfig) -> tuple[int, ...]:
 
 def _is_within_groups(cfg: DictConfig) -> bool:
     """Return whether the loss, or that of the first label, compares the rows of a group."""
-    from recsys.losses.tasks import LOSSES, Tasks
+    facts = loss_facts(cfg)
+    if facts is not None and facts.protocol == "Tasks":
+        name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
+        facts = LOSSES.get(LOSS_OF_NAME.get(name, ""))
+    return facts is not None and facts.within_groups
 
-    if cfg.loss is None:
-        return False
+
+def loss_facts(cfg: DictConfig) -> LossFacts | None:
+    """Return the facts of the config's loss, also of a class of the user's; None if there is no loss."""
+    if cfg.loss is None or (known := loss_facts_of(cfg)) is not None:
+        return None if cfg.loss is None else known
+    from recsys.losses import RankingLoss
+
     loss: Any = locate(cfg.loss.get("_target_") or "", "loss")
-    if loss is Tasks:
-        loss = LOSSES.get((cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), ""))
-    return bool(getattr(loss, "within_groups", False))
-
-
-def _check_loss(cfg: DictConfig, protocol: str) -> None:
-    """Raise UserError if the config's loss does not subclass `protocol`, a class of recsys.losses."""
-    import inspect
-
-    from recsys import losses
-
-    if cfg.loss is None:
-        return
-    target = locate(cfg.loss.get("_target_") or "", "loss")
-    if protocol == "RankingLoss" and target is losses.Tasks:
-        return
-    if inspect.isclass(target) and getattr(losses, protocol) not in inspect.getmro(target):
-        raise wrong_loss(cfg, protocol)
-
-
-def wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
-    """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
-    return UserError(
-        f"loss={cfg.loss.get('_target_')}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
-        f"your own loss must subclass recsys.losses.{protocol}"
-    )
-
-
-def fitted_without_loss(cfg: DictConfig) -> UserError:
-    """Return the error for a loss of a model that is fitted at once."""
-    return UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
+    if RankingLoss in inspect.getmro(loss):
+        return LossFacts("RankingLoss", tuple(loss.kinds), loss.within_groups)
+    return LossFacts("RetrievalLoss")
 
 
 def check_scores_rows(cfg: DictConfig, run: str) -> None:
     """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
     if not kind_of(cfg).scores_rows:
         raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")
-
-
-def check_ranking_keys(cfg: DictConfig) -> None:
-    """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
-    if cfg.get("numeric") is not None:
-        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
-        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
-    if cfg.get("dims") is not None:
-        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
-
-
-def together_needed(cfg: DictConfig) -> UserError:
-    """Return the error for a loss within groups if batches do not keep groups together."""
-    by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
-    why = f"compares the rows of a group; set {by}data.group.together=true"
-    return UserError(f"loss={cfg.loss.get('_target_')}: {why}")

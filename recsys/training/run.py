@@ -18,7 +18,7 @@ from recsys.config.check_early import check_early, check_vector_widths
 from recsys.config.compose import load_config
 from recsys.config.kinds import kind_of
 from recsys.config.resumed import run_to_resume
-from recsys.config.settings import accelerator_of, data_config, engine_config
+from recsys.config.settings import accelerator_of, engine_config
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
@@ -118,7 +118,7 @@ def begin(
         checked: what `check_raw_files` has returned for this config, if it was called.
     """
     data, files = checked or check_raw_files(cfg)
-    check(cfg, world_size)
+    check(cfg, world_size, data=data)
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     from recsys.data.prepare.engine import open_engine
@@ -154,14 +154,12 @@ def check_raw_files(cfg: DictConfig) -> RawFiles:
     Returns:
         The data config, and the raw files; None if it names none.
     """
-    from recsys.data.check_data import check_data, check_files, check_root, names_files
+    from recsys.data.check_data import check_files, check_root, names_files
 
     say("checking the config")
     run_to_resume(cfg)
-    data = data_config(cfg)
-    check_data(data)
+    data = check_early(cfg)
     check_root(data)
-    check_early(cfg, data)
     if not names_files(data):
         return data, None
     files = check_files(data)

@@ -124,4 +124,4 @@ def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
     data = resolve(data_config(cfg))
     features = FeatureSpec((), tuple(SparseFeature(n, 9, n) for n in data.sparse_columns))
     with pytest.raises(UserError, match=message):
-        _ = check_early(cfg, data), with_dims(cfg, features)
+        _ = check_early(cfg), with_dims(cfg, features)

@@ -13,8 +13,6 @@ from small_models import SMALL
 from recsys.config.build import build_model
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
-from recsys.data.transforms.resolved_data import resolve
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
@@ -110,4 +108,4 @@ def test_models_that_read_no_embedded_numbers(model: str) -> None:
     data = "sample_sequences" if model != "gbm" else "criteo"
     cfg = compose("train", [f"model={model}", f"data={data}", "numeric=periodic"])
     with pytest.raises(UserError, match=r"numeric=.*: embeds the numbers of a ranking model .*; leave numeric= out"):
-        check_early(cfg, resolve(data_config(cfg)))
+        check_early(cfg)
