@@ -21,7 +21,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.build import build_model
 from recsys.config.compose import compose
-from recsys.config.kinds import kind_of
+from recsys.config.run_config import RunConfig
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.model_list import Entry, entries
@@ -83,8 +83,8 @@ def batch(features: FeatureSpec) -> Batch:
 
 def costs(entry: Entry, rounds: int) -> Costs | None:
     """Measure a model; None if it is not trained step by step, or needs names of features."""
-    cfg = compose("train", [f"model={entry.name}"])
-    if kind_of(cfg).fitted_at_once or entry.needs not in FEATURES:
+    cfg = RunConfig.of(compose("train", [f"model={entry.name}"]))
+    if cfg.kind.fitted_at_once or entry.needs not in FEATURES:
         return None
     features = FEATURES[entry.needs]
     rows = batch(features)

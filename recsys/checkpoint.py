@@ -25,9 +25,9 @@ from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ClusterConfig
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 
 if TYPE_CHECKING:
+    from recsys.config.run_config import RunConfig
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
@@ -78,7 +78,7 @@ def show(summary: dict[str, Any]) -> None:
     )
 
 
-def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, devices: int) -> None:
+def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, devices: int) -> None:
     """Write a run folder whose checkpoint is sharded for `devices` processes under cfg.sharding.
 
     The new run can be resumed, evaluated and used for prediction. Raises UserError if no plan fits.
@@ -86,7 +86,6 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config.compose import without_secrets
     from recsys.config.kinds import meta_task
     from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
@@ -95,10 +94,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from recsys.sharding.planner import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
-    from recsys.training.run_dir import write_manifest
+    from recsys.training.run_dir import write_config, write_manifest
 
-    sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
-    sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
+    sharding, sparse = cfg.sharding, cfg.optim.sparse
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
     # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
@@ -112,13 +110,12 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
             raise UserError(f"sharding: no plan for {devices} processes {why}") from e
     use_dense_kernels(plan, sparse, torch.device("cpu"))
     entries = describe(plan, tables(task))
-    cfg.run_dir, cfg.trainer.devices = str(output), devices
     with whole_folder(output, new=True) as building:
         (building / "checkpoints").mkdir()
         rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
-        OmegaConf.save(without_secrets(cfg), building / CONFIG)
+        write_config(building / CONFIG, cfg.changed({"run_dir": str(output), "trainer.devices": devices}))
         for name in (DATA, CALIBRATION):
             if (run / name).exists():
                 shutil.copy(run / name, building)
@@ -209,7 +206,6 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
-    from recsys.config.kinds import kind_of
     from recsys.sharding.sharded_checkpoint import check_files
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
     from recsys.training.run_dir import choose_checkpoint, open_run
@@ -220,7 +216,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action not in ACTIONS:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; usage: {USAGE}")
     run_cfg, run = open_run(cfg.run)
-    if kind_of(run_cfg).fitted_at_once:
+    if run_cfg.kind.fitted_at_once:
         why = "its model was fitted at once and has no embedding tables"
         raise UserError(f"run={cfg.run}: {why}; the whole model is in {run}/checkpoints/*/")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
@@ -241,9 +237,10 @@ def _command(cfg: DictConfig) -> None:
     if output.exists():
         raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
     devices = cfg.trainer.devices or stored.plan["world_size"]
+    changes: dict[str, Any] = {"trainer.devices": 1}  # check() must not require as many devices here as the plan has
     if cfg.sharding is not None:
-        run_cfg.sharding = cfg.sharding
-    run_cfg.trainer.devices = 1  # check() must not require as many devices here as the plan has
+        changes["sharding"] = OmegaConf.to_container(cfg.sharding)
+    run_cfg = run_cfg.changed(changes)
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
     check(run_cfg, trains=False)

@@ -7,6 +7,8 @@ the prepared rows of a split. Of several runs, it measures each and the mean of 
 
 from __future__ import annotations
 
+from typing import Any
+
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import command_line
@@ -24,18 +26,15 @@ def _command(cfg: DictConfig) -> None:
         _evaluate_ensemble(cfg)
         return
     saved, path = open_run(cfg.run)
-    changed = saved.copy()
-    for group in ("trainer", "protocol", "metrics"):
-        for key, value in cfg[group].items():
-            if value is not None:
-                changed[group][key] = value
+    groups: dict[str, Any] = {name: OmegaConf.to_container(cfg[name]) for name in ("trainer", "protocol", "metrics")}
+    changes = {f"{name}.{k}": v for name, keys in groups.items() for k, v in keys.items() if v is not None}
     if cfg.sharding is not None:
-        changed.sharding = cfg.sharding
+        changes["sharding"] = OmegaConf.to_container(cfg.sharding)
+    changed = saved.changed(changes)
     check(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
-        config = OmegaConf.to_container(changed, resolve=True)
-        job = {"run": cfg.run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": config}
+        job = {"run": cfg.run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": changed.plain}
         spawn(changed.trainer.devices, "recsys.training.evaluate_run:evaluate_rank", job)
         return
     show(evaluate(cfg.run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)

@@ -22,6 +22,7 @@ from rich.table import Table
 from recsys.cli import command_line
 from recsys.cli.console import results
 from recsys.config.compose import compose, conf_dir
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Entry:
     kind: str
     paper: str
     problem: str | None = None
-    config: DictConfig | None = None
+    config: RunConfig | None = None
 
     @property
     def reference(self) -> str:
@@ -60,22 +61,20 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         cfg = compose("train", [f"model={name}", *overrides])
         module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None, cfg)
+        run = RunConfig.of(cfg)
+        yield Entry(name, _kind(run), paper, problem(cfg) if overrides else None, run)
 
 
-def _kind(cfg: DictConfig) -> str:
-    from recsys.config.kinds import kind_of
-
-    kind = kind_of(cfg)
+def _kind(cfg: RunConfig) -> str:
+    kind = cfg.kind
     return "ranking" if kind.scores_rows else "closed form" if kind.fitted_at_once else "retrieval"
 
 
-def needs(cfg: DictConfig) -> str:
+def needs(cfg: RunConfig) -> str:
     """Return the data that a model needs: the plainest of some made-up features that it can be built for."""
     import torch
 
     from recsys.config.build import build_model
-    from recsys.config.kinds import kind_of
     from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
     user, item, kind = (SparseFeature(n, 9, n) for n in ("user", "item", "kind"))
@@ -88,7 +87,7 @@ def needs(cfg: DictConfig) -> str:
         "rows with a label, and a history": replace(rows, sparse=(user, item, kind, before)),
         "rows with a label, and a history with categories": replace(rows, sparse=(user, item, kind, before, kinds)),
     }
-    if not kind_of(cfg).scores_rows:
+    if not cfg.kind.scores_rows:
         candidates = {"lists of items": lists, "a user and an item": replace(lists, sparse=(user, item))}
     for text, features in candidates.items():
         with suppress(UserError):

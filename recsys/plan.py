@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 
 if TYPE_CHECKING:
+    from recsys.config.run_config import RunConfig
     from recsys.features import FeatureSpec
     from recsys.schema.command_schemas import ClusterConfig
     from recsys.sharding.estimate.compare import PlanAttempt
@@ -40,38 +42,43 @@ def plan(cfg: DictConfig) -> PlanReport:
     of the config would make a plan fit; the exception's `infeasible` lists the tables.
     """
     from recsys.config.check import check_parts
-    from recsys.config.kinds import kind_of
+    from recsys.config.check_early import checked_data
+    from recsys.config.compose import typed
     from recsys.distributed.ranks import silence
     from recsys.sharding.cluster import check_cluster
     from recsys.sharding.infeasible import Infeasibility
 
     silence()
-    check_parts(cfg)
-    if kind_of(cfg).fitted_at_once:
+    own = ("cluster", "features", "output")  # the other keys are those of a training
+    run = checked_data(typed({name: cfg[name] for name in cfg if name not in own}))
+    check_parts(run)
+    if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"
         raise UserError(f"model: {why}")
     cluster: ClusterConfig = OmegaConf.to_object(cfg.cluster)  # type: ignore[assignment]
     check_cluster(cluster)
-    cfg = cfg.copy()
-    cfg.cluster = cluster
     world = cluster.nodes * cluster.devices
-    if cfg.trainer.batch_size % world:
-        batch = f"trainer.batch_size={cfg.trainer.batch_size}"
+    if run.trainer.batch_size % world:
+        batch = f"trainer.batch_size={run.trainer.batch_size}"
         fix = f"choose a multiple of {world}"
         raise UserError(f"{batch} is not divisible by the cluster's {world} devices; {fix}")
-    features = features_of(cfg)
-    result = _plan(cfg, features)
+    prepared = None if cfg.features is None else Path(cfg.features)
+    features = features_of(run, prepared)
+    result = _plan(run, cluster, features, prepared)
     if isinstance(result, Infeasibility):
-        fits = _suggestion(cfg, features)
+        fits = _suggestion(run, cluster, features, prepared)
         raise DoesNotFit(
             f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {result}{fits}", result
         )
     return result
 
 
-def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Infeasibility:
+def _plan(
+    run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, prepared: Path | None, seconds: int | None = None
+) -> PlanReport | Infeasibility:
     """Return the plan, or an Infeasibility if none fits.
 
+    prepared: prepared data, or its features.json; None if there is none
     seconds: time limit, after which the best plan so far is returned.
     """
     import torch
@@ -84,89 +91,84 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.sharders import is_fused
 
-    cluster, sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.cluster, cfg.sharding, cfg.optim.sparse))
-    task = meta_task(cfg, features)
-    machines = topology(cluster)  # type: ignore[arg-type]
-    batch_size = cfg.trainer.batch_size // machines.world_size
-    with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
-        ids, hot = _ids(cfg, task), _load_factors(cfg)
-        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds, hot)  # type: ignore[arg-type]
+    sharding, sparse = run.sharding, run.optim.sparse
+    task = meta_task(run, features)
+    machines = topology(cluster)
+    batch_size = run.trainer.batch_size // machines.world_size
+    with quiet_torchrec(), optimizer_counted(task, sparse):
+        ids = {} if prepared is not None else _ids(run, task)
+        hot = _load_factors(run, prepared)
+        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds, hot)
         try:
             planner.plan(task, sharders)
         except PlannerError:
-            return infeasible(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
+            return infeasible(planner, sharders, task, machines, sparse)
     # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
     usable = planner._storage_reservation.last_reserved_topology
-    result = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
-    if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]
+    result = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[union-attr]
+    if not is_fused(sparse, torch.device(machines.compute_device)):
         for t in result.tables:
             t.kernel = "dense"  # as in training, because FBGEMM's CPU kernels lack this optimizer
     return result
 
 
-def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
+def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
     """Return, by table, the expected number of ids per row of each of its features (data.sparse.X.mean_length).
 
-    With `features=` (prepared data) the number is taken to be 1, since features.json has no lengths of bags.
+    For prepared data the number is taken to be 1, since features.json has no lengths of bags.
     """
-    from recsys.config.settings import data_config
-
-    if cfg.features is not None:
-        return {}
-    lengths = {name: c.mean_length or 1.0 for name, c in data_config(cfg).sparse_columns.items()}
+    lengths = {name: c.mean_length or 1.0 for name, c in run.data.sparse_columns.items()}
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
 
 
-def _load_factors(cfg: DictConfig) -> dict[str, float]:
+def _load_factors(run: RunConfig, prepared: Path | None) -> dict[str, float]:
     """Return load factors for sharding.cache_hit_rate, computed from the vocabularies next to features.json.
 
     Return {} if there is no prepared data or no cache_hit_rate.
     """
     from recsys.data.load_factors import load_factors
 
-    if cfg.features is None or cfg.sharding.cache_hit_rate is None:
+    if prepared is None or run.sharding.cache_hit_rate is None:
         return {}
-    path = Path(cfg.features)
-    return load_factors(path if path.is_dir() else path.parent, cfg.sharding.cache_hit_rate)
+    return load_factors(prepared if prepared.is_dir() else prepared.parent, run.sharding.cache_hit_rate)
 
 
-def _suggestion(cfg: DictConfig, features: FeatureSpec) -> str:
+def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, prepared: Path | None) -> str:
     """Return '; this fits: OVERRIDES' for the cheapest of some changes after which a plan fits, otherwise ''."""
     from recsys.sharding.estimate.report import PlanReport
 
-    changes: list[list[str]] = [
-        ["sharding.types=[row_wise]"],
-        ["sharding.types=[]"],
-        ["sharding.types=[]", "sharding.kernels=[fused,fused_uvm_caching]"],
-        ["sharding.types=[]", "sharding.kernels=[fused,fused_uvm]"],
-        *([f"cluster.nodes={cfg.cluster.nodes * n}"] for n in (2, 4, 8)),
+    any_type: dict[str, Any] = {"sharding.types": []}
+    changes = [
+        ({"sharding.types": ["row_wise"]}, 1),
+        (any_type, 1),
+        (any_type | {"sharding.kernels": ["fused", "fused_uvm_caching"]}, 1),
+        (any_type | {"sharding.kernels": ["fused", "fused_uvm"]}, 1),
+        *(({}, n) for n in (2, 4, 8)),
     ]
-    for change in changes:
-        changed = OmegaConf.merge(cfg, OmegaConf.from_dotlist(change))
-        assert isinstance(changed, DictConfig)
-        if changed.trainer.batch_size % (changed.cluster.nodes * changed.cluster.devices):
+    for change, times in changes:
+        larger = replace(cluster, nodes=cluster.nodes * times)
+        if run.trainer.batch_size % (larger.nodes * larger.devices):
             continue
-        if isinstance(_plan(changed, features, TRY_SECONDS), PlanReport):
-            return f"; this fits: {' '.join(change)}"
+        if isinstance(_plan(run.changed(change), larger, features, prepared, TRY_SECONDS), PlanReport):
+            words = [f"{key}=[{','.join(values)}]" for key, values in change.items()]
+            return f"; this fits: {' '.join(words or [f'cluster.nodes={larger.nodes}'])}"
     return ""
 
 
-def features_of(cfg: DictConfig) -> FeatureSpec:
+def features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
-    from recsys.config.settings import data_config
     from recsys.data.transforms import feature_spec, known_rows
     from recsys.features import FeatureSpec
 
-    if cfg.features is not None:
-        path = Path(cfg.features)
-        path = path / "features.json" if path.is_dir() else path
+    if prepared is not None:
+        path = prepared / "features.json" if prepared.is_dir() else prepared
         if not path.exists():
             hint = "name a features.json, a run's folder or a folder of prepared data"
-            raise UserError(f"features={cfg.features}: no such file; {hint}")
+            raise UserError(f"features={prepared}: no such file; {hint}")
         return FeatureSpec.load(path)
-    data = data_config(cfg)
+    data = run.data
     for name, c in data.sparse_columns.items():
         if (known_rows(c) or c.rows) is None:
             hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"

@@ -23,7 +23,7 @@ from recsys.files.outputs import check_output
 
 def _command(cfg: DictConfig) -> None:
     from recsys.cli.versions import check_versions
-    from recsys.config.kinds import check_scores_rows, kind_of
+    from recsys.config.kinds import check_scores_rows
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.online.predict_files import input_files, predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
@@ -43,7 +43,7 @@ def _command(cfg: DictConfig) -> None:
         choose_checkpoint(folder, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
-    if kind_of(trained).scores_rows:
+    if trained.kind.scores_rows:
         for key in ("k", "filter_history"):
             if cfg[key] is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from recsys.checkpoint import export_embeddings, inspect, reshard
 from recsys.config.compose import compose, load_config
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -64,7 +65,7 @@ def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path:
 def test_a_resharded_run_holds_no_secret(run: Path, tmp_path: Path) -> None:
     cfg = load_config(run / "config.yaml")
     cfg.data.root = "ftp://me:s3cret-pa55@host/a"  # pragma: allowlist secret
-    reshard(run, StoredCheckpoint(choose_checkpoint(run, "last")), cfg, tmp_path / "b", devices=2)
+    reshard(run, StoredCheckpoint(choose_checkpoint(run, "last")), RunConfig.of(cfg), tmp_path / "b", devices=2)
     assert load_config(tmp_path / "b" / "config.yaml").data.root == "ftp://me:s3cret-pa55@host/a"  # this process's own
     assert not any(b"s3cret-pa55" in f.read_bytes() for f in (tmp_path / "b").rglob("*") if f.is_file())
 
@@ -125,8 +126,7 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, arguments: list[str], 
 
 
 def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
-    cfg, _ = open_run(str(run))
-    cfg.model.dim = 12
+    cfg = open_run(str(run))[0].changed({"model.dim": 12})
     with pytest.raises(UserError, match=r"table t_cat_1 is \d+ rows x 10, but the model's is \d+ rows x 12"):
         evaluate(str(run), cfg=cfg)
 

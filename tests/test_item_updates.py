@@ -6,11 +6,12 @@ import pytest
 from forks import run_forked
 
 from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
 from recsys.training.item_updates import short_training
 
 
 def warning(*overrides: str, interactions: float = 25, epochs: float = 5) -> str | None:
-    return short_training(compose("train", ["data=sample_sequences", *overrides]), interactions, epochs)
+    return short_training(RunConfig.of(compose("train", ["data=sample_sequences", *overrides])), interactions, epochs)
 
 
 RATES = "optim.sparse.lr=0.001", "optim.dense.lr=0.001"

@@ -7,6 +7,7 @@ import pytest
 
 from recsys import model_list, train
 from recsys.config.compose import compose, conf_dir
+from recsys.config.run_config import RunConfig
 
 
 def listed(
@@ -94,7 +95,8 @@ def test_references_are_short(paper: str, reference: str) -> None:
 
 def test_what_models_need() -> None:
     found = {
-        name: model_list.needs(compose("train", [f"model={name}"])) for name in ("dlrm", "mmoe", "din", "ease", "mf")
+        name: model_list.needs(RunConfig.of(compose("train", [f"model={name}"])))
+        for name in ("dlrm", "mmoe", "din", "ease", "mf")
     }
     assert found == {
         "dlrm": "rows with a label",

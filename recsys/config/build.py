@@ -2,21 +2,20 @@
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig
-
+from recsys.config.run_config import RunConfig
 from recsys.config.targets import bind, check_takes, locate
 from recsys.errors import UserError, did_you_mean
 
 BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
 
-def make(node: DictConfig, key: str, base: type | None = None) -> Callable[..., Any]:
+def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callable[..., Any]:
     """Return a function that takes run-time objects (a FeatureSpec, parameters) and builds the object of the node.
 
     key: the key of the config that holds the node, which decides the classes that it may name (targets.py)
@@ -26,7 +25,7 @@ def make(node: DictConfig, key: str, base: type | None = None) -> Callable[..., 
     return partial(named, **values)
 
 
-def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., Any]:
+def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any]:
     """Return a function that builds the scheduler.
 
     The scheduler gets total_steps if it accepts it and the config does not set it.
@@ -37,7 +36,7 @@ def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., An
     return partial(build, total_steps=total_steps) if takes_total and node.get("total_steps") is None else build
 
 
-def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
+def build_model(cfg: RunConfig, features: Any, device: Any) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     features = with_dims(cfg, features)
     numeric = build_numeric(cfg, features)
@@ -57,9 +56,9 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
     return WithNumericEmbedding(numeric, model)
 
 
-def with_dims(cfg: DictConfig, features: Any) -> Any:
+def with_dims(cfg: RunConfig, features: Any) -> Any:
     """Return the features with the dims of their tables that `dims` sets. Raises UserError if it is wrong."""
-    given = cfg.get("dims")
+    given = cfg.dims
     if given is None:
         return features
     most = cfg.model.get("dim")
@@ -88,9 +87,9 @@ def _dim(key: str, value: Any, rows: int, most: int) -> int:
     return value
 
 
-def build_numeric(cfg: DictConfig, features: Any) -> Any:
+def build_numeric(cfg: RunConfig, features: Any) -> Any:
     """Build the embedding of numbers, None if the config has none. Raises UserError if it rejects the features."""
-    if cfg.get("numeric") is None:
+    if cfg.numeric is None:
         return None
     try:
         return make(cfg.numeric, "numeric")(features)
@@ -98,8 +97,9 @@ def build_numeric(cfg: DictConfig, features: Any) -> Any:
         raise UserError(f"numeric: {e}") from e
 
 
-def build_loss(cfg: DictConfig) -> Any:
-    """Build the loss. Raises UserError if the loss rejects a value."""
+def build_loss(cfg: RunConfig) -> Any:
+    """Build the loss, which the config has. Raises UserError if the loss rejects a value."""
+    assert cfg.loss is not None
     try:
         return make(cfg.loss, "loss")()
     except ValueError as e:

@@ -3,69 +3,58 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from recsys.cli.secrets import still_masked, variable
 from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
-from recsys.config.check_early import check_early, check_fit, checked_data, loss_facts_of, model_kind_of
+from recsys.config.check_early import check_early, check_fit, loss_facts_of, model_kind_of
 from recsys.config.check_places import check_places
-from recsys.config.kinds import check_leads, kind_name, kind_of, loss_facts, meta_task, metric_names, monitor_of
-from recsys.config.settings import accelerator_of, engine_config, seconds_of
+from recsys.config.kinds import check_leads, kind_name, loss_facts, meta_task, metric_names, monitor_of
+from recsys.config.run_config import RunConfig
+from recsys.config.settings import seconds_of
 from recsys.config.targets import bind, check_takes
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, range_problem
 
-if TYPE_CHECKING:
-    from recsys.data.transforms import ResolvedData
-
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
-OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 
 
-def check(
-    cfg: DictConfig, world_size: int | None = None, *, trains: bool = True, data: "ResolvedData | None" = None
-) -> None:
+def check(given: DictConfig | RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
     """Raise UserError for a mistake in a training config, without reading data or starting a process.
 
     Args:
-        cfg: the config.
+        given: the config that Hydra composed, or that of a run.
         world_size: number of processes of the job; by default trainer.devices, as on one machine.
         trains: the config will be used for training. If not, the monitored metrics are not checked: another protocol
             may not measure them.
-        data: what `check_early` has returned for this config; None to call it.
     """
+    check_late(check_early(given, trains=trains), world_size, trains=trains)
+
+
+def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
+    """Check what needs the slow imports, after `check_early`. The arguments are those of `check`."""
     from recsys.data.prepare.engine import check_engine
 
     processes = world_size or cfg.trainer.devices
-    if key := still_masked(OmegaConf.to_container(cfg), but=() if trains else OF_TRAINING):
-        hint = f"set it on the command line, or in the environment variable {variable(key)}"
-        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
-    data = data or check_early(cfg)
-    check_parts(cfg, data)
-    check_engine(engine_config(cfg))
+    check_parts(cfg)
+    check_engine(cfg.engine)
     _check_numbers(cfg, processes)
     _check_devices(cfg)
-    _check_model(cfg, data, processes, trains)
+    _check_model(cfg, processes, trains)
     if trains:
         _check_monitors(cfg)
-        for name, node in (cfg.logger or {}).items():
+        for name, node in cfg.logger.items():
             bind(node, f"logger.{name}")
         check_places(cfg)
 
 
-def check_parts(cfg: DictConfig, data: "ResolvedData | None" = None) -> None:
-    """Check the parts that training and planning share, one by one: data, model, loss, optimizers, sharding.
-
-    data: what `check_early` has returned for this config; None to check it here
-    """
+def check_parts(cfg: RunConfig) -> None:
+    """Check the parts that training and planning share, one by one: model, loss, optimizers, sharding."""
     from recsys.cli.versions import check_versions
 
-    if data is None:
-        checked_data(cfg)
     check_versions()
     check_target(cfg.model, "model", given=BUILT_WITH)
     if cfg.loss is not None:
@@ -78,10 +67,10 @@ def check_parts(cfg: DictConfig, data: "ResolvedData | None" = None) -> None:
         _try_scheduler(cfg)
     from recsys.sharding.constraints import check_sharding
 
-    check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
+    check_sharding(cfg.sharding, cfg.optim.sparse)
 
 
-def _check_numbers(cfg: DictConfig, processes: int) -> None:
+def _check_numbers(cfg: RunConfig, processes: int) -> None:
     """Check numbers that depend on each other; the schemas declare the range of each (recsys/ranges.py)."""
     t = cfg.trainer
     if t.precision not in PRECISIONS:
@@ -109,9 +98,10 @@ def _check_numbers(cfg: DictConfig, processes: int) -> None:
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
 
 
-def _check_monitors(cfg: DictConfig) -> None:
+def _check_monitors(cfg: RunConfig) -> None:
     metrics = [f"validation/{name}" for name in metric_names(cfg)]
-    for key, c in {"checkpoint": cfg.checkpoint, "trainer.early_stopping": cfg.trainer.early_stopping}.items():
+    watching = (("checkpoint", cfg.checkpoint), ("trainer.early_stopping", cfg.trainer.early_stopping))
+    for key, c in watching:
         monitor = monitor_of(cfg, c.monitor)
         if (entry := metric(monitor)) is not None and entry.of_lists:
             why = f"metrics of lists are measured after training only; use another metric, or {key}.monitor=null"
@@ -135,7 +125,7 @@ def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
     return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
 
 
-def _try_optimizer(cfg: DictConfig) -> None:
+def _try_optimizer(cfg: RunConfig) -> None:
     """Build the dense optimizer for one parameter, so that its own checks run."""
     import torch
 
@@ -148,7 +138,7 @@ def _try_optimizer(cfg: DictConfig) -> None:
         raise UserError(f"optim.dense: {e}") from e
 
 
-def _try_scheduler(cfg: DictConfig) -> None:
+def _try_scheduler(cfg: RunConfig) -> None:
     """Build the scheduler and take a few steps, so that its own checks run."""
     import torch
 
@@ -162,10 +152,10 @@ def _try_scheduler(cfg: DictConfig) -> None:
         raise UserError(f"optim.scheduler: {e}") from e
 
 
-def _check_devices(cfg: DictConfig) -> None:
+def _check_devices(cfg: RunConfig) -> None:
     import torch
 
-    accelerator = accelerator_of(cfg)
+    accelerator = cfg.accelerator
     if accelerator not in ("cpu", "gpu"):
         valid = ("auto", "cpu", "gpu")
         raise UserError(f"trainer.accelerator={accelerator}: unknown{did_you_mean(accelerator, valid)}")
@@ -179,7 +169,7 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: bool) -> None:
+def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
     """Build the model on the meta device for the features that the config names, with any cardinality."""
     import numpy as np
     import torch
@@ -192,11 +182,11 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: 
     from recsys.sharding.init import check_vectors
     from recsys.sharding.tables import tables
 
-    features = feature_spec(data, lambda *_: 8)
+    features = feature_spec(cfg.data, lambda *_: 8)
     if model_kind_of(cfg) is None or (cfg.loss is not None and loss_facts_of(cfg) is None):  # a class of the user's
-        check_fit(cfg, data, kind_name(cfg), loss_facts(cfg))
+        check_fit(cfg, kind_name(cfg), loss_facts(cfg))
     check_processes(cfg, processes)
-    if kind_of(cfg).fitted_at_once:
+    if cfg.kind.fitted_at_once:
         build_model(cfg, features, torch.device("meta"))
         return
     task = meta_task(cfg, features)
@@ -205,14 +195,14 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: 
         why = "gives each process 1 row, and batch normalisation needs 2 or more"
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size}: {why}; {fix}")
     infos = tables(task)
-    constraints(OmegaConf.to_object(cfg.sharding), infos, processes)  # type: ignore[arg-type]
-    if trains and names_files(data):
-        check_vectors(infos, {table: np.empty((0, width)) for table, width in table_widths(data).values()})
+    constraints(cfg.sharding, infos, processes)
+    if trains and names_files(cfg.data):
+        check_vectors(infos, {table: np.empty((0, width)) for table, width in table_widths(cfg.data).values()})
 
 
-def check_processes(cfg: DictConfig, processes: int) -> None:
+def check_processes(cfg: RunConfig, processes: int) -> None:
     """Raise UserError if the model is fitted in one process and there are several."""
-    kind = kind_of(cfg)
+    kind = cfg.kind
     if kind.fitted_at_once and processes > 1:
         why = f"{kind.fitted_models} are fitted in one process; set trainer.devices=1"
         raise UserError(f"trainer.devices={processes}: {why}")

@@ -4,87 +4,84 @@ The facts of recsys's own models and losses come from schema/class_facts.py. For
 `check_fit` again after it has imported them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recsys.cli.console import say
-from recsys.config.settings import data_of
+from recsys.cli.secrets import still_masked, variable
+from recsys.config.run_config import RunConfig
 from recsys.config.targets import moved
 from recsys.data.raw.vector_files import table_widths
-from recsys.data.transforms.resolved_data import ResolvedData, is_bag
+from recsys.data.transforms.resolved_data import is_bag
 from recsys.errors import UserError, did_you_mean
 from recsys.features import CALIBRATIONS
 from recsys.ranges import check_values
 from recsys.schema.class_facts import LOSS_OF_KIND, LOSS_OF_NAME, LOSSES, WIDER, LossFacts, own_loss, own_model
+from recsys.schema.run_schema import TrainConfig
 
+OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
 
 
-def check_early(cfg: DictConfig) -> ResolvedData:
+def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunConfig:
     """Check the values of a training config, its data, and whether model, loss and metrics fit them.
 
+    Args:
+        given: the config that Hydra composed, or that of a run.
+        trains: the config will be used for training; if not, its loggers and the like are not used.
+
     Returns:
-        The data config with its features resolved.
+        The config of the run.
 
     Raises:
         UserError: the config has a mistake.
     """
-    data = checked_data(cfg)
-    check_fit(cfg, data, model_kind_of(cfg), loss_facts_of(cfg))
-    _check_metrics(cfg, data)
-    _check_calibration(cfg, data)
-    return data
+    cfg = checked_data(given, but=() if trains else OF_TRAINING)
+    check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
+    _check_metrics(cfg)
+    _check_calibration(cfg)
+    return cfg
 
 
-def checked_data(cfg: DictConfig) -> ResolvedData:
-    """Check the values of a config against its schema, and its data.
+def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunConfig:
+    """Check the values of a training config against its schema, and its data, and return the config of the run.
 
-    Returns:
-        The data config with its features resolved.
+    but: parts that are not used, whose secrets need not be known
     """
     from recsys.data.check_data import check_data
 
-    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-    if missing := sorted(_missing_keys(plain)):
-        raise UserError(f"{missing[0]}: must be set")
-    check_values(plain, OmegaConf.get_type(cfg))
-    data = data_of(plain["data"])
-    check_data(data)
-    return data
-
-
-def _missing_keys(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
-    if value == MISSING:
-        yield key
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        yield from _missing_keys(item, f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."))
+    cfg = given if isinstance(given, RunConfig) else RunConfig.of(given)
+    if key := still_masked(cfg.plain, but):
+        hint = f"set it on the command line, or in the environment variable {variable(key)}"
+        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
+    check_values(cfg.plain, TrainConfig)
+    check_data(cfg.data)
+    return cfg
 
 
 def _target(node: Any) -> str:
-    return moved(str(node.get("_target_") or "")) if OmegaConf.is_dict(node) else ""
+    return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
 
 
-def model_kind_of(cfg: DictConfig) -> str | None:
+def model_kind_of(cfg: RunConfig) -> str | None:
     """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
     own = own_model(_target(cfg.model))
     return None if own is None else own[1]
 
 
-def loss_facts_of(cfg: DictConfig) -> LossFacts | None:
+def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
     """Return the facts of one of recsys's own losses; None for a class of the user's, or if there is no loss."""
     return own_loss(_target(cfg.loss))
 
 
-def check_vector_widths(cfg: DictConfig, data: ResolvedData) -> None:
+def check_vector_widths(cfg: RunConfig) -> None:
     """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
-    own, dim = own_model(_target(cfg.model)), cfg.model.get("dim") if OmegaConf.is_dict(cfg.model) else None
+    own, dim = own_model(_target(cfg.model)), cfg.model.get("dim")
     if own is None or own[0] in WIDER or not isinstance(dim, int):
         return
-    for name, (_, width) in table_widths(data).items():
+    for name, (_, width) in table_widths(cfg.data).items():
         if width != dim:
             raise UserError(
                 f"data.sparse.{name}.vectors: the vectors have {width} numbers, but the model's table has {dim}; "
@@ -95,18 +92,17 @@ def check_vector_widths(cfg: DictConfig, data: ResolvedData) -> None:
 # --- model, loss and data ------------------------------------------------------------------------------------
 
 
-def check_fit(cfg: DictConfig, data: ResolvedData, model: str | None, loss: LossFacts | None) -> None:
+def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None:
     """Raise UserError if the model, the loss and the data of a config do not fit each other.
 
     Args:
         cfg: the config.
-        data: its data config.
         model: the kind of the model; None if it is not known before the imports.
         loss: the facts of the loss; None if they are not known before the imports, or if there is no loss.
     """
     if model is None:
         return
-    ranks_rows = model in ("ranking", "fitted_ranking")
+    data, ranks_rows = cfg.data, model in ("ranking", "fitted_ranking")
     if ranks_rows and not data.label_configs:
         why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
         raise UserError(f"data={cfg.data.name}: {why}")
@@ -126,14 +122,15 @@ def check_fit(cfg: DictConfig, data: ResolvedData, model: str | None, loss: Loss
     if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
         raise _wrong_loss(cfg, "RetrievalLoss")
     if loss is not None and model == "ranking":
-        _check_ranking_loss(cfg, data, loss)
+        _check_ranking_loss(cfg, loss)
 
 
-def _check_ranking_loss(cfg: DictConfig, data: ResolvedData, loss: LossFacts) -> None:
+def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
     """Raise UserError if a loss does not fit the labels; a loss within groups needs batches that keep them together."""
     if loss.protocol == "RetrievalLoss":
         raise _wrong_loss(cfg, "RankingLoss")
-    labels = {label: c.kind for label, c in data.label_configs.items()}
+    assert cfg.loss is not None
+    labels = {label: c.kind for label, c in cfg.data.label_configs.items()}
     if loss.protocol == "Tasks":
         losses = _losses_of_tasks(cfg.loss, labels)
         within_groups = any(own.within_groups for own in losses)
@@ -143,7 +140,7 @@ def _check_ranking_loss(cfg: DictConfig, data: ResolvedData, loss: LossFacts) ->
             own = ", ".join(dict.fromkeys(labels.values()))
             why = f"is a loss of {' and '.join(loss.kinds)} labels; those of this data are of kind {own}"
             raise UserError(f"loss={_target(cfg.loss)}: {why}")
-    if within_groups and not data.together:
+    if within_groups and not cfg.data.together:
         by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
         why = f"compares the rows of a group; set {by}data.group.together=true"
         raise UserError(f"loss={_target(cfg.loss)}: {why}")
@@ -154,10 +151,10 @@ def _check_ranking_loss(cfg: DictConfig, data: ResolvedData, loss: LossFacts) ->
         )
 
 
-def _losses_of_tasks(node: DictConfig, labels: Mapping[str, str]) -> list[LossFacts]:
+def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list[LossFacts]:
     """Return the facts of each label's loss. Raises UserError if a name is wrong, or a loss does not fit its label."""
     given, weights = ({} if node.get(key) is None else node[key] for key in ("losses", "weights"))
-    if not OmegaConf.is_dict(given) or not (OmegaConf.is_dict(weights) or weights == {}):
+    if not isinstance(given, dict) or not isinstance(weights, dict):
         return []  # `check` reports the type
     for key, values in (("losses", given), ("weights", weights)):
         for label in values:
@@ -176,7 +173,7 @@ def _losses_of_tasks(node: DictConfig, labels: Mapping[str, str]) -> list[LossFa
     return found
 
 
-def _wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
+def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:
     """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
     return UserError(
         f"loss={_target(cfg.loss)}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
@@ -184,16 +181,16 @@ def _wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
     )
 
 
-def _check_ranking_keys(cfg: DictConfig) -> None:
+def _check_ranking_keys(cfg: RunConfig) -> None:
     """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
-    if cfg.get("numeric") is not None:
+    if cfg.numeric is not None:
         why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
         raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
-    if cfg.get("dims") is not None:
+    if cfg.dims is not None:
         raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
 
 
-def _check_retrieval_keys(cfg: DictConfig) -> None:
+def _check_retrieval_keys(cfg: RunConfig) -> None:
     """Raise UserError if the config of a retrieval model has a key that applies to ranking models only."""
     if cfg.metrics.gauc:
         why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
@@ -208,9 +205,9 @@ def _check_retrieval_keys(cfg: DictConfig) -> None:
 # --- metrics and calibration ---------------------------------------------------------------------------------
 
 
-def _check_metrics(cfg: DictConfig, data: ResolvedData) -> None:
+def _check_metrics(cfg: RunConfig) -> None:
     """Raise UserError if a metric needs a feature that the data lacks, or a table is frozen and decays."""
-    m = cfg.metrics
+    m, data = cfg.metrics, cfg.data
     sparse = data.sparse_columns
     dense = [n for n, c in data.dense_columns.items() if c.vectors is None and c.row_vector is None]
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
@@ -230,15 +227,15 @@ def _check_metrics(cfg: DictConfig, data: ResolvedData) -> None:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
 
 
-def _check_calibration(cfg: DictConfig, data: ResolvedData) -> None:
+def _check_calibration(cfg: RunConfig) -> None:
     """Raise UserError if there is no such calibration, or nothing that it could be fitted to."""
     methods = ("none", *CALIBRATIONS)
     if cfg.calibration not in methods:
         raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
     if cfg.calibration == "none":
         return
-    if all(label.kind == "classes" for label in data.label_configs.values()):
+    if all(label.kind == "classes" for label in cfg.data.label_configs.values()):
         why = "calibrates binary labels and numbers, and this data has neither"
         raise UserError(f"calibration={cfg.calibration}: {why}")
-    if not data.split.validation and not data.split.validation_files:
+    if not cfg.data.split.validation and not cfg.data.split.validation_files:
         raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")

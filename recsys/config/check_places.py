@@ -4,15 +4,14 @@ import os
 from pathlib import Path
 from tempfile import mkdtemp
 
-from omegaconf import DictConfig
-
 from recsys.config.resumed import names_a_run
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
 MOST_BYTES = 255  # of a name
 
 
-def check_places(cfg: DictConfig) -> None:
+def check_places(cfg: RunConfig) -> None:
     """Raise UserError if the run's folder or that of prepared data cannot be written, or would hold the raw data."""
     run = None if names_a_run(cfg) else cfg.run_dir
     _check_writable("run_dir", run or "outputs")

@@ -293,11 +293,12 @@ def yaml_mistake(error: YAMLError, path: Path | None = None) -> str:
     return f"{where}: not YAML: {problem or str(error).splitlines()[0]}; correct the file"
 
 
-def without_secrets(cfg: DictConfig) -> DictConfig:
-    """Return a resolved copy of a config with its secrets masked, for run folders and loggers.
+def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain values of a config with its secrets masked, for run folders and loggers.
 
     Messages of this process mask the same secrets, and processes that it starts get them in their environment.
     """
-    values = OmegaConf.to_container(cfg, resolve=True)
-    remember(values)
-    return OmegaConf.create(masked(values))
+    remember(plain)
+    hidden = masked(plain)
+    assert isinstance(hidden, dict)
+    return hidden

@@ -1,6 +1,6 @@
 """Behaviour that depends on the kind of model: metrics and tasks.
 
-`kind_of` selects the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
+`RunConfig.kind` is the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
 queries. Most models of both are trained step by step; fitted ranking models (boosted trees) and closed-form models
 (which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
 """
@@ -9,10 +9,9 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
-from omegaconf import DictConfig
-
 from recsys.config.build import build_loss, build_model
 from recsys.config.check_early import loss_facts_of, model_kind_of
+from recsys.config.run_config import RunConfig
 from recsys.config.targets import locate
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
@@ -35,11 +34,11 @@ class ModelKind(ABC):
     has_vectors = False
 
     @abstractmethod
-    def metric_names(self, cfg: DictConfig) -> list[str]:
+    def metric_names(self, cfg: RunConfig) -> list[str]:
         """Return the names of the metrics that are measured on a split."""
 
     @abstractmethod
-    def default_monitor(self, cfg: DictConfig) -> str:
+    def default_monitor(self, cfg: RunConfig) -> str:
         """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
@@ -47,11 +46,11 @@ class ModelKind(ABC):
         """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
-    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
         """Return the evaluator of the task."""
 
     @abstractmethod
-    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
 
@@ -60,31 +59,30 @@ class RankingKind(ModelKind):
 
     scores_rows = True
 
-    def metric_names(self, cfg: DictConfig) -> list[str]:
+    def metric_names(self, cfg: RunConfig) -> list[str]:
         return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc), group_ks=_group_ks(cfg))
 
-    def default_monitor(self, cfg: DictConfig) -> str:
+    def default_monitor(self, cfg: RunConfig) -> str:
         within = _is_within_groups(cfg)
         return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
     def candidates(self, fitted: Any) -> Any:
         return None
 
-    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
-        from recsys.config.settings import data_config
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import LabelsEvaluator
 
         m = cfg.metrics
         ks = m.k if features.grouped else ()
-        every_id_known = m.gauc is not None and data_config(cfg).sparse_columns[m.gauc].encode == "id"
+        every_id_known = m.gauc is not None and cfg.data.sparse_columns[m.gauc].encode == "id"
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
-    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
         model = build_model(cfg, features, device)
-        target = "null" if loss is None else cfg.loss.get("_target_")
+        target = "null" if cfg.loss is None else cfg.loss.get("_target_")
         try:
             return Task(model, loss, features.labels)
         except ValueError as e:
@@ -103,11 +101,11 @@ class RetrievalKind(ModelKind):
 
     has_vectors = True
 
-    def metric_names(self, cfg: DictConfig) -> list[str]:
+    def metric_names(self, cfg: RunConfig) -> list[str]:
         protocol = protocol_of(cfg)
         return metrics_table.retrieval_names(protocol.k, protocol.protocols, protocol.lists)
 
-    def default_monitor(self, cfg: DictConfig) -> str:
+    def default_monitor(self, cfg: RunConfig) -> str:
         protocol = protocol_of(cfg)
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
@@ -116,13 +114,13 @@ class RetrievalKind(ModelKind):
 
         return candidates_of(fitted)
 
-    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import RetrievalEvaluator
         from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 
         return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
-    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import RetrievalTask
 
         return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
@@ -144,7 +142,7 @@ KINDS: dict[str, ModelKind] = {
 }
 
 
-def kind_name(cfg: DictConfig) -> str:
+def kind_name(cfg: RunConfig) -> str:
     """Return the kind of the config's model. Raises UserError if the model cannot be found or declares no kind."""
     if (known := model_kind_of(cfg)) is not None:
         return known
@@ -156,17 +154,12 @@ def kind_name(cfg: DictConfig) -> str:
         raise UserError(f"model: {e}") from e
 
 
-def kind_of(cfg: DictConfig) -> ModelKind:
-    """Return the behaviour of the kind of the config's model."""
-    return KINDS[kind_name(cfg)]
-
-
-def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+def build_task(cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
     """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
-    return kind_of(cfg).build_task(cfg, features, device, candidates)
+    return cfg.kind.build_task(cfg, features, device, candidates)
 
 
-def meta_task(cfg: DictConfig, features: Any) -> Any:
+def meta_task(cfg: RunConfig, features: Any) -> Any:
     """Return the task for `features` on the meta device, with its tables padded as in training, for planning."""
     import torch
 
@@ -178,26 +171,26 @@ def meta_task(cfg: DictConfig, features: Any) -> Any:
     return task
 
 
-def protocol_of(cfg: DictConfig) -> Any:
+def protocol_of(cfg: RunConfig) -> Any:
     """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
     from recsys.evaluation.retrieval_metrics import Protocols
 
     p = cfg.protocol
-    lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)
+    lists = tuple(name for name in p.lists if name != "diversity" or cfg.kind.has_vectors)
     try:
         return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed, lists)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
 
 
-def monitor_of(cfg: DictConfig, given: str | None) -> str:
+def monitor_of(cfg: RunConfig, given: str | None) -> str:
     """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
-    return kind_of(cfg).default_monitor(cfg) if given is None else given
+    return cfg.kind.default_monitor(cfg) if given is None else given
 
 
-def metric_names(cfg: DictConfig) -> list[str]:
+def metric_names(cfg: RunConfig) -> list[str]:
     """Return the names of the metrics that are measured on a split."""
-    return kind_of(cfg).metric_names(cfg)
+    return cfg.kind.metric_names(cfg)
 
 
 def check_leads(key: str, name: str, measured: list[str]) -> None:
@@ -211,28 +204,26 @@ def check_leads(key: str, name: str, measured: list[str]) -> None:
         )
 
 
-def _label_kinds(cfg: DictConfig) -> dict[str, str]:
-    """Return the kind of each label by name; one binary label if the data has none, which `check` refuses."""
-    if cfg.data.labels:
-        return {name: label.kind for name, label in cfg.data.labels.items()}
-    return {"label": cfg.data.label.kind}
+def _label_kinds(cfg: RunConfig) -> dict[str, str]:
+    """Return the kind of each label by name; one binary label if the data has none, which the checks refuse."""
+    return {name: label.kind for name, label in cfg.data.label_configs.items()} or {"label": "binary"}
 
 
-def _group_ks(cfg: DictConfig) -> tuple[int, ...]:
+def _group_ks(cfg: RunConfig) -> tuple[int, ...]:
     """Return the values of k of metrics within groups; none if batches do not keep groups together."""
-    return tuple(cfg.metrics.k) if cfg.data.group is not None and cfg.data.group.together else ()
+    return tuple(cfg.metrics.k) if cfg.data.together else ()
 
 
-def _is_within_groups(cfg: DictConfig) -> bool:
+def _is_within_groups(cfg: RunConfig) -> bool:
     """Return whether the loss, or that of the first label, compares the rows of a group."""
     facts = loss_facts(cfg)
-    if facts is not None and facts.protocol == "Tasks":
+    if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
         name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
         facts = LOSSES.get(LOSS_OF_NAME.get(name, ""))
     return facts is not None and facts.within_groups
 
 
-def loss_facts(cfg: DictConfig) -> LossFacts | None:
+def loss_facts(cfg: RunConfig) -> LossFacts | None:
     """Return the facts of the config's loss, also of a class of the user's; None if there is no loss."""
     if cfg.loss is None or (known := loss_facts_of(cfg)) is not None:
         return None if cfg.loss is None else known
@@ -244,7 +235,7 @@ def loss_facts(cfg: DictConfig) -> LossFacts | None:
     return LossFacts("RetrievalLoss")
 
 
-def check_scores_rows(cfg: DictConfig, run: str) -> None:
+def check_scores_rows(cfg: RunConfig, run: str) -> None:
     """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
-    if not kind_of(cfg).scores_rows:
+    if not cfg.kind.scores_rows:
         raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.config.compose import compose, composing, load_config, parse_overrides
 from recsys.config.flatten import flatten_config
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 from recsys.files.run_files import CONFIG
 
@@ -15,12 +16,12 @@ AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
 
 
-def names_a_run(cfg: DictConfig) -> bool:
+def names_a_run(cfg: DictConfig | RunConfig) -> bool:
     """Return whether `resume` is the folder of a run, neither null nor auto."""
     return cfg.resume not in (None, AUTO)
 
 
-def run_to_resume(cfg: DictConfig) -> Path | None:
+def run_to_resume(cfg: RunConfig) -> Path | None:
     """Return the folder of the run that `resume` names, None if it names none.
 
     Raises:
@@ -28,7 +29,7 @@ def run_to_resume(cfg: DictConfig) -> Path | None:
     """
     if cfg.resume == AUTO and cfg.run_dir is None:
         raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
-    if not names_a_run(cfg):
+    if cfg.resume is None or not names_a_run(cfg):
         return None
     path = Path(cfg.resume)
     if not (path / CONFIG).exists():

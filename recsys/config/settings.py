@@ -41,10 +41,10 @@ def seconds_of(max_time: str) -> float:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def accelerator_of(cfg: DictConfig) -> str:
-    """Return cpu or gpu, with `auto` resolved."""
+def device_of(accelerator: str) -> str:
+    """Return cpu or gpu for the value of trainer.accelerator, of which `auto` depends on the machine."""
     import torch
 
-    if cfg.trainer.accelerator == "auto":
+    if accelerator == "auto":
         return "gpu" if torch.cuda.is_available() else "cpu"
-    return "gpu" if cfg.trainer.accelerator == "cuda" else str(cfg.trainer.accelerator)
+    return "gpu" if accelerator == "cuda" else accelerator

@@ -9,7 +9,7 @@ modules inside the run folder that the config comes from.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -43,7 +43,7 @@ def locate(target: str, key: str, base: type | None = None) -> Callable[..., Any
     return named
 
 
-def bind(node: DictConfig, key: str, base: type | None = None) -> tuple[Callable[..., Any], dict[str, Any]]:
+def bind(node: Mapping[str, Any], key: str, base: type | None = None) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the class that a node names and the values of its parameters. base: as in `locate`
 
     A value may be a node itself, if the parameter is annotated with the class that it needs; it is built.
@@ -51,9 +51,9 @@ def bind(node: DictConfig, key: str, base: type | None = None) -> tuple[Callable
     Raises:
         UserError: a class is missing, or is not of the kind that its key or parameter needs.
     """
-    if not OmegaConf.is_dict(node) or "_target_" not in node:
+    if not isinstance(node, Mapping) or "_target_" not in node:
         raise UserError(f"{key}: needs a _target_, the class to build")
-    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+    values: dict[str, Any] = dict(OmegaConf.to_container(node, resolve=True) if OmegaConf.is_dict(node) else node)  # type: ignore[arg-type]
     named = locate(values.pop("_target_"), key, base)
     return named, _built(named, values, key)
 

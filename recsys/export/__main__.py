@@ -44,7 +44,6 @@ def _verify(folder: Path) -> None:
 def _write(cfg: DictConfig) -> None:
     formats = _checked(cfg)
     from recsys.cli.versions import check_versions
-    from recsys.config.kinds import kind_of
     from recsys.files.outputs import check_output
     from recsys.online.predict_files import input_files
     from recsys.training.run_dir import choose_checkpoint, open_run
@@ -52,7 +51,7 @@ def _write(cfg: DictConfig) -> None:
     trained, run = open_run(cfg.run)
     output = Path(cfg.output)
     check_output(output, root=trained.data.root)
-    kind = kind_of(trained)
+    kind = trained.kind
     if formats and not kind.scores_rows:
         raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
 from recsys.batch import Batch
 from recsys.cli.console import bar
+from recsys.config.run_config import RunConfig
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
@@ -19,7 +19,7 @@ from recsys.features import FeatureSpec, Label
 from recsys.training.trainer import split_loader
 
 
-def measure(session: Any, cfg: DictConfig, prepared: Prepared, labels: tuple[Label, ...]) -> dict[str, float]:
+def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Label, ...]) -> dict[str, float]:
     """Return the metrics of the graph's predictions for all rows of the test split.
 
     Args:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from recsys.config.build import with_dims
 from recsys.config.kinds import build_task
+from recsys.config.run_config import RunConfig
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.batch_tensors import BatchTensors
 from recsys.features import FeatureSpec
@@ -36,14 +36,14 @@ class StoredTask:
     infos: the tables, by name
     """
 
-    cfg: DictConfig
+    cfg: RunConfig
     features: FeatureSpec
     stored: StoredCheckpoint
     task: Any
     infos: Mapping[str, TableInfo]
 
     @classmethod
-    def load(cls, cfg: DictConfig, features: FeatureSpec, checkpoint: Path) -> StoredTask:
+    def load(cls, cfg: RunConfig, features: FeatureSpec, checkpoint: Path) -> StoredTask:
         """Build the task and load its dense weights. Raises DamagedFile if the checkpoint is not as it was written."""
         check_files(checkpoint)
         features = with_dims(cfg, features)  # dims depend on the rows of tables, which with_rows makes fewer

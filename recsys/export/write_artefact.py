@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 
 from recsys.cli.console import say
-from recsys.config.kinds import ModelKind, kind_of
-from recsys.config.settings import data_config
+from recsys.config.kinds import ModelKind
+from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.raw import read_sources
 from recsys.data.transforms.resolved_data import ResolvedData
@@ -101,13 +100,13 @@ class ExportSource:
     """The run to export: its folder, its config and a checkpoint. files: raw files to take rows from"""
 
     run: Path
-    cfg: DictConfig
+    cfg: RunConfig
     checkpoint: Path
     files: tuple[Path, ...] = ()
 
     @property
     def kind(self) -> ModelKind:
-        return kind_of(self.cfg)
+        return self.cfg.kind
 
 
 def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
     rows = RawRows.load(source.run)
     check_forms(source, form, rows)
     try:
-        raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
+        raw = raw_frame(rows, list(source.files) or raw_files(source.cfg.data), RECORDED + COMPARED)
     except UserError as e:
         if not source.files:
             raise
@@ -209,7 +208,7 @@ def _ranking(
     recorded = examples.recorded
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
     measured = {}
-    prepared = prepare_to_measure(source.run, data_config(source.cfg))
+    prepared = prepare_to_measure(source.run, source.cfg.data)
     if prepared.rows("test"):
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)

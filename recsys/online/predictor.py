@@ -37,14 +37,13 @@ class Predictor:
 
         The checkpoint may have been written with any number of processes and any sharding plan.
         """
-        from recsys.config.kinds import kind_of
         from recsys.evaluation.calibration import load as load_calibration
         from recsys.online.raw_rows import RawRows
         from recsys.training.fitted_ranking import restored_ranking
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if not kind_of(cfg).scores_rows:
+        if not cfg.kind.scores_rows:
             raise UserError(
                 f"run={run}: its model retrieves items and cannot score rows; use recsys.online.recommender.Recommender"
             )

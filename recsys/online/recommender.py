@@ -25,6 +25,7 @@ from recsys.online.queries import Queries, answers, in_batches
 
 if TYPE_CHECKING:
     from recsys.batch import Batch
+    from recsys.config.run_config import RunConfig
     from recsys.data.transforms import Fitted
     from recsys.online.raw_rows import RawRows
 
@@ -64,12 +65,11 @@ class Recommender:
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
         """Load from a run's folder. Raises UserError if the run's model is not a retrieval model."""
-        from recsys.config.kinds import kind_of
         from recsys.online.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        kind = kind_of(cfg)
+        kind = cfg.kind
         if kind.scores_rows:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
@@ -184,7 +184,7 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _trained(
-    cfg: Any, fitted: Fitted, checkpoint: Path
+    cfg: RunConfig, fitted: Fitted, checkpoint: Path
 ) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
     """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
     from recsys.models.common.items import Items
@@ -205,7 +205,7 @@ def _trained(
 
 
 def _closed_form(
-    cfg: Any, fitted: Fitted, checkpoint: Path
+    cfg: RunConfig, fitted: Fitted, checkpoint: Path
 ) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
     """Return a function that scores from the history alone, the number of items, and the model."""
     from recsys.training import fitted_retrieval

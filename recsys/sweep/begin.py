@@ -15,6 +15,7 @@ from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.compose import compose_sweep
 from recsys.config.kinds import check_leads, metric_names, monitor_of
+from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
@@ -54,7 +55,7 @@ def begin(arguments: list[str]) -> int:
             )
         if settings.launcher == "local":  # not on other machines than this one
             _check_trials(cfg, composed(space.overrides(space.ends()[1])))
-        metric = metric_of(cfg, settings)
+        metric = metric_of(RunConfig.of(cfg), settings)
         direction = settings.direction or ("minimize" if metrics_table.lower_is_better(metric) else "maximize")
         sweep = Sweep(
             arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
@@ -125,7 +126,7 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
                 raise
 
 
-def metric_of(cfg: DictConfig, settings: SweepConfig) -> str:
+def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recsys.config.settings import accelerator_of
+from recsys.config.settings import device_of
 from recsys.errors import UserError
 from recsys.sweep.processes import Process
 
@@ -34,7 +34,7 @@ class Machine:
     def for_trials(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
         """Return the machine for trials with these configs. Raises UserError if it has too few GPUs."""
         devices = max(c.trainer.devices for c in cfgs)
-        gpus = gpus_here() if any(accelerator_of(c) == "gpu" for c in cfgs) else []
+        gpus = gpus_here() if any(device_of(c.trainer.accelerator) == "gpu" for c in cfgs) else []
         if gpus and jobs * devices > len(gpus):
             raise UserError(
                 f"sweep.jobs={jobs}: {jobs} concurrent runs with trainer.devices={devices} need {jobs * devices} GPUs, "

@@ -15,7 +15,6 @@ from torch import Tensor
 from recsys.batch import Batch
 from recsys.cli.console import bar
 from recsys.config.kinds import check_scores_rows
-from recsys.config.settings import data_config
 from recsys.data.loader import ParquetLoader
 from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError
@@ -45,11 +44,10 @@ class Member:
         """Load a member. Raises UserError if its model does not score rows, or the data has no such rows."""
         cfg, path = open_run(run)
         check_scores_rows(cfg, run)
-        prepared = prepare_to_measure(path, data_config(cfg))
+        prepared = prepare_to_measure(path, cfg.data)
         if not prepared.rows(split):
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
-        cfg.debug.eval_batches = None
-        cfg.trainer.eval_batch_size = BATCH  # the same for all members
+        cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
         module = restored_ranking(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
         labels = load_calibration(path, prepared.fitted.labels)
         return cls(run, module, labels, split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1)))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from recsys.cli.console import log_to, say
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 
 
 def evaluate(
-    run: str, split: str = "test", checkpoint: str = "best", *, cfg: DictConfig | None = None
+    run: str, split: str = "test", checkpoint: str = "best", *, cfg: RunConfig | None = None
 ) -> dict[str, Any]:
     """Return the metrics of a run's checkpoint on a split, in the form of metrics.json; {} on ranks other than 0.
 
@@ -23,8 +22,6 @@ def evaluate(
     cfg: the run's config with other devices or another sharding; by default, the run's own config
     """
     from recsys.config.check import check, check_processes
-    from recsys.config.kinds import kind_of
-    from recsys.config.settings import accelerator_of, data_config
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.evaluation.calibration import load as load_calibration
     from recsys.evaluation.evaluators import LabelsEvaluator
@@ -37,27 +34,27 @@ def evaluate(
         raise UserError(f"split={split}: must be train, validation or test")
     log_to(None)  # an earlier run in this process may have set its log file
     saved, path = open_run(run)
-    if split == "train" and not kind_of(saved).scores_rows:
+    if split == "train" and not saved.kind.scores_rows:
         why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
         raise UserError(f"split=train: {why}")
     if cfg is None:
         cfg = saved
         check(cfg, trains=False)  # the run may come from elsewhere
-    cfg.debug.eval_batches = None  # measure all rows, even if the run was a short one
+    cfg = cfg.changed({"debug.eval_batches": None})  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
-    prepared, t = prepare_to_measure(path, data_config(cfg)), cfg.trainer
+    prepared, t = prepare_to_measure(path, cfg.data), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
-    if kind_of(cfg).fitted_at_once:
-        methods = fitted_ranking if kind_of(cfg).scores_rows else fitted_retrieval
+    if cfg.kind.fitted_at_once:
+        methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
         with process_group("cpu", t.threads, started):
             model = methods.load(cfg, prepared.fitted, best)
             measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
         slices = {"slices": {split: sliced}} if sliced else {}
         return {split: measured} | slices | {"protocol": protocol(cfg, prepared, best)}
-    with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
+    with process_group(cfg.accelerator, t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         if isinstance(module.evaluator, LabelsEvaluator):
             module.evaluator.labels = load_calibration(path, module.evaluator.labels)
@@ -78,7 +75,7 @@ def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any])
     """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's config with overrides."""
     from recsys.config.compose import typed
 
-    show(evaluate(run, split, checkpoint, cfg=typed(config)), Path(run), split)
+    show(evaluate(run, split, checkpoint, cfg=RunConfig.of(typed(config))), Path(run), split)
 
 
 def show(metrics: dict[str, Any], path: Path, split: str) -> None:

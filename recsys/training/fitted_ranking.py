@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.cli.console import bar, say_once
 from recsys.config.build import build_model
-from recsys.config.kinds import kind_of
+from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
@@ -37,7 +36,7 @@ class FittedModule:
         return None, self.model(batch.dense, batch.sparse)
 
 
-def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training rows."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     validation = _loader(cfg, prepared, "validation") if prepared.rows("validation") else None
@@ -50,7 +49,7 @@ def save(model: Any, path: Path) -> Path:
     return write_fitted_checkpoint(path, model.save)
 
 
-def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
@@ -61,25 +60,25 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def restored_ranking(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+def restored_ranking(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Return the ranking model of a checkpoint, fitted or trained, as a module that scores batches: `module.dmp`."""
     return (
         FittedModule(load(cfg, fitted, checkpoint))
-        if kind_of(cfg).fitted_at_once
+        if cfg.kind.fitted_at_once
         else restored_module(cfg, fitted, checkpoint)
     )
 
 
-def calibrate(model: Any, cfg: DictConfig, prepared: Prepared, run: Path) -> None:
+def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None:
     """Fit the calibration on the validation rows, and write it to the run's folder."""
-    evaluator = kind_of(cfg).evaluator(cfg, prepared.fitted.features, None)
+    evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
     _measure(model, evaluator, _loader(cfg, prepared, "validation"), "validation")
     evaluator.calibrate(cfg.calibration)
     save_calibration(run, evaluator.labels)
 
 
 def measure_split(
-    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
+    model: Any, cfg: RunConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metrics of a split, and those for each value of the features `metrics.slices`.
 
@@ -87,7 +86,7 @@ def measure_split(
         run: the run's folder, whose calibration is applied.
         write: write curves and predictions of the rows to it.
     """
-    evaluator = kind_of(cfg).evaluator(cfg, prepared.fitted.features, None)
+    evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
     evaluator.labels = load_calibration(run, evaluator.labels)
     loader = _loader(cfg, prepared, split)
     measured = _measure(model, evaluator, loader, split)
@@ -111,6 +110,6 @@ def _measure(model: Any, evaluator: LabelsEvaluator, loader: ParquetLoader, spli
     return as_counts(metrics)
 
 
-def _loader(cfg: DictConfig, prepared: Prepared, split: str) -> ParquetLoader:
+def _loader(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
     """Return the loader of all rows of a split in order, or of the first ones with debug.eval_batches."""
     return split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))

@@ -5,12 +5,12 @@ from typing import Any
 
 import polars as pl
 import torch
-from omegaconf import DictConfig
 
 from recsys.batch import JaggedIds
 from recsys.cli.console import bar
 from recsys.config.build import build_model
 from recsys.config.kinds import protocol_of
+from recsys.config.run_config import RunConfig
 from recsys.data.batch_tensors import candidates_of
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import HISTORY, Fitted
@@ -28,7 +28,7 @@ from recsys.training.trainer import as_counts, split_loader
 STATE = "model.pt"
 
 
-def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     files = prepared.files("train")
@@ -51,7 +51,7 @@ def save(model: Any, path: Path) -> Path:
     return write_fitted_checkpoint(path, lambda folder: torch.save(model.state_dict(), folder / STATE))
 
 
-def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
@@ -63,7 +63,7 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
 
 
 def measure_split(
-    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
+    model: Any, cfg: RunConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metrics of a split's queries, and those for each value of the features `metrics.slices`.
 

@@ -8,12 +8,12 @@ optim.sparse.every_row, the other steps move it, too.
 
 import math
 
-from omegaconf import DictConfig
+from recsys.config.run_config import RunConfig
 
 LEAST = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
 
 
-def short_training(cfg: DictConfig, interactions: float, epochs: float) -> str | None:
+def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | None:
     """Return a warning if item vectors cannot move by LEAST deviations of their initial values, otherwise None.
 
     Args:

@@ -13,12 +13,12 @@ from omegaconf import DictConfig
 
 from recsys.cli import interrupts
 from recsys.cli.console import log_to, say
-from recsys.config.check import check
+from recsys.config.check import check_late
 from recsys.config.check_early import check_early, check_vector_widths
 from recsys.config.compose import load_config
-from recsys.config.kinds import kind_of
 from recsys.config.resumed import run_to_resume
-from recsys.config.settings import accelerator_of, engine_config
+from recsys.config.run_config import RunConfig
+from recsys.config.settings import device_of
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from recsys.data.check_data import SplitFiles
     from recsys.data.loader import ParquetLoader
     from recsys.data.prepare.prepared import Prepared
-    from recsys.data.transforms import ResolvedData
     from recsys.distributed.ranks import Ranks
     from recsys.training.run_dir import RunFolder
-
-    RawFiles = tuple[ResolvedData, SplitFiles | None]
 
 
 @dataclass(frozen=True)
@@ -48,19 +45,19 @@ class Run:
         return metrics
 
 
-def train(cfg: DictConfig) -> Run:
+def train(composed: DictConfig) -> Run:
     """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
     from recsys.training import run_lock
 
     try:
-        return _train(cfg)
+        return _train(composed)
     finally:
         run_lock.release()
 
 
-def _train(cfg: DictConfig) -> Run:
+def _train(composed: DictConfig) -> Run:
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
-    checked = None if "RANK" in os.environ else check_raw_files(cfg)  # before the slow imports
+    checked = None if "RANK" in os.environ else check_raw_files(composed)  # before the slow imports
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import (
         any_restarted,
@@ -73,16 +70,17 @@ def _train(cfg: DictConfig) -> Run:
 
     ranks = started_by_torchrun()
     if ranks is not None:
-        cfg.trainer.devices = ranks.local_world_size
-        with process_group(accelerator_of(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
+        t = composed.trainer
+        with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
             restarted = any_restarted(ranks)
-            path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(cfg, ranks.world_size, restarted))
+            path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(composed, ranks, restarted))
             check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-            fit(load_config(path / "config.yaml"), RunFolder(path, resumed), prepared, ranks)
+            fit(RunConfig.of(load_config(path / "config.yaml")), RunFolder(path, resumed), prepared, ranks)
         return Run(path)
-    folder, prepared = begin(cfg, cfg.trainer.devices, checked=checked)
+    cfg, files = checked or check_raw_files(composed)
+    folder, prepared = begin(cfg, files, cfg.trainer.devices)
     if cfg.trainer.devices == 1:
-        with process_group(accelerator_of(cfg), cfg.trainer.threads) as alone:
+        with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
             fit(cfg, folder, prepared, alone)
     else:
         job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
@@ -99,26 +97,25 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
 
     path = Path(run)
     log_to(path / "train.log")
-    cfg = load_config(path / "config.yaml")
-    with process_group(
-        accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun(), cfg.trainer.timeout_minutes
-    ) as ranks:
+    cfg = RunConfig.of(load_config(path / "config.yaml"))
+    started = started_by_torchrun()
+    with process_group(cfg.accelerator, cfg.trainer.threads, started, cfg.trainer.timeout_minutes) as ranks:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
 def begin(
-    cfg: DictConfig, world_size: int, restarted: bool = False, checked: RawFiles | None = None
+    cfg: RunConfig, files: SplitFiles | None, world_size: int, restarted: bool = False
 ) -> tuple[RunFolder, Prepared]:
     """Check the config, prepare the data and open the run's folder, before any process starts.
 
     Args:
-        cfg: the config.
+        cfg: the config, which `check_raw_files` has checked, and
+        files: the raw files that it has returned.
         world_size: number of processes of the job.
         restarted: whether torchrun has restarted this job.
-        checked: what `check_raw_files` has returned for this config, if it was called.
     """
-    data, files = checked or check_raw_files(cfg)
-    check(cfg, world_size, data=data)
+    check_late(cfg, world_size)
+    data = cfg.data
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     from recsys.data.prepare.engine import open_engine
@@ -128,13 +125,12 @@ def begin(
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
-    allow_restarts(cfg, restarted)
-    folder = open_run_dir(cfg)
+    folder = open_run_dir(allow_restarts(cfg, restarted))
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
     interrupts.advise(f"go on with resume={path}")
-    with open_engine(engine_config(cfg), data) as engine:
+    with open_engine(cfg.engine, data) as engine:
         if folder.resumed:
             prepared = prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
         else:
@@ -148,38 +144,40 @@ def begin(
     return folder, prepared
 
 
-def check_raw_files(cfg: DictConfig) -> RawFiles:
+def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]:
     """Check whatever of the config takes no slow import: the data, its raw files, and what the model needs of them.
 
     Returns:
-        The data config, and the raw files; None if it names none.
+        The config of the run, and its raw files; None if the data names none.
     """
     from recsys.data.check_data import check_files, check_root, names_files
 
     say("checking the config")
+    cfg = check_early(composed)
     run_to_resume(cfg)
-    data = check_early(cfg)
-    check_root(data)
-    if not names_files(data):
-        return data, None
-    files = check_files(data)
-    check_vector_widths(cfg, data)
-    return data, files
+    check_root(cfg.data)
+    if not names_files(cfg.data):
+        return cfg, None
+    files = check_files(cfg.data)
+    check_vector_widths(cfg)
+    return cfg, files
 
 
-def _begin_on_rank_0(cfg: DictConfig, world_size: int, restarted: bool) -> tuple[Path, Prepared, bool]:
+def _begin_on_rank_0(composed: DictConfig, ranks: Ranks, restarted: bool) -> tuple[Path, Prepared, bool]:
     """Call `begin` and return what the other ranks need: run folder, prepared data, and whether the run is resumed.
 
     Each rank reads the checkpoint's state itself.
     """
-    folder, prepared = begin(cfg, world_size, restarted)
+    cfg, files = check_raw_files(composed)
+    cfg = cfg.changed({"trainer.devices": ranks.local_world_size})
+    folder, prepared = begin(cfg, files, ranks.world_size, restarted)
     return folder.path, prepared, folder.resumed
 
 
-def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
+def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Train, validate, test with the best checkpoint, and write metrics.json. Collective."""
     path = folder.path
-    if kind_of(cfg).fitted_at_once:
+    if cfg.kind.fitted_at_once:
         _fit_at_once(cfg, path, prepared)
         return
     from recsys.training.bayes import best_metrics
@@ -206,7 +204,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         )
     steps = steps_of(cfg, len(training))
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
-    if ranks.rank == 0 and not kind_of(cfg).scores_rows:
+    if ranks.rank == 0 and not cfg.kind.scores_rows:
         counts = prepared.fitted.item_vocabulary["count"].to_numpy()
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
         if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
@@ -250,7 +248,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         if bayes := best_metrics(prepared):
             metrics["bayes"] = bayes
         write_json(path / "metrics.json", metrics)
-        if "wandb" in (cfg.logger or {}):
+        if "wandb" in cfg.logger:
             from recsys.training.wandb_artifacts import track_results
 
             track_results(trainer, best, metrics, curves)
@@ -261,7 +259,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
 
 
 def _calibrate(
-    cfg: DictConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Any, ranks: Ranks
+    cfg: RunConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Any, ranks: Ranks
 ) -> None:
     """Fit the calibration on the validation rows, and write it to the run's folder. Collective."""
     from recsys.evaluation.calibration import save
@@ -272,7 +270,7 @@ def _calibrate(
         save(path, module.evaluator.labels)
 
 
-def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+def _fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> None:
     """Fit a model that is not trained step by step, measure both held-out splits, and write metrics.json."""
     from recsys.distributed.ranks import Ranks
     from recsys.training import fitted_ranking, fitted_retrieval
@@ -280,7 +278,7 @@ def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     from recsys.training.trainer import build_loggers
 
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods = fitted_ranking if kind_of(cfg).scores_rows else fitted_retrieval
+    methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start

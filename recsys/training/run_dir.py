@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from recsys.cli.console import say
 from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
-from recsys.config.kinds import kind_of
 from recsys.config.resumed import AUTO, names_a_run, run_to_resume
-from recsys.config.settings import data_config
+from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms.fitted import fitted_files, is_fitted
 from recsys.data.transforms.resolved_data import feature_spec
@@ -78,7 +77,7 @@ class RunFolder:
     start: RunState | None = None
 
 
-def open_run_dir(cfg: DictConfig) -> RunFolder:
+def open_run_dir(cfg: RunConfig) -> RunFolder:
     """Create the folder of this run or, with `resume=`, open the existing one.
 
     resume=auto resumes run_dir if it contains a run.
@@ -93,7 +92,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     path.mkdir(parents=True, exist_ok=True)
     hold(path, key)
     if (path / CONFIG).exists():
-        if difference := _difference(load_config(path / CONFIG), cfg):
+        if difference := _difference(RunConfig.of(load_config(path / CONFIG)), cfg):
             changed, old, new = difference
             raise UserError(
                 f"{key}={path}: contains a run with another config: {changed} is {old} there, {new} here; "
@@ -101,7 +100,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
             )
         if cfg.resume is None:
             _move_old_run(path)
-        elif (newest := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
+        elif (newest := newest_checkpoint(path)) is not None and not cfg.kind.fitted_at_once:
             with suppress(DamagedFile):  # `fit` reports it, and looks for an older checkpoint
                 start = RunState.load(newest)
                 _check_epochs(cfg, start)
@@ -111,15 +110,20 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
     if cfg.resume is not None and not resumed and (path / CONFIG).exists():
         say(f"{path} has no complete checkpoint: the run starts again from the beginning")
-    cfg.run_dir = str(path)
-    with whole_file(path / CONFIG) as building:
-        OmegaConf.save(without_secrets(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"])), building)
+    write_config(path / CONFIG, cfg.changed({"run_dir": str(path)}))
     if (path / manifest.FILE).exists():
         _add_to_manifest(path, [CONFIG])
     return RunFolder(path, resumed, start)
 
 
-def _check_epochs(cfg: DictConfig, start: RunState) -> None:
+def write_config(file: Path, cfg: RunConfig) -> None:
+    """Write the config of a run, without its secrets and without the settings of a sweep."""
+    values = {name: value for name, value in without_secrets(cfg.plain).items() if name != "sweep"}
+    with whole_file(file) as building:
+        OmegaConf.save(OmegaConf.create(values), building)
+
+
+def _check_epochs(cfg: RunConfig, start: RunState) -> None:
     max_epochs, done = cfg.trainer.max_epochs, start.epochs_done
     if done > max_epochs:
         raise UserError(
@@ -128,19 +132,18 @@ def _check_epochs(cfg: DictConfig, start: RunState) -> None:
         )
 
 
-def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
-    """Set resume=auto if torchrun has restarted this job.
+def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
+    """Return the config, with resume=auto if torchrun has restarted this job.
 
     Raises UserError if restarts are allowed but run_dir is not set.
     """
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         why = "so that a restarted job can find and resume its run"
         raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
-    if restarted and cfg.resume is None:
-        cfg.resume = AUTO
+    return cfg.changed({"resume": AUTO}) if restarted and cfg.resume is None else cfg
 
 
-def _new_folder(cfg: DictConfig) -> Path:
+def _new_folder(cfg: RunConfig) -> Path:
     model = str(cfg.model["_target_"]).rpartition(".")[2].lower()
     stem = f"outputs/{cfg.data.name}_{model}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     path, n = Path(stem), 1
@@ -176,18 +179,15 @@ def _add_to_manifest(path: Path, names: Sequence[str]) -> None:
     manifest.write(path, (manifest.read(path) or {}) | manifest.entries_of(path, files))
 
 
-def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
-    a, b = (
-        flatten_config(OmegaConf.to_container(without_secrets(old))),
-        flatten_config(OmegaConf.to_container(without_secrets(new))),
-    )
+def _difference(old: RunConfig, new: RunConfig) -> tuple[str, Any, Any] | None:
+    a, b = (flatten_config(without_secrets(cfg.plain)) for cfg in (old, new))
     for key in sorted(set(a) | set(b)):
         if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
             return key, a.get(key), b.get(key)
     return None
 
 
-def open_run(run: str) -> tuple[DictConfig, Path]:
+def open_run(run: str) -> tuple[RunConfig, Path]:
     """Return a run's config and folder. Raises UserError if there is no run."""
     path = Path(run)
     if not (path / CONFIG).exists():
@@ -196,16 +196,15 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
         manifest.check(path, [CONFIG])
     except DamagedFile:
         say(f"{path / CONFIG} has changed since the run wrote it")
-    cfg = load_config(path / CONFIG)
+    cfg = RunConfig.of(load_config(path / CONFIG))
     _check_features(cfg, path)
     return cfg, path
 
 
-def _check_features(cfg: DictConfig, path: Path) -> None:
+def _check_features(cfg: RunConfig, path: Path) -> None:
     """Raise UserError if the features of a run are not those of its config, as in files of two runs."""
     try:
         written = json.loads((path / FEATURES).read_text())
-        data = data_config(cfg)
         fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}
     except (
         OSError,
@@ -214,7 +213,7 @@ def _check_features(cfg: DictConfig, path: Path) -> None:
         TypeError,
     ):  # a UserError, too: whoever reads the file or the data says it
         return
-    spec = feature_spec(data, lambda *_: 1)
+    spec = feature_spec(cfg.data, lambda *_: 1)
     if wrong := fitted ^ {*(f.name for f in spec.dense), *(f.name for f in spec.sparse)}:
         why = f"{CONFIG} and {FEATURES} are of different runs: only one of them has {min(wrong)}"
         raise UserError(f"{path}: {why}; restore the run's own files")
@@ -253,7 +252,7 @@ def choose_checkpoint(path: Path, name: str) -> Path:
     return found
 
 
-def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
+def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
     """Return a description of how the metrics were measured, which is written to every file of results."""
     info = prepared.info
     # recsys.report compares these texts: runs whose texts differ are not compared with each other
@@ -265,13 +264,13 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "seed": cfg.seed,
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
-        "label": ", ".join(data_config(cfg).labels) or data_config(cfg).label.column,
-    } | ({} if kind_of(cfg).scores_rows else {"ranking": _ranking(cfg)})
+        "label": ", ".join(cfg.data.labels) or cfg.data.label.column,
+    } | ({} if cfg.kind.scores_rows else {"ranking": _ranking(cfg)})
 
 
-def _ranking(cfg: DictConfig) -> dict[str, Any]:
+def _ranking(cfg: RunConfig) -> dict[str, Any]:
     """Return a description of how the targets of held-out rows are ranked, and against which candidates."""
-    data, r = data_config(cfg), cfg.protocol
+    data, r = cfg.data, cfg.protocol
     sampled = [p for p in r.candidates if p != "full"]
     return {
         "protocols": list(r.candidates),

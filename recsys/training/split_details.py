@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
+from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted
 from recsys.evaluation.evaluators import Evaluator
@@ -12,7 +11,7 @@ from recsys.files.atomic import write_json
 
 
 def write_details(
-    cfg: DictConfig, fitted: Fitted, evaluator: Evaluator, loader: ParquetLoader, split: str, run: Path | None
+    cfg: RunConfig, fitted: Fitted, evaluator: Evaluator, loader: ParquetLoader, split: str, run: Path | None
 ) -> tuple[dict[str, Any], dict[str, list[Any]] | None]:
     """Return the metrics of slices and, if `run` is a folder, write curves and predictions to it and return the curves.
 

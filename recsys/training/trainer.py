@@ -6,14 +6,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 
 from recsys.cli.console import say
 from recsys.config.build import make, make_scheduler
 from recsys.config.compose import without_secrets
-from recsys.config.kinds import build_task, kind_of, monitor_of
-from recsys.config.settings import accelerator_of, seconds_of
+from recsys.config.kinds import build_task, monitor_of
+from recsys.config.run_config import RunConfig
+from recsys.config.settings import seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -21,7 +21,6 @@ from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
@@ -34,7 +33,7 @@ COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several p
 
 
 def build_module(
-    cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
+    cfg: RunConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
 ) -> RecsysModule:
     """Return the module for fitted data, after seeding. Its tables are created by setup_model, which the Trainer calls.
 
@@ -42,17 +41,15 @@ def build_module(
         folder: folder with the vocabularies, for sharding.cache_hit_rate.
         total_steps: number of steps of the whole training, for schedules that depend on it.
     """
-    features, kind = fitted.features, kind_of(cfg)
+    features, kind = fitted.features, cfg.kind
     candidates = kind.candidates(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    sharding, sparse = OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse)
-    assert isinstance(sharding, ShardingConfig) and isinstance(sparse, SparseOptimConfig)
     return RecsysModule(
         lambda: build_task(cfg, features, torch.device("meta"), candidates),
         Placement(
-            sharding,
-            sparse,
+            cfg.sharding,
+            cfg.optim.sparse,
             batch_size=cfg.trainer.batch_size // ranks.world_size,
             local_world_size=ranks.local_world_size,
             load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
@@ -72,31 +69,30 @@ def build_module(
     )
 
 
-def steps_of(cfg: DictConfig, batches: int) -> int:
+def steps_of(cfg: RunConfig, batches: int) -> int:
     """Return the number of optimizer steps of the whole training. batches: number of batches per epoch."""
     steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
     return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
 
 
-def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
+def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
     """Return the module with a checkpoint's weights, unsharded and on the CPU.
 
     Any number of processes and any plan may have written the checkpoint. Creates a process group of one process if
     there is none.
     """
     ensure_process_group()
-    cfg.sharding.types = ["none"]
-    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
+    module = build_module(cfg.changed({"sharding.types": ["none"]}), fitted, Ranks(0, 0, 1, 1))
     module.setup_model(torch.device("cpu"))
     module.load_checkpoint(checkpoint, training=False)
     return module.eval()
 
 
 def build_trainer(
-    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
+    cfg: RunConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput."""
-    accelerator = accelerator_of(cfg)
+    accelerator = cfg.accelerator
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [
         throughput,
@@ -128,7 +124,7 @@ def build_trainer(
         )
     )
     every = cfg.trainer.validate_every_n_steps
-    if "wandb" in (cfg.logger or {}) and loggers:
+    if "wandb" in cfg.logger and loggers:
         from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import
 
         callbacks.append(Tracking(prepared))
@@ -137,7 +133,7 @@ def build_trainer(
         strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
         devices=ranks.local_world_size,
         num_nodes=ranks.world_size // ranks.local_world_size,
-        precision=cfg.trainer.precision,
+        precision=cfg.trainer.precision,  # type: ignore[arg-type]
         max_epochs=cfg.trainer.max_epochs,
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
@@ -157,16 +153,16 @@ def build_trainer(
     return trainer, throughput
 
 
-def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
+def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
     """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0."""
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
-    for name, node in (cfg.logger or {}).items():
+    for name, node in cfg.logger.items():
         own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **own))
     for logger in loggers[1:]:
-        logger.log_hyperparams(OmegaConf.to_container(without_secrets(cfg)))  # type: ignore[arg-type]
+        logger.log_hyperparams(without_secrets(cfg.plain))
     return loggers
 
 
@@ -179,7 +175,7 @@ def _wandb_id(path: Path, resumed: bool) -> str:
 
 
 def split_loader(
-    cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
+    cfg: RunConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
 ) -> ParquetLoader:
     """Return the loader of this rank's share of a split.
 
@@ -201,7 +197,7 @@ def split_loader(
         world_size=ranks.world_size,
         limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
         check=prepared.check_in_background(files[ranks.rank :: ranks.world_size]),
-        device=None if kind_of(cfg).fitted_at_once else local_device(accelerator_of(cfg), ranks.local_rank),
+        device=None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank),
     )
 
 

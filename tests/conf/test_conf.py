@@ -12,8 +12,7 @@ import torch
 from recsys.config.build import build_model
 from recsys.config.check import check
 from recsys.config.compose import compose, compose_file, conf_dir
-from recsys.config.kinds import kind_of
-from recsys.config.settings import data_config
+from recsys.config.run_config import RunConfig
 from recsys.data.transforms import feature_spec
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
@@ -89,9 +88,10 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         cfg.trainer.devices = 1
         check(cfg)
         with torch.device("meta"):
-            data = data_config(cfg)
+            run = RunConfig.of(cfg)
+            data = run.data
             ranked = SEVERAL if len(data.labels) > 1 else SPEC
             # it may name features of its data
             names = group == Path("experiment") or any(a.startswith("model.") for a in arguments)
-            spec = ranked if kind_of(cfg).scores_rows and not names else feature_spec(data, lambda *_: 7)
-            assert isinstance(build_model(cfg, spec, torch.device("meta")), torch.nn.Module)
+            spec = ranked if run.kind.scores_rows and not names else feature_spec(data, lambda *_: 7)
+            assert isinstance(build_model(run, spec, torch.device("meta")), torch.nn.Module)

@@ -9,6 +9,7 @@ import torch
 from recsys import losses
 from recsys.config.build import build_model
 from recsys.config.compose import compose, conf_dir
+from recsys.config.run_config import RunConfig
 from recsys.config.targets import locate
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label, SparseFeature
@@ -41,7 +42,7 @@ def test_tables_are_as_wide_as_dim_unless_they_are_listed(name: str) -> None:
     rows = FeatureSpec((), (user, item, history), (Label("click"), Label("buy")))
     lists = FeatureSpec((), (SparseFeature("item", 9, "item", multi_valued=True, sequence=True),), (), item="item")
     try:
-        model = build_model(cfg, rows if kind == "ranking" else lists, torch.device("meta"))
+        model = build_model(RunConfig.of(cfg), rows if kind == "ranking" else lists, torch.device("meta"))
     except UserError:
         pytest.skip("needs other features")
     widths = {t.dim for t in tables(model).values() if not t.name.startswith(("wide_", "time_"))}

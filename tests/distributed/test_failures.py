@@ -16,6 +16,7 @@ from torch.distributed import HashStore
 from recsys.cli import interrupts
 from recsys.config.compose import compose
 from recsys.config.resumed import AUTO
+from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
 from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
@@ -78,34 +79,32 @@ def complete(folder: Path) -> Path:
 
 
 def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConfig, tmp_path: Path) -> None:
-    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")
-    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")  # begun, without a checkpoint yet
+    assert open_run_dir(RunConfig.of(cfg)) == RunFolder(tmp_path / "a")
+    assert open_run_dir(RunConfig.of(cfg)) == RunFolder(tmp_path / "a")  # begun, without a checkpoint yet
     complete(tmp_path / "a" / "checkpoints" / "step-00000010")
-    found = open_run_dir(cfg.copy())
+    found = open_run_dir(RunConfig.of(cfg))
     assert (found.path, found.resumed) == (tmp_path / "a", True)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     cfg.seed = 1
     with pytest.raises(UserError, match=r"run_dir=.*another config: seed is 0 there, 1 here"):
-        open_run_dir(cfg)
+        open_run_dir(RunConfig.of(cfg))
 
 
 def test_resume_auto_needs_a_name(cfg: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg.run_dir = None
     with pytest.raises(UserError, match="resume=auto: needs run_dir=DIR"):
-        open_run_dir(cfg)
+        open_run_dir(RunConfig.of(cfg))
     cfg.resume = None
-    allow_restarts(cfg, restarted=False)
+    allow_restarts(RunConfig.of(cfg), restarted=False)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
     with pytest.raises(UserError, match="--max_restarts needs run_dir=DIR"):
-        allow_restarts(cfg, restarted=False)
+        allow_restarts(RunConfig.of(cfg), restarted=False)
 
 
 def test_a_restart_means_resume_auto(cfg: DictConfig) -> None:
     cfg.resume = None
-    allow_restarts(cfg, restarted=False)
-    assert cfg.resume is None
-    allow_restarts(cfg, restarted=True)
-    assert cfg.resume == AUTO
+    assert allow_restarts(RunConfig.of(cfg), restarted=False).resume is None
+    assert allow_restarts(RunConfig.of(cfg), restarted=True).resume == AUTO
 
 
 def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

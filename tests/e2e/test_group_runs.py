@@ -11,6 +11,7 @@ from forks import ok, run_forked
 
 from recsys.config.compose import compose
 from recsys.config.kinds import monitor_of
+from recsys.config.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.run_dir import choose_checkpoint
 
@@ -88,7 +89,7 @@ def test_pairs_of_a_group_show_what_single_rows_hide(home: Path, rows: dict[str,
 @pytest.mark.parametrize(("loss", "expected"), [("pairwise", "gndcg@10"), ("focal", "auc")])
 def test_the_metric_that_selects_checkpoints(loss: str, expected: str) -> None:
     cfg = compose("train", ["data=criteo", "data.group.by=cat_1", "data.group.together=true", f"loss={loss}"])
-    assert monitor_of(cfg, None) == f"validation/{expected}"
+    assert monitor_of(RunConfig.of(cfg), None) == f"validation/{expected}"
 
 
 def test_a_frozen_table_keeps_its_vectors(home: Path, rows: dict[str, Any]) -> None:

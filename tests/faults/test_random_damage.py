@@ -16,7 +16,6 @@ import pytest
 from damages import DAMAGES, copy
 from small_run import Home
 
-from recsys.config.settings import data_config
 from recsys.data.prepare.prepared import prepare
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
@@ -54,7 +53,7 @@ def scene(trained: Home, raw: pl.DataFrame, tmp_path_factory: pytest.TempPathFac
 
     def prepared() -> Any:
         cfg, _ = open_run(run)
-        found = prepare(data_config(cfg))
+        found = prepare(cfg.data)
         found.check_in_background(()).check_now(found.files("test"))
         return found.info["rows"], [pl.read_parquet(f).hash_rows().sum() for f in found.files("test")]
 

@@ -11,6 +11,7 @@ from recsys.cli import secrets
 from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.compose import compose, load_config, without_secrets
+from recsys.config.run_config import RunConfig
 from recsys.distributed.failures import call, say_error
 from recsys.errors import UserError
 from recsys.report.runs import _run
@@ -68,7 +69,7 @@ def config() -> Any:
 def test_a_saved_config_has_none_and_reads_them_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    OmegaConf.save(without_secrets(config()), tmp_path / "config.yaml")
+    OmegaConf.save(OmegaConf.create(without_secrets(RunConfig.of(config()).plain)), tmp_path / "config.yaml")
     assert SECRET not in (tmp_path / "config.yaml").read_text()
     assert load_config(tmp_path / "config.yaml").logger.mine.api_key == SECRET  # this process's own
     monkeypatch.setattr(secrets, "_known", {})
@@ -84,7 +85,7 @@ def test_a_saved_config_has_none_and_reads_them_from_the_environment(
 
 
 def test_messages_and_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without_secrets(config())
+    without_secrets(RunConfig.of(config()).plain)
     log_to(tmp_path / "train.log")
     try:
         say(f"connected with {SECRET}")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from parity import Case, Trained, assert_equal, train_all
 
-from recsys.config.compose import compose, load_config
+from recsys.config.compose import compose
 from recsys.config.settings import data_config
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
@@ -24,7 +24,7 @@ from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
-from recsys.training.run_dir import choose_checkpoint
+from recsys.training.run_dir import choose_checkpoint, open_run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,8 +73,7 @@ def test_what_is_loaded_is_what_is_read(kernel: str, tmp_path: Path) -> None:
 def test_a_run_on_a_gpu_is_read_on_the_cpu(tmp_path: Path) -> None:
     arguments = ["data.sample.rows=20000", f"data.prepared={tmp_path}", f"run_dir={tmp_path / 'run'}"]
     found = train(compose("train", [*arguments, "trainer.accelerator=gpu"])).metrics
-    cfg = load_config(tmp_path / "run" / "config.yaml")
-    cfg.trainer.accelerator = "cpu"
+    cfg = open_run(str(tmp_path / "run"))[0].changed({"trainer.accelerator": "cpu"})
     on_cpu = evaluate(str(tmp_path / "run"), "test", cfg=cfg)["test"]
     assert on_cpu["auc"] == pytest.approx(found["test"]["auc"], abs=1e-4)
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["tables"][0]["kernel"] == "fused"

@@ -12,6 +12,7 @@ from small_models import SMALL, TASKS
 from recsys.config.build import with_dims
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
 from recsys.config.settings import data_config
 from recsys.data.transforms.resolved_data import resolve
 from recsys.errors import UserError
@@ -73,7 +74,7 @@ def test_tables_of_a_history_have_the_dim_of_the_model() -> None:
     items = SparseFeature("items", 9, "item", multi_valued=True, sequence=True)
     features = FeatureSpec((), (SparseFeature("item", 9, "item"), SparseFeature("user", 99, "user"), items))
     cfg = compose("train", ["model=din", "dims=auto"])
-    assert [f.dim for f in with_dims(cfg, features).sparse] == [None, 16, None]
+    assert [f.dim for f in with_dims(RunConfig.of(cfg), features).sparse] == [None, 16, None]
     mixed = replace(features, sparse=tuple(replace(f, dim=4) for f in features.sparse))
     with pytest.raises(ValueError, match=r"the table item has 4 columns, and histories need tables of dim=8; leave it"):
         DIN(mixed, dim=8)
@@ -100,13 +101,13 @@ def test_padded_tables_keep_their_dims() -> None:
 def test_the_key_dims(dims: Any, wanted: dict[str, int | None]) -> None:
     cfg = compose("train", ["model=dnn"])
     cfg.dims = dims  # on the command line, Hydra's keys have no wildcards
-    assert {f.table: f.dim for f in with_dims(cfg, spec()).sparse} == wanted
+    assert {f.table: f.dim for f in with_dims(RunConfig.of(cfg), spec()).sparse} == wanted
 
 
 def test_auto_grows_with_the_fourth_root_of_the_rows() -> None:
     sparse = tuple(SparseFeature(f"n{n}", n, f"n{n}") for n in (3, 100, 10_000, 1_000_000, 10**9))
     cfg = compose("train", ["model=dnn", "model.dim=128", "dims=auto"])
-    assert [f.dim for f in with_dims(cfg, FeatureSpec((), sparse)).sparse] == [8, 20, 60, 128, 128]
+    assert [f.dim for f in with_dims(RunConfig.of(cfg), FeatureSpec((), sparse)).sparse] == [8, 20, 60, 128, 128]
 
 
 @pytest.mark.parametrize(
@@ -124,4 +125,4 @@ def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
     data = resolve(data_config(cfg))
     features = FeatureSpec((), tuple(SparseFeature(n, 9, n) for n in data.sparse_columns))
     with pytest.raises(UserError, match=message):
-        _ = check_early(cfg), with_dims(cfg, features)
+        _ = check_early(cfg), with_dims(RunConfig.of(cfg), features)

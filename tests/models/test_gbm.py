@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.build import build_model
 from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.common.boosters import TreeRows, booster_of
@@ -214,7 +215,7 @@ def test_columns_of_multi_valued_features_and_of_large_tables() -> None:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
-    cfg = compose("train", ["model=gbm", "model.library=xgboost"])
+    cfg = RunConfig.of(compose("train", ["model=gbm", "model.library=xgboost"]))
     with pytest.raises(UserError) as e:
         build_model(cfg, FEATURES, torch.device("meta"))
     assert str(e.value) == (

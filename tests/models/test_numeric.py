@@ -13,6 +13,7 @@ from small_models import SMALL
 from recsys.config.build import build_model
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
@@ -99,7 +100,9 @@ def test_steps_that_a_number_itself_does_not_give() -> None:
 def test_data_that_does_not_fit(dense: tuple[DenseFeature, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build_model(
-            compose("train", ["model=dnn", "numeric=piecewise"]), FeatureSpec(dense, SINGLE), torch.device("cpu")
+            RunConfig.of(compose("train", ["model=dnn", "numeric=piecewise"])),
+            FeatureSpec(dense, SINGLE),
+            torch.device("cpu"),
         )
 
 

@@ -10,7 +10,7 @@ PARTS: list[tuple[Any, str, Any]] = [
     (schedule, "TRAIN", (sys.executable, str(Path(__file__).with_name("fake_training.py")))),
     (begin, "_check_trials", lambda *_: None),
     (begin, "metric_of", lambda _, settings: settings.metric or "validation/auc"),
-    (machine, "accelerator_of", lambda _: "cpu"),
+    (machine, "device_of", lambda _: "cpu"),
 ]
 
 if __name__ == "__main__":

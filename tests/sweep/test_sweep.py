@@ -125,7 +125,7 @@ def test_under_torchrun_there_is_no_sweep(capsys: pytest.CaptureFixture[str], mo
 
 @pytest.fixture
 def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "accelerator_of", lambda _: "gpu")
+    monkeypatch.setattr(machine, "device_of", lambda _: "gpu")
     monkeypatch.setattr(machine, "gpus_here", lambda: ["0", "1", "2", "3"])
 
 
