@@ -24,7 +24,8 @@ def _command(cfg: DictConfig) -> None:
     [(kind, name)] = given.items()
     if kind == "data":
         files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files
-        answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, cfg.header, cfg.yes)
+        positive = cfg.positive if cfg.positive in ("auto", None) else tuple(command_line.strings(cfg.positive))
+        answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, positive, cfg.header, cfg.yes)
         if not new_data(name, files, answers):
             raise SystemExit(NeedsAnswer.status)
         return

@@ -33,6 +33,7 @@ MOST_NUMBERS = 64  # in a text
 OFTEN = 0.05  # share of rows from which 99 may stand for a missing value
 MEASURES = ("age", "price")  # quantities, also if all are small
 EXACT = 2.0**53  # whole numbers below are exact as floats
+LONG_NUMBER = 14  # digits
 MANY = 1000  # columns from which a progress bar is shown
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
 
@@ -159,7 +160,7 @@ def _marks(frame: pl.DataFrame) -> Marks:
         if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
             nulls["NA"] += 1
         nulls.update(found.unique().to_list())
-    if dotted and marks.thousands == ".":
+    if (dotted and marks.thousands == ".") or marks.thousands == marks.decimal:  # 3,000 is 3 beside 67,95
         marks.thousands = None
     marks.null_values = [n for n in NULLS if n in nulls]
     return marks
@@ -223,7 +224,7 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
     c.time = time_of(c.values, c.numbers)
     if c.time is not None:
         c.kind, c.reason = "time", c.time.what
-    elif c.numbers is not None and not _has_leading_zeros(c):
+    elif c.numbers is not None and not _has_leading_zeros(c) and not _is_text_id(c):
         _number_kind(c)
     elif c.values.dtype == pl.String:
         c.numbers = None
@@ -283,6 +284,16 @@ def _without_sentinels(c: Column, numbers: pl.Series) -> pl.Series:
 def _has_leading_zeros(c: Column) -> bool:
     """Return True for codes such as 007, which are not numbers."""
     return c.values.dtype == pl.String and bool(c.values.drop_nulls().str.contains(r"^0\d").any())
+
+
+def _is_text_id(c: Column) -> bool:
+    """Return True for long texts such as 6226540.1690000660 under the name of a user or an item: no fractions."""
+    return (
+        c.values.dtype == pl.String
+        and not c.is_whole
+        and names_an_id_of(c.name, (*USERS, *ITEMS))
+        and mean(c.values.drop_nulls().str.len_chars()) > LONG_NUMBER
+    )
 
 
 def _number_kind(c: Column) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from recsys.cli.quoting import quoted
 from recsys.new.column_kinds import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
@@ -28,6 +30,12 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
         taken = "the names of the columns" if dialect.header else "a row"
         text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
         found.append(Question(text, taken, ("header=true", "header=false")))
+    if p.label is not None and p.label.doubt and answers.label != "auto":
+        values = p.label.classes or [f"{v:g}" for v in sorted(p.label.column.numbers.drop_nulls().unique())]  # type: ignore[union-attr]
+        chosen = tuple(f"label={answers.label} positive={quoted_word(v)}" for v in values[:4])
+        guess = "each is a class" if p.label.classes else f"{p.label.at_least:g} and more"
+        null = ("positive=null",) if p.label.classes else ()
+        found.append(Question(p.label.doubt, guess, (*chosen, *null)))
     if p.label is not None and p.label.doubt and answers.label == "auto":
         others = tuple(f"label={name}" for name in p.label.alternatives)
         guess = f"label={p.label.column.name}"
@@ -58,6 +66,11 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.rows < FEW_ROWS:
         found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
     return found
+
+
+def quoted_word(text: str) -> str:
+    """Return a value as a word of the shell, and of Hydra."""
+    return text if re.fullmatch(r"[\w.+-]+", text) else f'"{quoted(text)}"'
 
 
 def _of_the_future(c: Column | None) -> list[Question]:

@@ -27,6 +27,7 @@ ALPHABETS = {  # encodings of other letters than Latin ones
     "cp874": "Thai",
 }  # fmt: skip
 LATIN = ("cp1252", "cp1250", "cp1254")
+TURKISH = 20  # letters of the first lines that are Turkish in cp1254 and Icelandic in cp1252
 MIXED = 0.2  # share of words with letters of two alphabets
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
@@ -102,6 +103,13 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
     fit = dict.fromkeys(name for name in fit if name in LATIN or not _mixes_letters(lines[:LINES], name))
     best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
+    turkish = b"\n".join(lines[:LINES])
+    if (
+        best in (*LATIN, "latin-1")
+        and len(re.findall(rb"[\xf0\xfe\xfd\xdd\xde\xd0]", turkish)) > TURKISH
+        and b"\xe6" not in turkish
+    ):
+        return "cp1254", "a guess: bytes above 127 are not UTF-8, and make Turkish letters; look at them"
     if best in ALPHABETS:
         return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):

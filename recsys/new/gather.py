@@ -15,6 +15,8 @@ from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 MOST_SNIFFED = 60
 MOST_UNTESTED = 5
 MOST_ANSWERED = 8  # files that an answer names
+MOST_COMPARED, MOST_BYTES = 12, 1 << 28  # files, and their bytes, whose lines are compared
+MOSTLY_HELD, FEWEST_LINES = 0.9, 50  # share of a file's lines that another one has, and lines of that one
 MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
 PARTS = frozenset(  # words of parts of one log
     (
@@ -121,7 +123,8 @@ def gather(found: Found, answers: Answers) -> Gathered:
     groups[best] = [f for f in found.files if f in own]
     logs = {k: files for k, files in rows.items() if k not in more}
     rest = [f for key, files in groups.items() if key != best for f in files]
-    asked = (_other_log(best, logs, columns, answers, root, rest), _several_sets(groups[best], root, rest))
+    repeated = _same_lines(groups[best], layouts[best], root, rest)
+    asked = (repeated, _other_log(best, logs, columns, answers, root, rest), _several_sets(groups[best], root, rest))
     questions = [] if found.named else [q for q in asked if q]
     every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
     seen = {id(layout): tuple(layout.columns) for layout in every}
@@ -206,7 +209,7 @@ def _other_log(
     sides = [f for f in rest if not any(f in rows[k] for k in logs)]
     sets = [[*rows[k], *sides] for k in logs[:3]]
     sets = [own if len(own) <= MOST_ANSWERED else own[:1] for own in sets]
-    return Question(text, rows[best][0].name, tuple(_files_answer(own) for own in sets))
+    return Question(text, rows[best][0].name, tuple(files_answer(own) for own in sets))
 
 
 def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:
@@ -223,11 +226,34 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
     some = [os.path.relpath(f, root) for f in names.values()]
     text = f"{', '.join(some[:4])} have the same columns and different names: are they one data set?"
     sets = [[f for f in files if _subject(f, root) == subject] for subject in list(names)[:2]]
-    answers = tuple(_files_answer([*own, *sides]) for own in sets if len(own) + len(sides) <= MOST_ANSWERED)
+    answers = tuple(files_answer([*own, *sides]) for own in sets if len(own) + len(sides) <= MOST_ANSWERED)
     return Question(text, "all are rows of one data set, with the same users and items", answers)
 
 
-def _files_answer(files: Sequence[Path]) -> str:
+def _same_lines(files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]) -> Question | None:
+    """Return the question which files to read, if the rows of one are those of others: u.data, u1.base and u1.test."""
+    if layout.dialect is None or not 2 <= len(files) <= MOST_COMPARED:
+        return None
+    if sum(f.stat().st_size for f in files) > MOST_BYTES:
+        return None
+    lines = {f: set(f.read_bytes().splitlines()) for f in files}
+    by_size = sorted(files, key=lambda f: -len(lines[f]))
+    largest, others = by_size[0], by_size[1:]
+    parts = [f for f in others if len(lines[f]) < len(lines[largest])]
+    held = [f for f in parts if len(lines[f] & lines[largest]) > MOSTLY_HELD * len(lines[f])]
+    if not held or len(lines[largest]) < FEWEST_LINES or split_of(largest, root) is not None:
+        return None
+    some = [os.path.relpath(f, root) for f in held]
+    text = f"{os.path.relpath(largest, root)} has the rows of {', '.join(some[:4])}, too: which files are to be read?"
+    parts = [f for f in files if f is not largest]
+    answers = [files_answer([largest, *sides])] if len(sides) < MOST_ANSWERED else [files_answer([largest])]
+    if len(parts) <= MOST_ANSWERED and any(split_of(f, root) == "test" for f in parts):
+        answers.append(files_answer([*parts, *sides][:MOST_ANSWERED]))
+    return Question(text, "all, so that rows repeat", tuple(answers))
+
+
+def files_answer(files: Sequence[Path]) -> str:
+    """Return the override that names these files."""
     return f"files={files[0]}" if len(files) == 1 else f"'files=[{','.join(map(str, files))}]'"
 
 
@@ -304,7 +330,8 @@ def _columns_key(layout: Layout, known: Mapping[tuple[str, ...], Layout]) -> tup
         own = set(layout.columns)
         for key, other in known.items():
             theirs = set(other.columns)
-            if other.format == layout.format and len(own & theirs) >= SHARED * min(len(own), len(theirs)):
+            most = len(own | theirs) if layout.format == "jsonl" else min(len(own), len(theirs))
+            if other.format == layout.format and len(own & theirs) >= SHARED * most:
                 return key
         return (layout.format, *layout.columns)
     d = layout.dialect

@@ -31,6 +31,7 @@ LABELS = (  # the strongest first
         "نقر",
     ),
     *("resilie", "aangeklikt", "geklikt", "клик", "покупка", "κλικ", "αγορα", "retoure", "retourniert", "compro"),
+    *("respuesta", "risposta", "antwort", "resposta", "kliknieto", "kliknięto", "clicou", "tiklama", "응답", "클릭함"),
     *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
 )
 # what a user may do after (or beside) what is predicted, and so never known before
@@ -168,6 +169,8 @@ ITEMS = (
     *("libro", "produto", "artigo", "musica", "livro", "produit", "livre", "chanson", "prodotto", "articolo"),
     *("noticia",),
     *("商品", "物品", "产品", "电影", "视频", "文章", "新闻", "歌曲", "图书", "广告", "书籍", "商品番号", "映画"),
+    *("곡", "노래", "영화", "책", "제품", "콘텐츠", "曲", "映画番号", "本", "ean", "gtin", "upc", "produtos"),
+    *("artykul", "artykuł", "towaru", "produktu", "товара", "продукт", "услуга"),
     *("상품", "urun", "ürün", "товар", "фильм", "προιον", "المنتج", "उत्पाद", "towar", "przedmiot"),
 )
 TIMES = (
@@ -185,7 +188,23 @@ TIMES = (
     "unixreviewtime",
     "occurred",
     *("zeit", "zeitstempel", "datum", "zeitpunkt", "fecha", "hora", "tempo", "data_hora", "heure", "momento", "marca"),
-    *("时间", "日期", "时间戳", "日時", "시간"),
+    *(
+        "时间",
+        "日期",
+        "时间戳",
+        "日時",
+        "시간",
+        "시각",
+        "일시",
+        "날짜",
+        "日付",
+        "дата",
+        "время",
+        "czas",
+        "tarih",
+        "tarihi",
+    ),
+    *("zaman", "tijd", "fec", "momento", "dzien", "dt_hora"),
 )
 BIRTHS = (
     *("birth", "birthday", "birthdate", "dob", "born", "geburtsdatum", "geburtstag", "naissance", "nacimiento"),
@@ -215,6 +234,7 @@ QUANTITIES = (
     *("age", "count", "cnt", "num", "number", "amount", "price", "cost", "hours", "hrs", "weeks", "days", "minutes"),
     *("seconds", "duration", "length", "size", "total", "sum", "avg", "mean", "max", "min", "ratio", "rate", "score"),
     *("wage", "salary", "gain", "gains", "loss", "losses", "quantity", "qty", "distance", "views", "clicks", "revenue"),
+    *("edad", "alter", "idade", "eta", "wiek", "возраст", "yas", "yaş", "年齢", "나이", "leeftijd", "ikä"),
     *("budget", "votes", "balance", "income", "percent", "pct", "worked", "popularity", "temperature", "year"),
 )
 
@@ -276,6 +296,9 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
             "the",
             "target",
             "buying",
+            "pseudo",
+            "nr",
+            "ean",
             *("नंबर", "आईडी", "معرف", "번호", "numara", "numarası"),
             *("cod", "codigo", "code", "nummer", "num", "numero", "unique", "anon", "anonymous", "编号", "sha", "md5"),
         )
@@ -287,5 +310,37 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     }
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or bool(ends & set(among))
 
+
+STATUSES = (  # columns of a few states, one or more of which may be the label
+    *("status", "state", "stage", "result", "outcome", "disposition", "resolution", "статус", "результат", "durum"),
+    *(
+        "resultado",
+        "estado",
+        "ergebnis",
+        "wynik",
+        "stan",
+        "statut",
+        "resultat",
+        "stato",
+        "esito",
+        "状態",
+        "结果",
+        "状态",
+    ),
+    *("상태", "결과", "sonuc", "sonuç", "situacao", "situação"),
+)
+REFUSALS = (  # yes to these says that the user does not want the item
+    *("skip", "skipped", "is_skip", "dislike", "disliked", "hate", "hide", "hidden", "block", "blocked", "report"),
+    *("reported", "bounce", "bounced", "is_hate", "건너뜀", "跳过", "スキップ", "ubersprungen", "omitido"),
+)
+CONTEXT = (  # words of yes and no that are known before a row's outcome
+    *("mobile", "app", "promo", "promotion", "promoted", "discount", "discounted", "sale", "weekend", "holiday", "new"),
+    *("first", "premium", "prime", "member", "push", "organic", "sponsored", "top", "verified", "free", "shipping"),
+    *("available", "stock", "login", "logged", "registered", "subscriber", "vip", "express", "gift", "night", "day"),
+    *("weekday", "morning", "evening", "ad", "ads", "banner", "notification", "festival", "workday", "returning"),
+    *("known", "cookie", "consent", "wifi", "android", "ios", "web", "desktop", "tablet", "live", "local", "remote"),
+    *("international", "domestic", "random", "test", "bot", "cold", "warm", "start", "default", "active", "adult"),
+)
+SURVEYS = ("csat", "nps", "satisfaction", "zufriedenheit", "satisfaccion", "satisfacao", "survey", "umfrage", "anketa")
 
 KNOWN = frozenset({*LABELS, *RATINGS, *EVENTS, *WEIGHTS, *USERS, *ITEMS, *TIMES, *CODES, *QUANTITIES, *SESSIONS})

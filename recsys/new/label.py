@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -14,8 +15,11 @@ from recsys.new.known_names import (
     EVENT_POSITIVES,
     EVENTS,
     LABELS,
+    OUTCOMES,
     PERHAPS_AMOUNTS,
     RATINGS,
+    REFUSALS,
+    STATUSES,
     WEIGHTS,
     has_word,
     rank_of,
@@ -34,6 +38,7 @@ NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non
 UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
 FEWEST_ALIKE = 2
 MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
+MOST_CODES = 6  # different numbers that may be codes of answers, such as 1, 2 and 9
 MOST_SPELLINGS = 6  # of yes and no in a column
 
 
@@ -83,7 +88,12 @@ class LabelGuess:
 
 
 def choose(
-    columns: Sequence[Column], asked: str, *, retrieval: bool, untested: Collection[str] = ()
+    columns: Sequence[Column],
+    asked: str,
+    *,
+    retrieval: bool,
+    untested: Collection[str] = (),
+    positive: Sequence[str] | str | None = "auto",
 ) -> LabelGuess | None:
     """Return the label that the user asks for, or the likeliest; None if no column can be one.
 
@@ -92,16 +102,19 @@ def choose(
         asked: the name of a column, or auto.
         retrieval: a user and an item are known, so that rows need no label.
         untested: the columns that a file of test rows lacks; one of them is the label.
+        positive: the positive values of the column `asked`; None for a class of each, or auto.
     """
     if asked != "auto":
         found = next((c for c in columns if c.name == asked), None)
         if found is None:
             raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
-        made = label_of(found)
+        made = label_of(found) if positive in ("auto", None) else _of_values(found, positive or ())
         if made is None:
             why = f"{found.reason or 'it has one value'}{_derived(found)}"
             raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
         made.reason = f"as you asked{made.reason}"
+        if positive == "auto" and (why := _undecided(made)):
+            made.doubt = why
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
     leaf = {c.name: c.name.rpartition(".")[2] for c in free}  # of outcome.clicked: clicked
@@ -157,6 +170,40 @@ def choose(
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
         return _doubted(_with_reason(amount, "its name may say so"), "its name may also be that of a feature", two)
     return _at_an_end(columns, two) if two else None
+
+
+def _of_values(c: Column, positive: Sequence[str]) -> LabelGuess:
+    """Return the label whose positive values the user names. Raises UserError for one that the sample lacks."""
+    texts = set(c.values.drop_nulls().cast(pl.String).str.strip_chars().unique().to_list())
+    if unknown := next((v for v in positive if v not in texts), None):
+        raise UserError(f"positive={unknown}: {c.name} has no such value{did_you_mean(unknown, texts)}")
+    return LabelGuess(c, _is_one_of(c, positive), positive=list(positive), reason="; positive as you asked")
+
+
+def _undecided(label: LabelGuess) -> str:
+    """Return the question which values of a label are positive, if neither its name nor its values tell."""
+    c = label.column
+    if label.kind == "classes":
+        if len(label.classes) > MOST_RATINGS or not has_word(c.name, STATUSES):
+            return ""
+        return f"which values of {c.name} are positive: {', '.join(label.classes[:8])}?"
+    values = sorted(c.numbers.drop_nulls().unique().to_list()) if c.numbers is not None else []
+    gaps = 2 < len(values) <= MOST_CODES and any(b - a > 1 for a, b in pairwise(values))
+    if label.at_least is None or not gaps or rank_of(c.name, (*RATINGS, *LABELS[:3])) is not None:
+        return ""
+    return f"which values of {c.name} are positive: {', '.join(f'{v:g}' for v in values)}?"
+
+
+def candidates(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns that may be the label, the likeliest first: states and outcomes by name, yes and no, others.
+
+    Later columns come first among equals: labels are usually at the end.
+    """
+    free = [c for c in columns if not c.role and c.kind in ("category", "number", "id") and not c.is_partition]
+    free = [c for c in free if 2 <= c.distinct <= MOST_RATINGS and not c.sql and not c.values.dtype.is_nested()]
+    named = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES)) for c in free}
+    free.reverse()
+    return sorted(free, key=lambda c: (named[c.name], not _are_answers(c), c.distinct > 2))
 
 
 def _doubted(label: LabelGuess | None, why: str, others: Sequence[Column] = ()) -> LabelGuess | None:
@@ -253,11 +300,13 @@ def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> LabelGuess |
                 made.family = tuple(c.name for c in family)
                 why += f"; {len(family)} have names like it, may be labels, too, and are no features"
             return _doubted(made, why, two)
-    near = ", ".join(c.name for c in two[:8])
+    likely = [c for c in candidates(columns) if c in two]
+    near = ", ".join(c.name for c in likely[:8])
     if times := [c.name for c in columns if c.kind == "time" and c.missing > 1 - MOST_TIMES]:
         near += f"; few rows have {', '.join(times[:4])}, and label={times[-1]} tells those that have"
     raise NeedsAnswer(
-        f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"
+        f"label: {len(two)} of {len(names)} columns have two values ({near}); "
+        f"type {' or '.join(f'label={c.name}' for c in likely[:4])}, or another"
     )
 
 
@@ -354,6 +403,8 @@ def _of_text(c: Column) -> LabelGuess | None:
         yes = [v for v in values if v.lower() in YES]
         if shares[-1] > 0.45 and yes:  # about as frequent: by its meaning
             positive, why = yes[0], ""
+        if yes and has_word(c.name, REFUSALS):
+            positive, why = next(v for v in values if v != yes[0]), "; yes means that the user did not want the item"
     elif is_event(c):
         positive = (_positive_event(c) or "").strip()
         why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])

@@ -7,8 +7,20 @@ import polars as pl
 from recsys.new.column_kinds import Column, watched
 from recsys.new.copies import determines
 from recsys.new.find_files import ROLES
-from recsys.new.known_names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of, words
-from recsys.new.label import LabelGuess, label_of
+from recsys.new.known_names import (
+    CONTEXT,
+    MODELS,
+    OUTCOMES,
+    PREDICTIONS,
+    RATINGS,
+    SPENT,
+    SURVEYS,
+    has_word,
+    plain,
+    rank_of,
+    words,
+)
+from recsys.new.label import NO, YES, LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
@@ -30,6 +42,9 @@ MOST_NEGATIVE = 0.9  # the same, if they are not
 DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
+SURE_RATINGS = tuple(name for name in RATINGS if name not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
+MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
+MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
 AFTERWARDS = "known only afterwards?"
 WRITTEN = ("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire")
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
@@ -72,13 +87,21 @@ def outcome_form(name: str) -> str:
 
 def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
-    found = {}
+    parents = tuple(f"{name}." for name in ("outcome", "outcomes", "result", "response", "feedback", "label", "labels"))
+    found = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
+    found.pop(label.column.name, None)
     for c in columns:
         form = outcome_form(c.name)
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
+    item = next((c for c in columns if c.role == "item"), None)
+    for c in columns:
+        surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS)
+        if c is label.column or c.role or c.name in found or not surveyed or (item and determines(item, c)):
+            continue
+        found[c.name] = f"a rating of the row: {AFTERWARDS}"
     return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
 
 
@@ -95,12 +118,51 @@ def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[C
     return found
 
 
+def perhaps_outcomes(
+    columns: Sequence[Column], label: LabelGuess, user: Column | None, item: Column | None
+) -> list[str]:
+    """Return the columns of yes and no that may be outcomes, too: they belong neither to the user nor to the item.
+
+    Names of what is known before, such as promotion, and families of columns, such as one-hot codes, are left out.
+    """
+    if user is None or item is None or label.kind != "binary":
+        return []
+    found = [c for c in columns if c is not label.column and not c.role and not c.is_partition and _is_answer(c)]
+    found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, found)]
+    found = [c for c in found if not _belongs_to(user, c) and not _belongs_to(item, c)]
+    return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
+
+
+def _is_answer(c: Column) -> bool:
+    return c.distinct == 2 and {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
+
+
+def _says_part(c: Column, others: Sequence[Column]) -> bool:
+    """Return True for one of several columns whose names begin with the same word: os_ios and os_android."""
+    return sum(words(c.name)[:1] == words(o.name)[:1] for o in others) > 1 or c.name[-1:].isdigit()
+
+
+def _belongs_to(key: Column, c: Column) -> bool:
+    """Return True if the rows of a key that has a yes have mostly nothing else; also if no key has several rows."""
+    made = label_of(c)
+    if made is None:
+        return True
+    rows = (
+        pl.DataFrame({"key": key.values, "y": made.values})
+        .drop_nulls()
+        .group_by("key")
+        .agg(pl.len(), pl.col("y").mean())
+    )
+    some = rows.filter((pl.col("len") > 1) & (pl.col("y") > 0))
+    return not some.height or mean(some["y"] < 1) < MIXED
+
+
 def written_with(columns: Sequence[Column], label: LabelGuess, item: Column | None) -> dict[str, str]:
     """Return the texts that a user writes with a rating: titles and texts that differ between rows of an item."""
     if item is None or rank_of(label.column.name, RATINGS) is None:
         return {}
     texts = [c for c in columns if c is not label.column and not c.role and has_word(c.name, WRITTEN)]
-    texts = [c for c in texts if c.values.dtype == pl.String and c.distinct > FEW_VALUES]
+    texts = [c for c in texts if c.values.dtype == pl.String and c.distinct > 1]
     why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
     return {c.name: why for c in texts if not determines(item, c)}
 

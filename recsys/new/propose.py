@@ -27,10 +27,10 @@ from recsys.new.copies import (
 )
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
-from recsys.new.find_files import find
-from recsys.new.gather import Gathered, gather
+from recsys.new.find_files import find, split_of
+from recsys.new.gather import Gathered, files_answer, gather
 from recsys.new.group_keys import EVENT_KEYS, group_of, has_one, queries_of_grades
-from recsys.new.known_names import LABELS, has_word, names_an_id_of, rank_of
+from recsys.new.known_names import ITEMS, LABELS, USERS, has_word, names_an_id_of, rank_of
 from recsys.new.label import LabelGuess
 from recsys.new.leaks import (
     AFTERWARDS,
@@ -40,20 +40,21 @@ from recsys.new.leaks import (
     means_of_label,
     names_splits,
     other_outcomes,
+    perhaps_outcomes,
     predictions,
     written_with,
 )
 from recsys.new.missing_codes import set_codes
 from recsys.new.propose_features import Features, features_of, sql_name, time_sql
 from recsys.new.questions import Answers, Question
-from recsys.new.roles import FEWEST_NAMED, OTHER_TIMES, Roles, assign, set_item, time_among
+from recsys.new.roles import OTHER_TIMES, Roles, assign, likely_ids, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.statistics import mean, quantile
 from recsys.new.yaml_text import flow
 
-FEW_MISSING = 0.1  # share of rows without an id
+MOST_TESTS = 20  # files that are read to see whether they have labels, or that an answer names
 FEWEST_ITEMS = 30  # classes that may be items
 WIDE = 30  # numbers without names from which a file may be a matrix of users and items
 MELT = (
@@ -155,7 +156,16 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         derived[asked] = outcomes.sql
         columns.append(outcomes.label)
         gathered.sides.remove(file)
-    label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
+    try:
+        label = (
+            None
+            if asked is None
+            else labels.choose(
+                columns, asked, retrieval=retrieval, untested=gathered.untested, positive=answers.positive
+            )
+        )
+    except NeedsAnswer as e:
+        raise _with_questions(e, gathered) from e
     if asked == "auto":
         for c in columns:
             if c.kind == "constant" and rank_of(c.name, LABELS) is not None:
@@ -166,16 +176,13 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     elif not retrieval:
         names = labels.names_for_error(columns)
         why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
-        coded = [c for c in columns if c.kind in ("id", "category") and c.missing < FEW_MISSING and not c.role]
-        ids = [c.name for c in sorted(coded, key=lambda c: c.kind != "id") if c.distinct > FEWEST_NAMED]
-        one = roles.user.name if roles.user is not None else next(iter(ids), "NAME")
-        other = roles.item.name if roles.item is not None else next((n for n in ids if n != one), "NAME")
-        hint = f"type user={one} item={other}" + ("" if asked is None else ", or label=NAME")
+        hint = _likely_answers(columns, roles, asked)
         if len(columns) > WIDE and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
             hint = (
                 f"if each row is a user and each column an item, write a row for each value: {MELT}; otherwise, {hint}"
             )
-        raise NeedsAnswer(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
+        error = NeedsAnswer(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
+        raise _with_questions(error, gathered)
     source, reasons = source_of(found, gathered, marks, columns, rename)
     if made is not None:
         source["explode"], reasons["explode"] = made.settings, made.why
@@ -198,6 +205,26 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
+
+
+def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) -> str:
+    """Return what to type if neither a label nor a user and an item are known: the likeliest columns."""
+    users = [roles.user] if roles.user is not None else likely_ids(columns, USERS)
+    items = [c for c in likely_ids(columns, ITEMS) if c not in users[:1]] if roles.item is None else [roles.item]
+    choice = f"user={users[0].name if users else 'NAME'} item={items[0].name if items else 'NAME'}"
+    others = [f"{role}={c.name}" for role, found in (("user", users), ("item", items)) for c in found[1:3]]
+    choice += f" (or {', '.join(others)})" if others else ""
+    if asked is None:
+        return f"type {choice}"
+    likely = [c for c in labels.candidates(columns) if c not in (*users[:1], *items[:1])][:4]
+    label = " or ".join(f"label={c.name}" for c in likely) or "label=NAME"
+    return f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
+
+
+def _with_questions(error: NeedsAnswer, gathered: Gathered) -> NeedsAnswer:
+    """Return an error that asks, with the questions about the files first."""
+    asked = [f"{q.text} {' or '.join(q.answers)}".rstrip() for q in gathered.questions]
+    return NeedsAnswer("; ".join([*asked, str(error)]))
 
 
 def _check_next_item(label: LabelGuess, columns: Sequence[Column]) -> None:
@@ -280,6 +307,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
         p.questions.append(Question(text, guess))
         known_later[c.name] = "it names the splits of whoever made the data"
+    known_later |= _asked_outcomes(p, [c for c in p.columns if c.name not in known_later])
     for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
         p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
         known_later[name] = f"{why}: {AFTERWARDS}"
@@ -289,7 +317,10 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         p.within = group.name
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
+    _leave_unlabelled(p, gathered, root)
     found = splits.by_files(root, gathered.files)
+    if found is None and (odd := _of_no_split(gathered.files, root)):
+        p.questions.append(odd)
     divided = group is not None and (time is None or not has_one(group, time))
     if found is None and time is not None and not divided:
         found = splits.by_time(time, label, _time_column(p, time, typed=typed))
@@ -302,6 +333,46 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     if found is None and order is not None:
         found = splits.by_groups(order.name, f"rows of one {order.name} stay together")
     p.split = found or p.split
+
+
+def _leave_unlabelled(p: Proposal, gathered: Gathered, root: Path) -> None:
+    """Leave out the files of test rows none of which has a label: they are to be predicted."""
+    assert p.label is not None
+    c, tests = p.label.column, [f for f in gathered.files if split_of(f, root) == "test"]
+    if p.where is None or not 1 <= len(tests) <= MOST_TESTS or len(tests) == len(gathered.files):
+        return
+    for f in tests:
+        frame = read_sample([f], gathered.layouts.get(f, gathered.layout)).frame
+        if c.name not in frame.columns:
+            continue
+        unknown = [str(v) for v in (*c.nulls, *(() if c.code is None else (f"{c.code:g}",)))]
+        if mean((frame[c.name].is_null() | frame[c.name].cast(pl.String).is_in(unknown)).fill_null(value=True)) == 1:
+            gathered.files.remove(f)
+            why = f"none of its rows has a {c.name}; predict them with recsys.predict"
+            p.unused.append((os.path.relpath(f, root), why))
+
+
+def _of_no_split(files: Sequence[Path], root: Path) -> Question | None:
+    """Return a question if most files belong to a split by their names, and a few do not."""
+    by_split: dict[str | None, list[Path]] = {}
+    for f in files:
+        by_split.setdefault(split_of(f, root), []).append(f)
+    rest = by_split.pop(None, [])
+    if not rest or not {"train", "test"} <= {*by_split} or len(rest) > len(files) / 2:
+        return None
+    named = [f for own in by_split.values() for f in own]
+    text = f"{', '.join(os.path.relpath(f, root) for f in rest[:3])} belongs to no split; are its rows to be used?"
+    return Question(text, "yes, in a split of all rows", (files_answer(named),) if len(named) <= MOST_TESTS else ())
+
+
+def _asked_outcomes(p: Proposal, free: Sequence[Column]) -> dict[str, str]:
+    """Return the columns that may be other outcomes of the rows, and ask about them."""
+    assert p.label is not None
+    found = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
+    why = "yes and no that belong neither to the user nor to the item"
+    for name in (n for n in found if n not in p.label.alternatives):
+        p.questions.append(Question(f"is {name} known before {p.label.column.name}? {why}", "no, so it is no feature"))
+    return dict.fromkeys(found, f"{why}: {AFTERWARDS}")
 
 
 def _check_constant(c: Column, label: LabelGuess) -> None:

@@ -13,6 +13,7 @@ class Answers:
 
     label: the label
     user, item, time: who chose, what was chosen, and when
+    positive: the values of a label of text or codes that are positive; None for a class of each, or auto
     header: whether the first line of text names the columns; None if the user does not say
     sure: whether to take the likeliest answers instead of asking
     """
@@ -21,6 +22,7 @@ class Answers:
     user: str | None = "auto"
     item: str | None = "auto"
     time: str | None = "auto"
+    positive: tuple[str, ...] | str | None = "auto"
     header: bool | None = None
     sure: bool = False
 

@@ -8,6 +8,7 @@ from recsys.new.column_kinds import Column
 from recsys.new.known_names import (
     BIRTHS,
     ITEMS,
+    QUANTITIES,
     SESSIONS,
     TIMES,
     USERS,
@@ -24,6 +25,7 @@ from recsys.new.time_formats import TimeGuess
 
 MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
+ID_WORDS = {"id", "code", "cod", "codigo", "kod", "kodu", "sku", "key", "nr", "no", "num", "number", "hash"}
 FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
     "birth",
@@ -90,6 +92,22 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
         if c is not None:
             c.role = name
     return roles
+
+
+def likely_ids(columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
+    """Return the columns that may identify users, or items, the likeliest first: by name, then in order."""
+    free = [c for c in columns if c.kind in ("id", "category", "row id") and not c.role and not c.is_partition]
+    free = [c for c in free if c.distinct > FEWEST_NAMED and c.missing < MOST_MISSING_IDS]
+    free = [c for c in free if not has_word(c.name, (*QUANTITIES, *TIMES, *BIRTHS))]
+    return sorted(
+        free,
+        key=lambda c: (
+            not names_an_id_of(c.name, among),
+            not has_word(c.name, among),
+            not ID_WORDS & {*words(c.name)},
+            c.kind == "row id",
+        ),
+    )
 
 
 def _named(columns: Sequence[Column], role: str, name: str) -> Column:
@@ -162,7 +180,7 @@ def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column |
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
     found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
     found = [c for c in found if c.missing < MOST_MISSING_IDS]
-    found = [c for c in found if c.distinct > (2 if c.kind == "id" or "id" in words(c.name) else few)]
+    found = [c for c in found if c.distinct > (2 if c.kind == "id" or ID_WORDS & {*words(c.name)} else few)]
     best = max(found, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":
         if not best.is_whole:

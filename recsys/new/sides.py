@@ -14,7 +14,7 @@ from recsys.new.column_kinds import Column, Marks, column_of, columns_of
 from recsys.new.find_dialect import fields
 from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
-from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, words
+from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, names_an_id_of, words
 from recsys.new.propose_features import Features, features_of, sql_name
 from recsys.new.questions import Question
 from recsys.new.sample import Layout, layout_of, read_sample
@@ -149,8 +149,8 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
     for c in own:
         c.name, raw = _plain(c.name), c.name
         key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
-        if key is None and words(c.name) == ["id"]:
-            key = _key_by_values(c, f, columns)
+        if key is None and named:
+            key = _key_by_values(c, f, columns) if words(c.name) == ["id"] else _key_by_meaning(c, columns)
         if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
@@ -203,11 +203,20 @@ def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Colum
     Numbers from 1 on may be those of users and of items, so the file's name has to say which. If the table lacks one
     of the rows' numbers, the rows may count from 1 on while the table has numbers of its own.
     """
-    kinds = {w.removesuffix("s") for w in words(file.stem)} | set(words(file.stem))
+    kinds = {w.removesuffix("s") for w in words(file.name)} | set(words(file.name))
     for c in columns:
         named = kinds & {*{"user": USERS, "item": ITEMS}.get(c.role, ()), *words(c.name)}
         certain = c.numbers is None or (named and _known(c, side) == 1)
         if c.role in ("user", "item") and certain and not _why_no_key(c, side):
+            return c
+    return None
+
+
+def _key_by_meaning(side: Column, columns: Sequence[Column]) -> Column | None:
+    """Return the user or the item of the rows if a column of another name says that it identifies such, too."""
+    for c in columns:
+        among = {"user": USERS, "item": ITEMS}.get(c.role, ())
+        if names_an_id_of(side.name, among) and not _why_no_key(c, side):
             return c
     return None
 

@@ -11,6 +11,9 @@ from recsys.new.statistics import largest, least, mean, quantile
 ENOUGH = 0.995  # share of values that have to be times
 SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
 EARLIEST = 1000  # year
+EXCEL = (32_874, 55_153)  # days since the end of 1899: 1990 to 2050
+EXCEL_TO_UNIX = 25_569
+EXCEL_SQL = "CAST((TRY_CAST(REPLACE(CAST({} AS VARCHAR), ',', '.') AS DOUBLE) - 25569) * 86400 AS BIGINT)"
 UNITS = (1, 1e3, 1e6, 1e9)
 YEARS_30 = 30 * 366 * 86_400
 DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime format of the text that it makes
@@ -22,7 +25,18 @@ DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime fo
 FORMATS = [
     f"{day}{clock}"
     for day in (
-        *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
+        *(
+            "%d/%m/%Y",
+            "%m/%d/%Y",
+            "%d.%m.%Y",
+            "%d-%m-%Y",
+            "%m-%d-%Y",
+            "%Y.%m.%d",
+            "%d.%m.%y",
+            "%d %b %Y",
+            "%d-%b-%Y",
+            "%b %d, %Y",
+        ),
         *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
         *("%Y年%m月%d日", "%Y년 %m월 %d일"),
     )
@@ -126,8 +140,11 @@ def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
         return None
     if whole and low >= 19_000_101 and high <= 21_001_231 and (dates := _dates(x)) is not None:
         return TimeGuess(dates, "yyyymmdd")
-    if whole and named and (found := _digits(x, low, high)) is not None:
+    if whole and (named or low >= 10**13) and (found := _digits(x, low, high)) is not None:
         return found
+    if named and low >= EXCEL[0] and high <= EXCEL[1] and not whole:  # days since 1899-12-30
+        seconds = ((x - EXCEL_TO_UNIX) * 86_400).round().cast(pl.Int64)
+        return TimeGuess(_parsed(seconds), "Excel's day numbers", EXCEL_SQL)
     for unit in UNITS:
         if SECONDS[0] * unit <= low and high <= SECONDS[1] * unit:
             narrow = (high - low) / unit < YEARS_30

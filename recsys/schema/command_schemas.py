@@ -232,6 +232,7 @@ class NewConfig:
     user: str | None = "auto"
     item: str | None = "auto"
     time: str | None = "auto"
+    positive: Any = "auto"  # the value, or values, of the label that are positive; null: each value is a class
     header: bool | None = None  # whether the first line of text names the columns; null: look at it
     yes: bool = False  # take the likeliest answer where the files do not tell, instead of asking
 

@@ -136,7 +136,8 @@ def test_answers_stay(models: Path, capfd: pytest.CaptureFixture[str], steps: in
         for number in range(steps):
             act = kinds[int(rng.choice(len(kinds), p=[0.7, 0.17, 0.1, 0.03]))]
             status = act()
-            if status not in DOCUMENTED:
+            nothing_served = status == 503 and not served.core.registry.names()
+            if status not in DOCUMENTED and not nothing_served:
                 bad.append(f"{number}: {act.__name__}: {status}")
             if number % 10 == 0:  # what is served answers
                 for path, (status, text) in zip(GOOD, caller.answers(), strict=True):

@@ -65,7 +65,7 @@ def test_the_price_of_a_house(tmp_path: Path) -> None:
 def test_the_column_that_the_test_file_lacks(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": RNG.normal(size=300), "b": RNG.normal(size=300), "zeta": RNG.normal(size=300)})
     (tmp_path / "train.csv").write_text(lines(frame))
-    with pytest.raises(UserError, match=r"label=NAME .columns: a, b, zeta"):
+    with pytest.raises(UserError, match=r"label=null with user=NAME item=NAME .columns: a, b, zeta"):
         propose([str(tmp_path)])
     (tmp_path / "test.csv").write_text(lines(frame.drop("zeta")))
     p = propose([str(tmp_path)])
@@ -83,6 +83,6 @@ def test_a_price_is_the_label_only_if_nothing_else_is() -> None:
 def test_an_error_names_the_last_columns_too(tmp_path: Path, number: int, shown: str) -> None:
     frame = pl.DataFrame({f"x{i}": RNG.normal(size=50) for i in range(number)})
     (tmp_path / "a.csv").write_text(lines(frame))
-    with pytest.raises(UserError, match="or label=NAME") as e:
+    with pytest.raises(UserError, match="type label=NAME") as e:
         propose([str(tmp_path)])
     assert shown in str(e.value) and len(str(e.value)) < 700

@@ -79,7 +79,10 @@ def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
     (tmp_path / "noise.csv").write_text(lines(clicks().select(pl.col("price").alias("x"), "city")))
     status, [error] = run("data=mine", "files=noise.csv")
     assert status == 3
-    assert "no name says which column is the label; type user=NAME item=NAME, or label=NAME (columns: x, city" in error
+    assert (
+        "no name says which column is the label; type label=city, or, if each row is a choice of an item, label=null with user=NAME item=NAME (columns: x, city"
+        in error
+    )
     (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
     assert (
         "no column but the label can be a feature; id: every row has its own value"
