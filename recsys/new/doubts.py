@@ -12,6 +12,7 @@ from recsys.new.column_kinds import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
 from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
+from recsys.new.label import LabelGuess
 from recsys.new.leaks import outcome_form
 from recsys.new.questions import Answers, Question
 from recsys.new.statistics import largest
@@ -30,18 +31,14 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
         taken = "the names of the columns" if dialect.header else "a row"
         text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
         found.append(Question(text, taken, ("header=true", "header=false")))
-    if p.label is not None and p.label.doubt and answers.label != "auto":
-        values = p.label.classes or [f"{v:g}" for v in sorted(p.label.column.numbers.drop_nulls().unique())]  # type: ignore[union-attr]
-        chosen = tuple(f"label={answers.label} positive={quoted_word(v)}" for v in values[:4])
-        guess = "each is a class" if p.label.classes else f"{p.label.at_least:g} and more"
-        null = ("positive=null",) if p.label.classes else ()
-        found.append(Question(p.label.doubt, guess, (*chosen, *null)))
     if p.label is not None and p.label.doubt and answers.label == "auto":
         others = tuple(f"label={name}" for name in p.label.alternatives)
         guess = f"label={p.label.column.name}"
         named = all(any(names_an_id_of(c.name, ids) for c in p.columns) for ids in (USERS, ITEMS))
         null = ("label=null",) if named or p.roles.user is not None else ()
         found.append(Question(p.label.doubt, guess, (guess, *others, *null)))
+    if p.label is not None and p.label.undecided:
+        found.append(_which_are_positive(p.label))
     spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]
     if p.label is None and spent and answers.label == "auto":
         text = f"is {' or '.join(spent[:3])} what to predict, or that a user has chosen an item?"
@@ -66,6 +63,20 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.rows < FEW_ROWS:
         found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
     return found
+
+
+def _which_are_positive(label: LabelGuess) -> Question:
+    """Return the question which values of a label are positive."""
+    numbers = label.column.numbers
+    values = (
+        label.classes or [f"{v:g}" for v in sorted(numbers.drop_nulls().unique())]
+        if numbers is not None
+        else label.classes
+    )
+    chosen = tuple(f"label={label.column.name} positive={quoted_word(v)}" for v in values[:4])
+    guess = "each is a class" if label.classes else f"{label.at_least:g} and more"
+    null = (f"label={label.column.name} positive=null",) if label.classes else ()
+    return Question(label.undecided, guess, (*chosen, *null))
 
 
 def quoted_word(text: str) -> str:

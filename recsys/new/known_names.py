@@ -341,6 +341,34 @@ CONTEXT = (  # words of yes and no that are known before a row's outcome
     *("known", "cookie", "consent", "wifi", "android", "ios", "web", "desktop", "tablet", "live", "local", "remote"),
     *("international", "domestic", "random", "test", "bot", "cold", "warm", "start", "default", "active", "adult"),
 )
+AFTER = (  # words of what is known after an outcome: how and when a matter was closed, what was paid back
+    *(
+        "resolution",
+        "resolved",
+        "closing",
+        "closed",
+        "handling",
+        "rozwiazania",
+        "rozwiązania",
+        "rozwiązano",
+        "закрытия",
+    ),
+    *(
+        "решения",
+        "cozum",
+        "çözüm",
+        "kapanis",
+        "kapanış",
+        "losung",
+        "lösung",
+        "bearbeitungszeit",
+        "resolucao",
+        "resolucion",
+    ),
+    *("cierre", "chiusura", "fermeture", "refund", "refunded", "iade", "erstattung", "erstattungsbetrag", "reembolso"),
+    *("возврата", "zwrot", "zwrotu", "remboursement", "rimborso", "abgemeldet", "unsubscribed", "contratado"),
+)
+REASONS = ("reason", "grund", "motivo", "причина", "przyczyna", "neden", "nedeni", "raison", "reden", "理由", "원인")
 SURVEYS = ("csat", "nps", "satisfaction", "zufriedenheit", "satisfaccion", "satisfacao", "survey", "umfrage", "anketa")
 
 KNOWN = frozenset({*LABELS, *RATINGS, *EVENTS, *WEIGHTS, *USERS, *ITEMS, *TIMES, *CODES, *QUANTITIES, *SESSIONS})

@@ -48,6 +48,7 @@ class LabelGuess:
 
     reason: why this column, and why this value is positive
     doubt: the question, if this column is not certainly the label
+    undecided: the question, if it is not certain which of its values are positive
     alternatives: other columns that may be the label
     family: columns whose names begin or end like that of a label that is a guess; they may be labels, too
     """
@@ -61,6 +62,7 @@ class LabelGuess:
     log: bool = False
     reason: str = ""
     doubt: str = ""
+    undecided: str = ""
     alternatives: tuple[str, ...] = ()
     family: tuple[str, ...] = ()
 
@@ -113,8 +115,7 @@ def choose(
             why = f"{found.reason or 'it has one value'}{_derived(found)}"
             raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
         made.reason = f"as you asked{made.reason}"
-        if positive == "auto" and (why := _undecided(made)):
-            made.doubt = why
+        made.undecided = _undecided(made) if positive == "auto" else ""
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
     leaf = {c.name: c.name.rpartition(".")[2] for c in free}  # of outcome.clicked: clicked
@@ -322,7 +323,7 @@ def _family(c: Column, two: Sequence[Column]) -> list[Column]:
 def _with_reason(c: Column, why: str) -> LabelGuess | None:
     made = label_of(c)
     if made is not None:
-        made.reason = why + made.reason
+        made.reason, made.undecided = why + made.reason, _undecided(made)
     return made
 
 

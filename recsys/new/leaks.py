@@ -4,15 +4,17 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, watched
+from recsys.new.column_kinds import Column, Marks, column_of, watched
 from recsys.new.copies import determines
 from recsys.new.find_files import ROLES
 from recsys.new.known_names import (
+    AFTER,
     CONTEXT,
     MODELS,
     OUTCOMES,
     PREDICTIONS,
     RATINGS,
+    REASONS,
     SPENT,
     SURVEYS,
     has_word,
@@ -43,6 +45,8 @@ DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 SURE_RATINGS = tuple(name for name in RATINGS if name not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
+GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it may be written with the rating
+FEW_REASONS = 0.2  # share of rows without a reason
 MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
 MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
 AFTERWARDS = "known only afterwards?"
@@ -60,6 +64,10 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     rows = y.is_not_null()
     if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
         return {}
+    columns = [
+        *columns,
+        *(_as_presence(c) for c in columns if c.kind == "list" and not c.role and c is not label.column),
+    ]
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
     truth, found = y.filter(picked), dict[str, str]()
@@ -78,6 +86,16 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
             found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
     return found
+
+
+def _as_presence(c: Column) -> Column:
+    """Return whether a row's list has a value, under the name of the list."""
+    given = (
+        c.values.is_not_null()
+        if not c.values.dtype.is_nested()
+        else c.values.list.drop_nulls().list.len().fill_null(0) > 0
+    )
+    return column_of(given.alias(c.name), Marks())
 
 
 def outcome_form(name: str) -> str:
@@ -118,18 +136,35 @@ def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[C
     return found
 
 
+def afterwards(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
+    """Return the columns whose names say that a matter is over, and reasons that many rows lack."""
+    free = [c for c in columns if c is not label.column and not c.role]
+    found = [c for c in free if has_word(c.name, AFTER) or (has_word(c.name, REASONS) and c.missing > FEW_REASONS)]
+    return {c.name: f"its name says that a matter is over: {AFTERWARDS}" for c in found}
+
+
 def perhaps_outcomes(
     columns: Sequence[Column], label: LabelGuess, user: Column | None, item: Column | None
 ) -> list[str]:
-    """Return the columns of yes and no that may be outcomes, too: they belong neither to the user nor to the item.
+    """Return the columns that may be outcomes, too: they belong neither to the user nor to the item.
 
-    Names of what is known before, such as promotion, and families of columns, such as one-hot codes, are left out.
+    They are columns of yes and no and, beside a rating, those of a few values that go with it. Names of what is known
+    before, such as promotion, and families of columns, such as one-hot codes, are left out.
     """
-    if user is None or item is None or label.kind != "binary":
+    keys = [key for key in (user, item) if key is not None]
+    if not keys or label.kind != "binary":
         return []
-    found = [c for c in columns if c is not label.column and not c.role and not c.is_partition and _is_answer(c)]
+    free = [c for c in columns if c is not label.column and not c.role and not c.is_partition]
+    found = [c for c in free if _is_answer(c)]
+    if rank_of(label.column.name, RATINGS) is not None:
+        few = [
+            c
+            for c in free
+            if c not in found and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
+        ]
+        found += [c for c in few if _auc_of_means(_codes(c), label.values.fill_null(0)) > GOES_WITH]
     found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, found)]
-    found = [c for c in found if not _belongs_to(user, c) and not _belongs_to(item, c)]
+    found = [c for c in found if not any(_belongs_to(key, c) for key in keys)]
     return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
 
 
@@ -147,6 +182,8 @@ def _belongs_to(key: Column, c: Column) -> bool:
     made = label_of(c)
     if made is None:
         return True
+    if made.kind == "classes":
+        return determines(key, c)
     rows = (
         pl.DataFrame({"key": key.values, "y": made.values})
         .drop_nulls()

@@ -34,6 +34,7 @@ from recsys.new.known_names import ITEMS, LABELS, USERS, has_word, names_an_id_o
 from recsys.new.label import LabelGuess
 from recsys.new.leaks import (
     AFTERWARDS,
+    afterwards,
     doubtful,
     later_times,
     leaks,
@@ -288,6 +289,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     known_later = (
         written_with(p.columns, label, p.roles.item)
         | other_outcomes(p.columns, label)
+        | afterwards(p.columns, label)
         | later_times(p.columns, time)
         | known_later
         | leaks(p.columns, label)
@@ -369,9 +371,12 @@ def _asked_outcomes(p: Proposal, free: Sequence[Column]) -> dict[str, str]:
     """Return the columns that may be other outcomes of the rows, and ask about them."""
     assert p.label is not None
     found = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
-    why = "yes and no that belong neither to the user nor to the item"
-    for name in (n for n in found if n not in p.label.alternatives):
-        p.questions.append(Question(f"is {name} known before {p.label.column.name}? {why}", "no, so it is no feature"))
+    why = "neither the user nor the item has always the same value"
+    if names := [n for n in found if n not in p.label.alternatives]:
+        text = f"{'is' if len(names) == 1 else 'are'} {' and '.join(names)} known before {p.label.column.name}? {why}"
+        p.questions.append(
+            Question(text, f"no, so {'it is no feature' if len(names) == 1 else 'they are no features'}")
+        )
     return dict.fromkeys(found, f"{why}: {AFTERWARDS}")
 
 
