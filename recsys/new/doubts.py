@@ -34,9 +34,7 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.label is not None and p.label.doubt and answers.label == "auto":
         others = tuple(f"label={name}" for name in p.label.alternatives)
         guess = f"label={p.label.column.name}"
-        named = all(any(names_an_id_of(c.name, ids) for c in p.columns) for ids in (USERS, ITEMS))
-        null = ("label=null",) if named or p.roles.user is not None else ()
-        found.append(Question(p.label.doubt, guess, (guess, *others, *null)))
+        found.append(Question(p.label.doubt, guess, (guess, *others, "label=null")))
     if p.label is not None and p.label.undecided:
         found.append(_which_are_positive(p.label))
     spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]

@@ -27,6 +27,7 @@ ALPHABETS = {  # encodings of other letters than Latin ones
     "cp874": "Thai",
 }  # fmt: skip
 LATIN = ("cp1252", "cp1250", "cp1254")
+PORTUGUESE = frozenset("ãõÃÕêÊ".encode("cp1252"))  # letters that cp1250 would make ă, ő and ę
 TURKISH = 20  # letters of the first lines that are Turkish in cp1254 and Icelandic in cp1252
 MIXED = 0.2  # share of words with letters of two alphabets
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
@@ -112,9 +113,16 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
         return "cp1254", "a guess: bytes above 127 are not UTF-8, and make Turkish letters; look at them"
     if best in ALPHABETS:
         return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
+    portuguese = {b for line in lines[:LINES] for b in line if b > 127 and _letter(b, "cp1250") != _letter(b, "cp1252")}
+    if best == "cp1250" and "cp1252" in fit and portuguese <= PORTUGUESE:
+        best = "cp1252"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"
     return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _letter(byte: int, encoding: str) -> str:
+    return bytes([byte]).decode(encoding, errors="replace")
 
 
 def _mixes_letters(lines: Sequence[bytes], encoding: str) -> bool:

@@ -133,6 +133,7 @@ EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict
 WEIGHTS = ("weight", "sample_weight", "instance_weight", "weights", "importance", "wt", "fnlwgt")
 USERS = (
     *("user", "customer", "client", "member", "visitor", "account", "reviewer", "buyer", "player", "person", "viewer"),
+    *("cpf", "email", "phone", "msisdn", "ssn", "dni", "contact", "lead", "patron"),
     *("subscriber", "uid", "userid", "msno", "cookie", "fullvisitorid", "shopper", "guest", "consumer", "profile"),
     *("reader", "listener", "voter", "rater", "traveler", "traveller", "passenger", "patient", "student", "learner"),
     *("nutzer", "benutzer", "kunde", "kunden", "kundennummer", "mitglied", "besucher", "usuario", "cliente"),

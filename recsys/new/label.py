@@ -142,7 +142,9 @@ def choose(
         only = _with_reason(two[0], "the only column with two values")
         unnamed = unnamed and _are_answers(two[0])
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
-        return only if unnamed and at_an_end else _doubted(only, "it alone has two values, and its name is no label's")
+        others = [c for c in candidates(columns) if c is not two[0]]
+        doubt = "it alone has two values, and its name is no label's"
+        return only if unnamed and at_an_end else _doubted(only, doubt, others)
     for names, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
         rated = [
             (rank, c) for c in free if (rank := rank_of(c.name, names)) is not None and 1 < c.distinct <= MOST_RATINGS

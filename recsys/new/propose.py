@@ -49,6 +49,7 @@ from recsys.new.missing_codes import set_codes
 from recsys.new.propose_features import Features, features_of, sql_name, time_sql
 from recsys.new.questions import Answers, Question
 from recsys.new.roles import OTHER_TIMES, Roles, assign, likely_ids, set_item, time_among
+from recsys.new.rows_within import check_rows_within
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
@@ -125,6 +126,8 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     sample = read_sample(files, layout, gathered.layouts)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
+    if asked == "auto":
+        check_rows_within(sample.frame, files[0])
     made = explode(sample.frame, layout, answers)
     if made is not None and _repeats_label(made, asked):
         made = None

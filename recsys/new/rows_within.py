@@ -1,0 +1,45 @@
+"""Find rows that are hidden in values: items that were shown, of which some were clicked, and JSON objects as text."""
+
+from pathlib import Path
+
+import polars as pl
+
+from recsys.errors import NeedsAnswer
+from recsys.new.statistics import mean
+
+ROWS = 1000  # that are looked at
+MOSTLY = 0.9
+OBJECT = r'^\s*\{\s*"'
+
+
+def check_rows_within(frame: pl.DataFrame, file: Path) -> None:
+    """Raise NeedsAnswer, with the command that writes the rows, if a value of a row holds rows itself."""
+    for name in frame.select(pl.col(pl.String)).columns:
+        head = frame[name].drop_nulls().head(ROWS)
+        if head.len() and mean(head.str.contains(OBJECT)) > MOSTLY:
+            objects = f"pl.col('{name}').str.json_decode(infer_schema_length=None)"
+            command = _command(f"pl.read_ndjson('{file}').with_columns({objects}).unnest('{name}')")
+            why = f"{name} holds JSON objects as text; write their keys as columns: {command}"
+            raise NeedsAnswer(f"{file}: {why}; or keep the text by label=NAME")
+    lists = [n for n, dtype in frame.schema.items() if isinstance(dtype, pl.List) and not dtype.inner.is_nested()]
+    for shown, chosen in ((a, b) for a in lists for b in lists if a != b):
+        if file.suffix == ".parquet" and _are_chosen(frame, shown, chosen):
+            rows = f"pl.read_parquet('{file}').with_row_index('impression').explode('{shown}')"
+            label = f"clicked=pl.col('{shown}').is_in(pl.col('{chosen}'))"
+            command = _command(f"{rows}.with_columns({label}).drop('{chosen}')")
+            why = f"{chosen} has some of the items of {shown}; write a row for each item that was shown: {command}"
+            raise NeedsAnswer(f"{file}: {why}; or keep the lists by label=NAME")
+
+
+def _command(rows: str) -> str:
+    return f"python -c \"import polars as pl; {rows}.write_parquet('rows.parquet')\""
+
+
+def _are_chosen(frame: pl.DataFrame, shown: str, chosen: str) -> bool:
+    """Return True if the elements of short lists are some of those of longer ones in the same rows."""
+    both = frame.select(shown, chosen).drop_nulls().head(ROWS)
+    if not both.height or both[shown].dtype != both[chosen].dtype:
+        return False
+    within = both[chosen].list.set_difference(both[shown]).list.len() == 0
+    lengths = [mean(both[name].list.len()) for name in (shown, chosen)]
+    return mean(within) > MOSTLY and lengths[1] >= 0.5 and lengths[0] > 2 * lengths[1]
