@@ -20,7 +20,19 @@ SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
-PARTS = ("\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")  # separators of several values, the surest first
+PARTS = (
+    "\x01",
+    "\x02",
+    "\x03",
+    "\x1d",
+    "|",
+    ";",
+    "^",
+    ",",
+    "::",
+    "/",
+    " ",
+)  # separators of several values, the surest first
 STOP_WORDS = frozenset(
     ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
 )

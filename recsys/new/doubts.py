@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from recsys.cli.quoting import quoted
 from recsys.new.column_kinds import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
 from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.label import LabelGuess
 from recsys.new.leaks import outcome_form
-from recsys.new.questions import Answers, Question
+from recsys.new.questions import Answers, Question, typed
 from recsys.new.statistics import largest
 
 if TYPE_CHECKING:
@@ -32,15 +30,15 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
         text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
         found.append(Question(text, taken, ("header=true", "header=false")))
     if p.label is not None and p.label.doubt and answers.label == "auto":
-        others = tuple(f"label={name}" for name in p.label.alternatives)
-        guess = f"label={p.label.column.name}"
+        others = tuple(typed("label", name) for name in p.label.alternatives)
+        guess = typed("label", p.label.column.name)
         found.append(Question(p.label.doubt, guess, (guess, *others, "label=null")))
     if p.label is not None and p.label.undecided:
         found.append(_which_are_positive(p.label))
     spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]
     if p.label is None and spent and answers.label == "auto":
         text = f"is {' or '.join(spent[:3])} what to predict, or that a user has chosen an item?"
-        given = tuple(f"label={name}" for name in spent[:3])
+        given = tuple(typed("label", name) for name in spent[:3])
         found.append(Question(text, "the choices of items", ("label=null", *given)))
     for role, among in (("user", USERS), ("item", ITEMS)):
         own = getattr(p.roles, role)
@@ -49,7 +47,7 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
         others_ = _rivals(own, p.columns, among)
         if others_:
             text = f"which column is the {role}: {', '.join(c.name for c in [own, *others_])}?"
-            found.append(Question(text, f"{role}={own.name}", tuple(f"{role}={c.name}" for c in [own, *others_][:4])))
+            found.append(Question(text, typed(role, own.name), tuple(typed(role, c.name) for c in [own, *others_][:4])))
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
         found += _who_rates(p, answers)
     t = p.roles.time.time.moments if p.roles.time is not None and p.roles.time.time is not None else None
@@ -71,15 +69,10 @@ def _which_are_positive(label: LabelGuess) -> Question:
         if numbers is not None
         else label.classes
     )
-    chosen = tuple(f"label={label.column.name} positive={quoted_word(v)}" for v in values[:4])
+    chosen = tuple(f"{typed('label', label.column.name)} {typed('positive', v)}" for v in values[:4])
     guess = "each is a class" if label.classes else f"{label.at_least:g} and more"
-    null = (f"label={label.column.name} positive=null",) if label.classes else ()
+    null = (f"{typed('label', label.column.name)} positive=null",) if label.classes else ()
     return Question(label.undecided, guess, (*chosen, *null))
-
-
-def quoted_word(text: str) -> str:
-    """Return a value as a word of the shell, and of Hydra."""
-    return text if re.fullmatch(r"[\w.+-]+", text) else f'"{quoted(text)}"'
 
 
 def _of_the_future(c: Column | None) -> list[Question]:
@@ -97,7 +90,7 @@ def _who_rates(p: Proposal, answers: Answers) -> list[Question]:
     free = [c for c in p.columns if not c.role and c.distinct > FEW_ROWS and (c.kind == "id" or c.is_whole)]
     if not lacks or len(free) < len(lacks):
         return []
-    guess = " ".join(f"{role}={c.name}" for role, c in zip(lacks, free, strict=False))
+    guess = " ".join(typed(role, c.name) for role, c in zip(lacks, free, strict=False))
     none = " ".join(f"{role}=null" for role in lacks)
     text = f"which column is the {' and which the '.join(lacks)} of {p.label.column.name}? No name says so"  # type: ignore[union-attr]
     return [Question(text, "none", (guess, none))]

@@ -114,7 +114,7 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     if best in ALPHABETS:
         return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
     portuguese = {b for line in lines[:LINES] for b in line if b > 127 and _letter(b, "cp1250") != _letter(b, "cp1252")}
-    if best == "cp1250" and "cp1252" in fit and portuguese <= PORTUGUESE:
+    if best == "cp1250" and portuguese <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
         best = "cp1252"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"

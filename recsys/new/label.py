@@ -25,6 +25,7 @@ from recsys.new.known_names import (
     rank_of,
     words,
 )
+from recsys.new.questions import typed
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
@@ -306,10 +307,10 @@ def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> LabelGuess |
     likely = [c for c in candidates(columns) if c in two]
     near = ", ".join(c.name for c in likely[:8])
     if times := [c.name for c in columns if c.kind == "time" and c.missing > 1 - MOST_TIMES]:
-        near += f"; few rows have {', '.join(times[:4])}, and label={times[-1]} tells those that have"
+        near += f"; few rows have {', '.join(times[:4])}, and {typed('label', times[-1])} tells those that have"
     raise NeedsAnswer(
         f"label: {len(two)} of {len(names)} columns have two values ({near}); "
-        f"type {' or '.join(f'label={c.name}' for c in likely[:4])}, or another"
+        f"type {' or '.join(typed('label', c.name) for c in likely[:4])}, or another"
     )
 
 

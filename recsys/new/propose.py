@@ -47,7 +47,7 @@ from recsys.new.leaks import (
 )
 from recsys.new.missing_codes import set_codes
 from recsys.new.propose_features import Features, features_of, sql_name, time_sql
-from recsys.new.questions import Answers, Question
+from recsys.new.questions import Answers, Question, typed
 from recsys.new.roles import OTHER_TIMES, Roles, assign, likely_ids, set_item, time_among
 from recsys.new.rows_within import check_rows_within
 from recsys.new.sample import Sample, read_sample
@@ -127,7 +127,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
     if asked == "auto":
-        check_rows_within(sample.frame, files[0])
+        check_rows_within(sample.frame, files[0], layout.format)
     made = explode(sample.frame, layout, answers)
     if made is not None and _repeats_label(made, asked):
         made = None
@@ -215,13 +215,13 @@ def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) 
     """Return what to type if neither a label nor a user and an item are known: the likeliest columns."""
     users = [roles.user] if roles.user is not None else likely_ids(columns, USERS)
     items = [c for c in likely_ids(columns, ITEMS) if c not in users[:1]] if roles.item is None else [roles.item]
-    choice = f"user={users[0].name if users else 'NAME'} item={items[0].name if items else 'NAME'}"
-    others = [f"{role}={c.name}" for role, found in (("user", users), ("item", items)) for c in found[1:3]]
+    choice = " ".join(typed(r, found[0].name if found else "NAME") for r, found in (("user", users), ("item", items)))
+    others = [typed(role, c.name) for role, found in (("user", users), ("item", items)) for c in found[1:3]]
     choice += f" (or {', '.join(others)})" if others else ""
     if asked is None:
         return f"type {choice}"
     likely = [c for c in labels.candidates(columns) if c not in (*users[:1], *items[:1])][:4]
-    label = " or ".join(f"label={c.name}" for c in likely) or "label=NAME"
+    label = " or ".join(typed("label", c.name) for c in likely) or "label=NAME"
     return f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 MARK = "# OPEN QUESTION"  # in the first line of a YAML file that another answer may replace
+
+
+def typed(key: str, value: str) -> str:
+    """Return KEY=VALUE as a word of the shell; recsys.new quotes values for Hydra itself."""
+    return shlex.quote(f"{key}={value}") if not value.isidentifier() else f"{key}={value}"
 
 
 @dataclass(frozen=True)

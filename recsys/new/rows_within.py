@@ -12,27 +12,32 @@ MOSTLY = 0.9
 OBJECT = r'^\s*\{\s*"'
 
 
-def check_rows_within(frame: pl.DataFrame, file: Path) -> None:
+READERS = {"parquet": "pl.read_parquet('{}')", "jsonl": "pl.read_ndjson('{}')"}
+
+
+def check_rows_within(frame: pl.DataFrame, file: Path, format_: str) -> None:
     """Raise NeedsAnswer, with the command that writes the rows, if a value of a row holds rows itself."""
+    read = READERS.get(format_, "pl.read_csv('{}')").format(file)
     for name in frame.select(pl.col(pl.String)).columns:
         head = frame[name].drop_nulls().head(ROWS)
         if head.len() and mean(head.str.contains(OBJECT)) > MOSTLY:
-            objects = f"pl.col('{name}').str.json_decode(infer_schema_length=None)"
-            command = _command(f"pl.read_ndjson('{file}').with_columns({objects}).unnest('{name}')")
+            objects = f"pl.DataFrame([json.loads(v) for v in f['{name}']]).rename(lambda n: '{name}_' + n)"
+            rows = f"pl.concat([f.drop('{name}'), {objects}], how='horizontal')"
+            command = _command(rows, f"import json, polars as pl; f = {read}")
             why = f"{name} holds JSON objects as text; write their keys as columns: {command}"
             raise NeedsAnswer(f"{file}: {why}; or keep the text by label=NAME")
     lists = [n for n, dtype in frame.schema.items() if isinstance(dtype, pl.List) and not dtype.inner.is_nested()]
     for shown, chosen in ((a, b) for a in lists for b in lists if a != b):
-        if file.suffix == ".parquet" and _are_chosen(frame, shown, chosen):
-            rows = f"pl.read_parquet('{file}').with_row_index('impression').explode('{shown}')"
+        if _are_chosen(frame, shown, chosen):
+            rows = f"{read}.with_row_index('impression').explode('{shown}')"
             label = f"clicked=pl.col('{shown}').is_in(pl.col('{chosen}'))"
             command = _command(f"{rows}.with_columns({label}).drop('{chosen}')")
             why = f"{chosen} has some of the items of {shown}; write a row for each item that was shown: {command}"
             raise NeedsAnswer(f"{file}: {why}; or keep the lists by label=NAME")
 
 
-def _command(rows: str) -> str:
-    return f"python -c \"import polars as pl; {rows}.write_parquet('rows.parquet')\""
+def _command(rows: str, first: str = "import polars as pl") -> str:
+    return f"python -c \"{first}; {rows}.write_parquet('rows.parquet')\""
 
 
 def _are_chosen(frame: pl.DataFrame, shown: str, chosen: str) -> bool:

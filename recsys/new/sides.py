@@ -16,7 +16,7 @@ from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
 from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, names_an_id_of, words
 from recsys.new.propose_features import Features, features_of, sql_name
-from recsys.new.questions import Question
+from recsys.new.questions import Question, typed
 from recsys.new.sample import Layout, layout_of, read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
@@ -154,7 +154,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
-            return Question(text, "no", (f"label={name}",))
+            return Question(text, "no", (typed("label", name),))
         if key is None or (why := _why_no_key(key, c)):
             whys += [] if key is None else [f"{c.name} {why}"]
             c.name = raw

@@ -1,6 +1,8 @@
 """recsys.new is sure, or it asks: families of files in other names, separators and languages."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -899,3 +901,180 @@ def test_a_refusal_names_the_columns_that_may_be_user_and_item(tmp_path: Path) -
     write(tmp_path / "log.csv", named("internaute_x", "annonce_x", "ts", LABEL).drop(LABEL))
     with pytest.raises(NeedsAnswer, match="type user=internaute_x item=annonce_x"):
         proposed(tmp_path, label=None)
+
+
+# --- states, codes and refusals ----------------------------------------------------------------------------
+
+
+def with_states(name: str, states: list[Any]) -> pl.DataFrame:
+    chosen = np.random.default_rng(0).choice(len(states), len(clicks()))
+    return clicks().drop(LABEL).with_columns(pl.Series(name, [states[i] for i in chosen]))
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [("Статус", ["Новый", "Отказ", "Успешно реализовано"]), ("order status", ["open", "lost", "paid out"])],
+)
+def test_states_are_asked_which_are_positive(tmp_path: Path, name: str, states: list[str]) -> None:
+    write(tmp_path / "log.csv", with_states(name, states))
+    [question] = [q for q in proposed(tmp_path, label=name).questions if "positive" in q.text]
+    assert any(a.endswith(f"'positive={states[2]}'") for a in question.answers)
+    p = proposed(tmp_path, label=name, positive=(states[2],))
+    assert p.label is not None and p.label.positive == [states[2]] and not p.questions
+    with pytest.raises(UserError, match=f"^positive=won: {name} has no such value"):
+        proposed(tmp_path, label=name, positive=("won",))
+    made = proposed(tmp_path, label=name, positive=None)
+    assert made.label is not None and made.label.kind == "classes" and not made.questions
+
+
+def test_codes_of_answers_are_asked_about(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", with_states("respuesta", [1, 2, 9]))
+    [question] = [q for q in proposed(tmp_path).questions if "positive" in q.text]
+    assert question.answers[0] == "label=respuesta positive=1"
+
+
+def test_yes_to_a_refusal_is_not_positive(tmp_path: Path) -> None:
+    frame = clicks().with_columns(pl.when(pl.col(LABEL) == 1).then(pl.lit("N")).otherwise(pl.lit("Y")).alias("skipped"))
+    write(tmp_path / "log.csv", frame.drop(LABEL))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.positive == ["N"]
+
+
+def test_what_may_be_written_with_a_rating_is_asked_about(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rating = rng.integers(1, 6, len(clicks()))
+    fit = [["small", "good", "large"][(r > 3) * 1 if rng.random() < 0.8 else 2] for r in rating]
+    frame = clicks().drop(LABEL).with_columns(rating=pl.Series(rating), sits=pl.Series(fit))
+    write(tmp_path / "reviews.csv", frame)
+    assert "is sits known before rating? neither the user nor the item has always the same value" in asked(tmp_path)
+    assert "sits" not in inputs(proposed(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["Abgemeldet", "Czas rozwiązania", "refund_amount", "İade Tutarı"])
+def test_what_is_known_when_a_matter_is_over_is_no_feature(tmp_path: Path, name: str) -> None:
+    write(
+        tmp_path / "log.csv",
+        clicks().with_columns(pl.Series(name, np.random.default_rng(0).integers(0, 9, len(clicks())))),
+    )
+    assert name not in inputs(proposed(tmp_path))
+
+
+# --- files that hold each other's rows, and those without labels -------------------------------------------
+
+
+def test_a_file_with_the_rows_of_others_is_asked_about(tmp_path: Path) -> None:
+    frame = clicks()
+    for name, rows in (("u.data", frame), ("u1.base", frame[:300]), ("u1.test", frame[300:])):
+        write(tmp_path / name, rows.select("user", "item", LABEL, "ts"), "\t", header=False)
+    [question] = [q for q in proposed(tmp_path).questions if "has the rows of" in q.text]
+    assert question.text.startswith("u.data has the rows of u1.base, u1.test, too")
+    assert question.answers[0] == f"files={tmp_path / 'u.data'}"
+    assert question.answers[1] == f"'files=[{tmp_path / 'u1.base'},{tmp_path / 'u1.test'}]'"
+
+
+def test_test_rows_without_a_label_are_to_be_predicted(tmp_path: Path) -> None:
+    for name in ("train", "dev", "test"):
+        write(tmp_path / name / "part-0.csv", clicks().with_columns(clk=-1 if name == "test" else LABEL).drop(LABEL))
+    p = proposed(tmp_path)
+    assert p.split.settings["test_files"] == ["dev/part-0.csv"]
+    assert ("test/part-0.csv", "none of its rows has a clk; predict them with recsys.predict") in p.unused
+
+
+def test_a_file_of_no_split_is_asked_about(tmp_path: Path) -> None:
+    for i, name in enumerate(("train", "holdout", "fresh")):
+        write(tmp_path / name / f"{i}.csv", clicks(i))
+    [question] = [q for q in proposed(tmp_path).questions if "belongs to no split" in q.text]
+    assert "fresh" not in question.answers[0] and "train" in question.answers[0]
+
+
+def test_kinds_of_json_lines_are_not_one_file(tmp_path: Path) -> None:
+    frame = clicks().rename({LABEL: "stars"}).with_columns(pl.lit("t").alias("text"))
+    frame.select("user", business_id="item", stars="stars", date="ts", text="text").write_ndjson(
+        tmp_path / "review.json"
+    )
+    frame.select(business_id="item", date="ts").write_ndjson(tmp_path / "checkin.json")
+    shops = (
+        frame.select(business_id="item")
+        .unique(maintain_order=True)
+        .with_columns(stars=pl.lit(4), town=pl.col("business_id").str.slice(1, 1))
+    )
+    shops.write_ndjson(tmp_path / "business.json")
+    p = proposed(tmp_path)
+    assert p.source["files"] == ["review.json"] and [s.file for s in p.sides] == ["business.json"]
+
+
+def test_a_key_of_another_name(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks())
+    write(
+        tmp_path / "profiles.csv",
+        clicks().select(userid="user").unique(maintain_order=True).with_columns(level=pl.col("userid").str.slice(1, 1)),
+    )
+    assert [(s.key, s.file_key) for s in proposed(tmp_path).sides] == [("user", "userid")]
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_rows_within_rows_get_the_command_that_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    shown = [rng.choice(50, 5, replace=False).tolist() for _ in range(200)]
+    if form == "parquet":
+        frame = pl.DataFrame({"user_id": range(200), "in_view": shown, "chosen": [s[:1] for s in shown]})
+        frame.write_parquet("log.parquet")
+    else:
+        pl.DataFrame(
+            {"key": ["a"] * 200, "value": [json.dumps({"uid": i, "ad": i % 7}) for i in range(200)]}
+        ).write_ndjson("log.jsonl")
+    with pytest.raises(NeedsAnswer) as e:
+        propose([f"log.{form}"])
+    command = str(e.value).partition('python -c "')[2].partition('"; or keep')[0]
+    subprocess.run([sys.executable, "-c", command], check=True)
+    made = pl.read_parquet("rows.parquet")
+    if form == "parquet":
+        assert made.height == 1000 and made["clicked"].mean() == pytest.approx(0.2)
+    else:
+        assert made.columns == ["key", "value_uid", "value_ad"] and made["value_ad"].max() == 6
+
+
+# --- numbers and letters -----------------------------------------------------------------------------------
+
+
+def test_days_of_excel_are_times(tmp_path: Path) -> None:
+    days = [f"{45_000 + i / 7:.5f}".replace(".", ",") for i in range(len(clicks()))]
+    write(tmp_path / "log.csv", clicks().drop("ts", "price").with_columns(dt_hora=pl.Series(days)), ";")
+    p = proposed(tmp_path)
+    assert p.roles.time is not None and p.roles.time.time is not None and p.roles.time.time.moments is not None
+    assert str(p.roles.time.time.moments[0]) == "2023-03-15 00:00:00"
+
+
+def test_three_decimals_beside_two_are_no_thousands(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    amounts = {
+        "qty": [f"{x},000" for x in rng.integers(1, 9, 400)],
+        "paid": [f"{x},95" for x in rng.integers(1, 900, 400)],
+    }
+    write(
+        tmp_path / "log.csv",
+        clicks()[:400].drop("price").with_columns(**{n: pl.Series(v) for n, v in amounts.items()}),
+        ";",
+    )
+    p = proposed(tmp_path)
+    assert p.source["decimal"] == "," and "thousands" not in p.source
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"), [("cp1254", "Müşteri ödemesi yapıldı mı"), ("cp1252", "DESCRIÇÃO do anúncio")]
+)
+def test_letters_of_turkish_and_portuguese(tmp_path: Path, encoding: str, name: str) -> None:
+    frame = clicks().with_columns(pl.lit(f"{name} ").alias(name) + pl.col("city").str.replace("ö", ""))
+    (tmp_path / "log.csv").write_bytes(lines(frame, ";").encode(encoding, errors="replace"))
+    assert name in {c.name for c in proposed(tmp_path).columns}
+
+
+def test_long_numbers_under_the_name_of_a_user_are_no_fractions(tmp_path: Path) -> None:
+    users = clicks()["user"].str.slice(1).cast(pl.Int64)
+    frame = clicks().drop("user").with_columns(user_pseudo_id=(users + 1_000_000).cast(pl.String) + ".1690000660")
+    frame.write_parquet(tmp_path / "log.parquet")
+    p = proposed(tmp_path)
+    assert p.roles.user is not None and p.roles.user.name == "user_pseudo_id"
