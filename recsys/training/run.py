@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,10 @@ from recsys.config.compose import load_config
 from recsys.config.resumed import run_to_resume
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import device_of
-from recsys.errors import UserError
 from recsys.files import manifest
-from recsys.files.atomic import write_json
-from recsys.training.show_metrics import show
 
 if TYPE_CHECKING:
     from recsys.data.check_data import SplitFiles
-    from recsys.data.loader import ParquetLoader
     from recsys.data.prepare.prepared import Prepared
     from recsys.distributed.ranks import Ranks
     from recsys.training.run_dir import RunFolder
@@ -175,131 +170,16 @@ def _begin_on_rank_0(composed: DictConfig, ranks: Ranks, restarted: bool) -> tup
 
 
 def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
-    """Train, validate, test with the best checkpoint, and write metrics.json. Collective."""
-    path = folder.path
+    """Train or fit the model, measure the held-out splits, and write the results. Collective."""
+    from recsys.training.results import write_results
+
     if cfg.kind.fitted_at_once:
-        _fit_at_once(cfg, path, prepared)
-        return
-    from recsys.training.bayes import best_metrics
-    from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
-    from recsys.training.item_updates import short_training
-    from recsys.training.run_dir import add_results, protocol
-    from recsys.training.run_state import RunState
-    from recsys.training.split_details import write_details
-    from recsys.training.trainer import (
-        build_module,
-        build_trainer,
-        collectives_of,
-        metrics_of,
-        split_loader,
-        steps_of,
-    )
+        from recsys.training.fit_at_once import fit_at_once
 
-    training = split_loader(cfg, prepared, "train", ranks, training=True)
-    every = cfg.trainer.validate_every_n_steps
-    if every is not None and cfg.trainer.accumulate > 1 and every > len(training):
-        raise UserError(
-            f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
-            f"{len(training)}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
-        )
-    steps = steps_of(cfg, len(training))
-    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
-    if ranks.rank == 0 and not cfg.kind.scores_rows:
-        counts = prepared.fitted.item_vocabulary["count"].to_numpy()
-        epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
-        if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
-            say(warning)
-    newest = newest_intact_checkpoint(path) if folder.resumed else None
-    start = folder.start
-    if newest is not None and (start is None or start.checkpoint != newest):
-        start = RunState.load(newest)
-    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
-    validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
-    if start is not None:
-        say(f"resuming from {newest}")
-        # Lightning does not restore the loader from a checkpoint at the end of an epoch
-        training.load_state_dict(start.loader_position)
-        module.start = start
-    trainer.fit(module, training, validation, ckpt_path=newest)
-    best = best_checkpoint(path)
-    if cfg.calibration != "none" and validation is not None:
-        _calibrate(cfg, path, trainer, module, validation, best, ranks)
-    testing = split_loader(cfg, prepared, "test", ranks)
-    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
-    metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
-    curves = None
+        measured = fit_at_once(cfg, folder.path, prepared)
+    else:
+        from recsys.training.train_steps import train_steps
+
+        measured = train_steps(cfg, folder, prepared, ranks)
     if ranks.rank == 0:
-        sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
-        if sliced:
-            metrics["slices"] = {"test": sliced}
-    if validation is not None:
-        [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
-        metrics["validation"] = metrics_of(valid, "validation")
-    if ranks.rank == 0:
-        metrics["train"] = {
-            "samples": throughput.samples,
-            "seconds": throughput.seconds,
-            "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
-            "epochs": trainer.current_epoch,
-            "steps": trainer.global_step,
-            "time": {**throughput.parts(module), **collectives_of(trainer)},
-        }
-        metrics["protocol"] = protocol(cfg, prepared, best)
-        if bayes := best_metrics(prepared):
-            metrics["bayes"] = bayes
-        write_json(path / "metrics.json", metrics)
-        if "wandb" in cfg.logger:
-            from recsys.training.wandb_artifacts import track_results
-
-            track_results(trainer, best, metrics, curves)
-        for logger in trainer.loggers:
-            logger.finalize("success")
-        add_results(path)
-        show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)
-
-
-def _calibrate(
-    cfg: RunConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Any, ranks: Ranks
-) -> None:
-    """Fit the calibration on the validation rows, and write it to the run's folder. Collective."""
-    from recsys.evaluation.calibration import save
-
-    trainer.validate(module, validation, ckpt_path=best, verbose=False)
-    module.evaluator.calibrate(cfg.calibration)
-    if ranks.rank == 0:
-        save(path, module.evaluator.labels)
-
-
-def _fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> None:
-    """Fit a model that is not trained step by step, measure both held-out splits, and write metrics.json."""
-    from recsys.distributed.ranks import Ranks
-    from recsys.training import fitted_ranking, fitted_retrieval
-    from recsys.training.run_dir import add_results, protocol
-    from recsys.training.trainer import build_loggers
-
-    interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
-    start = time.monotonic()
-    model = methods.fit_model(cfg, prepared)
-    seconds = time.monotonic() - start
-    say(f"fitted in {seconds:.1f} s")
-    checkpoint = methods.save(model, path)
-    splits = [s for s in ("test", "validation") if prepared.rows(s)]
-    if cfg.calibration != "none" and "validation" in splits:
-        fitted_ranking.calibrate(model, cfg, prepared, path)
-    metrics: dict[str, Any] = {}
-    for split in splits:
-        metrics[split], sliced = methods.measure_split(model, cfg, prepared, split, path, write=split == "test")
-        if split == "test" and sliced:
-            metrics["slices"] = {split: sliced}
-    rows = prepared.rows("train")
-    metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
-    metrics["protocol"] = protocol(cfg, prepared, checkpoint)
-    write_json(path / "metrics.json", metrics)
-    loggers = build_loggers(cfg, path, Ranks(0, 0, 1, 1), None)
-    for logger in loggers if isinstance(loggers, list) else ():
-        for split in splits:
-            logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
-        logger.finalize("success")
-    add_results(path)
-    show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)
+        write_results(cfg, folder.path, prepared, measured)

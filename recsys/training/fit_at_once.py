@@ -1,0 +1,41 @@
+"""Fit a model by one call, as boosted trees and closed-form models are, and measure it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from recsys.cli import interrupts
+from recsys.cli.console import say
+from recsys.config.run_config import RunConfig
+from recsys.data.prepare.prepared import Prepared
+from recsys.distributed.ranks import Ranks
+from recsys.training import fitted_ranking, fitted_retrieval
+from recsys.training.results import Measured
+from recsys.training.trainer import build_loggers
+
+
+def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> Measured:
+    """Fit the model, calibrate it, and measure both held-out splits."""
+    interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
+    methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
+    start = time.monotonic()
+    model = methods.fit_model(cfg, prepared)
+    seconds = time.monotonic() - start
+    say(f"fitted in {seconds:.1f} s")
+    checkpoint = methods.save(model, path)
+    names = [s for s in ("test", "validation") if prepared.rows(s)]
+    if cfg.calibration != "none" and "validation" in names:
+        fitted_ranking.calibrate(model, cfg, prepared, path)
+    found = {s: methods.measure_split(model, cfg, prepared, s, path, write=s == "test") for s in names}
+    splits = {split: metrics for split, (metrics, _) in found.items()}
+    rows = prepared.rows("train")
+    train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
+
+    def log(_: dict[str, Any]) -> None:
+        loggers = build_loggers(cfg, path, Ranks(0, 0, 1, 1), None)
+        for logger in loggers if isinstance(loggers, list) else ():
+            for split, metrics in splits.items():
+                logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
+            logger.finalize("success")
+
+    return Measured(splits, train, checkpoint, log, (found["test"][1] or {}) if "test" in found else {})

@@ -1,0 +1,46 @@
+"""The results of a run: what a model measures on the held-out splits, and the files that say so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recsys.config.run_config import RunConfig
+from recsys.data.prepare.prepared import Prepared
+from recsys.files.atomic import write_json
+from recsys.training.bayes import best_metrics
+from recsys.training.run_dir import add_results, protocol
+from recsys.training.show_metrics import show
+
+
+@dataclass
+class Measured:
+    """A trained model's metrics.
+
+    splits: the metrics of test and, if there are such rows, validation
+    train: rows, seconds and the like of the training
+    checkpoint: the one that was measured
+    log: passes the results to the loggers, and closes them
+    slices: the test split's metrics of each value of metrics.slices
+    """
+
+    splits: dict[str, dict[str, Any]]
+    train: dict[str, Any]
+    checkpoint: Path | None
+    log: Callable[[dict[str, Any]], None]
+    slices: dict[str, Any] = field(default_factory=dict)
+
+
+def write_results(cfg: RunConfig, path: Path, prepared: Prepared, measured: Measured) -> None:
+    """Write metrics.json, log it, and print it."""
+    metrics: dict[str, Any] = dict(measured.splits)
+    if measured.slices:
+        metrics["slices"] = {"test": measured.slices}
+    metrics["train"] = measured.train
+    metrics["protocol"] = protocol(cfg, prepared, measured.checkpoint)
+    if bayes := best_metrics(prepared):
+        metrics["bayes"] = bayes
+    write_json(path / "metrics.json", metrics)
+    measured.log(metrics)
+    add_results(path)
+    show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)

@@ -1,0 +1,107 @@
+"""Train a model step by step with Lightning, and measure the best checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from recsys.cli.console import say
+from recsys.config.run_config import RunConfig
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared
+from recsys.distributed.ranks import Ranks
+from recsys.errors import UserError
+from recsys.evaluation.calibration import save as save_calibration
+from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
+from recsys.training.item_updates import short_training
+from recsys.training.results import Measured
+from recsys.training.run_dir import RunFolder
+from recsys.training.run_state import RunState
+from recsys.training.split_details import write_details
+from recsys.training.trainer import (
+    build_module,
+    build_trainer,
+    collectives_of,
+    metrics_of,
+    split_loader,
+    steps_of,
+)
+
+
+def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> Measured:
+    """Train, validate, calibrate, and test with the best checkpoint. Collective."""
+    path = folder.path
+    training = split_loader(cfg, prepared, "train", ranks, training=True)
+    _check_batches(cfg, len(training))
+    steps = steps_of(cfg, len(training))
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
+    if ranks.rank == 0 and not cfg.kind.scores_rows:
+        _warn_of_few_updates(cfg, prepared, steps * cfg.trainer.accumulate / max(len(training), 1))
+    newest = newest_intact_checkpoint(path) if folder.resumed else None
+    start = folder.start
+    if newest is not None and (start is None or start.checkpoint != newest):
+        start = RunState.load(newest)
+    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
+    validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
+    if start is not None:
+        say(f"resuming from {newest}")
+        # Lightning does not restore the loader from a checkpoint at the end of an epoch
+        training.load_state_dict(start.loader_position)
+        module.start = start
+    trainer.fit(module, training, validation, ckpt_path=newest)
+    best = best_checkpoint(path)
+    if cfg.calibration != "none" and validation is not None:
+        _calibrate(cfg, path, trainer, module, validation, best, ranks)
+    testing = split_loader(cfg, prepared, "test", ranks)
+    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
+    splits = {"test": metrics_of(test, "test")}
+    sliced: dict[str, Any] | None = None
+    curves: Any = None
+    if ranks.rank == 0:
+        sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
+    if validation is not None:
+        [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
+        splits["validation"] = metrics_of(valid, "validation")
+    train = {
+        "samples": throughput.samples,
+        "seconds": throughput.seconds,
+        "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
+        "epochs": trainer.current_epoch,
+        "steps": trainer.global_step,
+        "time": {**throughput.parts(module), **collectives_of(trainer)},
+    }
+
+    def log(metrics: dict[str, Any]) -> None:
+        if "wandb" in cfg.logger:
+            from recsys.training.wandb_artifacts import track_results
+
+            track_results(trainer, best, metrics, curves)
+        for logger in trainer.loggers:
+            logger.finalize("success")
+
+    return Measured(splits, train, best, log, sliced or {})
+
+
+def _check_batches(cfg: RunConfig, batches: int) -> None:
+    """Raise UserError if a validation within an epoch would come after its end. batches: of an epoch"""
+    every = cfg.trainer.validate_every_n_steps
+    if every is not None and cfg.trainer.accumulate > 1 and every > batches:
+        raise UserError(
+            f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
+            f"{batches}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
+        )
+
+
+def _warn_of_few_updates(cfg: RunConfig, prepared: Prepared, epochs: float) -> None:
+    """Say so if the training is too short for the items' vectors to move away from where they start."""
+    counts = prepared.fitted.item_vocabulary["count"].to_numpy()
+    if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
+        say(warning)
+
+
+def _calibrate(
+    cfg: RunConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Path | None, ranks: Ranks
+) -> None:
+    """Fit the calibration on the validation rows, and write it to the run's folder. Collective."""
+    trainer.validate(module, validation, ckpt_path=best, verbose=False)
+    module.evaluator.calibrate(cfg.calibration)
+    if ranks.rank == 0:
+        save_calibration(path, module.evaluator.labels)
