@@ -141,6 +141,9 @@ def to_onnx(
         )
     assert converted is not None
     proto = converted.model_proto
+    _forget_sources(proto.graph)
+    for function in proto.functions:
+        _forget_sources(function)
     _make_external(proto, {f"table_{p.name}": p for p in parts}, rows)
     if halved:
         _halve(proto)
@@ -148,6 +151,16 @@ def to_onnx(
         change(proto)
     onnx.save(proto, str(file))
     onnx.checker.check_model(str(file))
+
+
+def _forget_sources(graph: Any) -> None:
+    """Remove the lines of code that made each node, which name the folders of the machine that exported it."""
+    for part in (*graph.node, *graph.value_info, *getattr(graph, "input", ()), *getattr(graph, "output", ())):
+        if hasattr(part, "metadata_props"):
+            del part.metadata_props[:]
+        for attribute in getattr(part, "attribute", ()):
+            if attribute.HasField("g"):
+                _forget_sources(attribute.g)
 
 
 def _halve(proto: Any) -> None:

@@ -1,4 +1,4 @@
-"""Run folders made before the redesign still load: evaluated, predicted with and resumed to the same numbers."""
+"""Run folders, artefacts and pipelines of earlier versions still load, and give the same numbers."""
 
 import json
 import shutil
@@ -11,11 +11,13 @@ import torch
 from omegaconf import OmegaConf
 
 from recsys.config.check import check
-from recsys.config.compose import load_config
+from recsys.config.compose import compose_file, load_config
 from recsys.config.targets import locate
 from recsys.errors import UserError
+from recsys.export.artefact.verify import verify
 from recsys.online.predict_files import predict_files
 from recsys.online.recommender import recommend_files
+from recsys.stages.lists_for_requests import run_files
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.schedules import warmup_cosine
@@ -91,3 +93,15 @@ def test_old_keys_and_targets() -> None:
     cfg = load_config(OLD / "retrieval" / "config.yaml")
     assert "ranking" not in cfg and list(cfg.protocol.candidates) == ["full"] and list(cfg.protocol.k) == [5, 10, 20]
     assert locate("recsys.schedules.warmup_cosine", "optim.scheduler") is warmup_cosine
+
+
+def test_an_artefact_scores_as_its_run() -> None:
+    verified = verify(OLD / "artefact")
+    assert verified.rows > 0 and verified.difference <= verified.tolerance
+
+
+def test_a_pipeline_makes_the_same_lists(home: Path) -> None:
+    cfg = compose_file(home / "pipeline.yaml", [f"root={home}", f"input={home / 'requests.csv'}", "k=5"])
+    run_files(cfg, home / "lists.parquet")
+    lists, expected = (pl.read_parquet(f) for f in (home / "lists.parquet", OLD / "pipeline_expected.parquet"))
+    assert lists.drop("scores").equals(expected.drop("scores"))

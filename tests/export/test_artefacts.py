@@ -17,6 +17,7 @@ from google.protobuf import text_format
 from milvus_servers import free_port, lite, whole
 from tritonclient.grpc import model_config_pb2
 
+import recsys
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.export import __main__ as export
@@ -147,6 +148,10 @@ def test_shared_columns_are_transformed_once(artefact: Path, raw: pl.DataFrame) 
         model.features(candidates, {"int_1": "x"})
     with pytest.raises(RowError, match=r"^rows\[1\]: column int_3: 'x' is not a number$"):
         model.features([{}, {"int_3": "x"}], user)
+
+
+def test_the_graph_names_no_folder_of_the_machine_that_exported_it(artefact: Path) -> None:
+    assert str(Path(recsys.__file__).parent).encode() not in (artefact / "model.onnx").read_bytes()
 
 
 def test_it_loads_without_torch(artefact: Path) -> None:
