@@ -20,8 +20,8 @@ test:
 
 slow:
     uv run pytest -m slow
-    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/test_metrics.py tests/test_ranking.py \
-        tests/test_negatives.py tests/test_list_metrics.py
+    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/evaluation/test_binary_metrics.py tests/evaluation/test_retrieval_metrics.py \
+        tests/losses/test_negatives.py tests/evaluation/test_list_metrics.py
 
 bench:
     uv run python benchmarks/loader.py

@@ -19,11 +19,11 @@ def job(home: Path, tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all hosts see, with the mortal model in its conf/; data prepared there once serves every test."""
+    """A folder that all hosts see, with the failing model in its conf/; data prepared there once serves every test."""
     path = tmp_path_factory.mktemp("jobs")
     (path / "conf" / "model").mkdir(parents=True)
-    (path / "conf" / "model" / "mortal.yaml").write_text(
-        "_target_: mortal.Mortal\nrank: 1\nstep: 15\nhow: never\nmark: mark\n"
+    (path / "conf" / "model" / "failing.yaml").write_text(
+        "_target_: failing_model.Failing\nrank: 1\nstep: 15\nhow: never\nmark: mark\n"
     )
     return path
 

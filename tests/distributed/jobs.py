@@ -17,7 +17,7 @@ from forks import WARM, Command
 HERE = Path(__file__).parent
 SMALL = [
     *("data.sample.rows=4000", "trainer.batch_size=128", "trainer.threads=1", "trainer.max_epochs=2"),
-    *("model=mortal", "sharding=rowwise", "checkpoint.every_n_steps=10"),
+    *("model=failing", "sharding=rowwise", "checkpoint.every_n_steps=10"),
 ]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 COMMAND = ["recsys.train", *SMALL]
@@ -89,7 +89,7 @@ def metrics(run: Path) -> dict[str, Any]:
 
 
 def seconds_since(mark: Path) -> float:
-    """Since the mortal model died."""
+    """Since the failing model died."""
     return time.time() - mark.stat().st_mtime
 
 

@@ -48,7 +48,7 @@ def test_a_rank_that_ends_takes_the_job_down_and_is_told_first(job: Job, home: P
         ("torchrun", "kill"): "failed (exitcode: -9) local_rank: 1",
     }.get((by, how), "error: rank 1 on ")
     assert told in errors.splitlines()[0]
-    assert ("the mortal model's own error" in errors) == (how == "raise")
+    assert ("the failing model's own error" in errors) == (how == "raise")
     assert "gloo/transport" not in errors
     if by == "devices":
         assert errors.count("error:") == 1

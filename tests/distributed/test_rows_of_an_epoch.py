@@ -23,8 +23,8 @@ def test_each_row_is_trained_on_once(home: Path, tmp_path: Path) -> None:
     (raw / "rows.csv").write_text(f"y,row,s\n{lines}")
     (home / "conf" / "data").mkdir(exist_ok=True)
     (home / "conf" / "data" / "counted.yaml").write_text(DATA)
-    (home / "conf" / "model" / "witness.yaml").write_text("_target_: witness.Witness\nfolder: ???\n")
-    common = ["data=counted", f"data.root={raw}", "model=witness", f"model.folder={seen}", "sharding=rowwise"]
+    (home / "conf" / "model" / "recording.yaml").write_text("_target_: recording_model.Recording\nfolder: ???\n")
+    common = ["data=counted", f"data.root={raw}", "model=recording", f"model.folder={seen}", "sharding=rowwise"]
     common += [f"trainer.batch_size={BATCH}", "trainer.threads=1", "trainer.max_epochs=2", f"run_dir={tmp_path}/run"]
     counts = []
     for world_size, max_steps in ((2, 6), (4, 13), (1, -1)):

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import polars as pl
 import pytest
-from damages import DAMAGES, copy
+from storage_faults import DAMAGES, copy
 
 from recsys.config.compose import compose
 from recsys.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from damages import copy
+from storage_faults import copy
 
 from recsys.config.compose import compose
 from recsys.training.run import train

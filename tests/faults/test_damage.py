@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from damages import flip
+from storage_faults import flip
 from small_run import Home
 
 from recsys.data.prepare.digests import digests

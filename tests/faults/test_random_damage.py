@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from damages import DAMAGES, copy
+from storage_faults import DAMAGES, copy
 from small_run import Home
 
 from recsys.data.prepare.prepared import prepare

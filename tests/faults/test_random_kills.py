@@ -78,7 +78,7 @@ def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int
     assert a["test"] == b["test"] and a["validation"] == b["validation"]
 
 
-@pytest.mark.slow  # tests/test_atomic.py stays
+@pytest.mark.slow  # tests/files/test_atomic.py stays
 def test_a_killed_prediction_leaves_no_half_of_a_file(trained: Home, tmp_path: Path) -> None:
     rows = (trained.folder / "rows.tsv").read_text() * 2000
     (tmp_path / "rows.tsv").write_text(rows)

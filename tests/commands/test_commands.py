@@ -12,7 +12,7 @@ from recsys import __main__ as entry
 from recsys.cli import command_help
 from recsys.config.compose import COMMANDS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

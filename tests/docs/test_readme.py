@@ -15,7 +15,7 @@ from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.stages.assemble import build_parts
 from recsys.sweep.space import read_space
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

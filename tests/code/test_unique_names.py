@@ -4,7 +4,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "recsys"
+ROOT = Path(__file__).parents[2] / "recsys"
 FILES = {"__init__.py", "__main__.py"}
 CLASSES = {
     "TritonPythonModel",  # Triton finds it by this name

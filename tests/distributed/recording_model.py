@@ -10,7 +10,7 @@ from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM
 
 
-class Witness(DLRM):
+class Recording(DLRM):
     """A small DLRM that appends the first dense feature of each training row to a file of its process in `folder`."""
 
     def __init__(self, features: FeatureSpec, *, folder: str, device: Any = None) -> None:

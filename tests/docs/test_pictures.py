@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forks import warm_python
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_readme_shows_them() -> None:

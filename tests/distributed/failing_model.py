@@ -11,7 +11,7 @@ from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM
 
 
-class Mortal(DLRM):
+class Failing(DLRM):
     """A small DLRM that fails on `rank` at its training step `step`.
 
     how: kill (the process, as the kernel does where memory runs out), raise, or never
@@ -35,4 +35,4 @@ class Mortal(DLRM):
         self._mark.touch()
         if self._how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        raise ArithmeticError("the mortal model's own error")
+        raise ArithmeticError("the failing model's own error")

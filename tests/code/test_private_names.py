@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "recsys"
+ROOT = Path(__file__).parents[2] / "recsys"
 USED = {  # name: the files that may use it
     "_ALL_BROKERS_DOWN": {"store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
