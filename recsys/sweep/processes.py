@@ -8,41 +8,36 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from recsys.sweep.watch import OUTPUT
 
 MARK = "RECSYS_TRIAL"  # environment variable of all processes of a run: its folder
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 GRACE_SECONDS = 15.0  # time for torchrun's agent to end its workers, and for Lightning to end its batch
 
 EMPTY_READS, EMPTY_SECONDS = 10, 0.002
-KERNEL_THREAD = 0x00200000  # PF_KTHREAD in the flags of /proc/PID/stat; such threads have no environment
 
 
 def marked(folder: Path) -> list[int]:
     """Return the processes of this user that belong to the run, on this machine and in any session."""
-    mark = f"{MARK}={folder.resolve()}".encode()
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if mark in _environment(path.parent) and _alive(path.parent):
-                pids.append(int(path.parent.name))
-    return pids
+    mark = str(folder.resolve())
+    return [p.pid for p in psutil.process_iter() if _environment(p).get(MARK) == mark]
 
 
-def _environment(process: Path) -> list[bytes]:
-    """Return the environment of a process.
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Return the environment of a process; empty if it has ended or belongs to another user.
 
     While a process begins to execute a program, its environment reads as empty; so read it again after a moment.
     """
-    for _ in range(EMPTY_READS):
-        content = (process / "environ").read_bytes()
-        if content or int((process / "stat").read_text().rpartition(")")[2].split()[6]) & KERNEL_THREAD:
-            break
-        time.sleep(EMPTY_SECONDS)
-    return content.split(b"\0")
-
-
-def _alive(process: Path) -> bool:
-    return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    with contextlib.suppress(psutil.Error, OSError):
+        for _ in range(EMPTY_READS):
+            if found := process.environ():
+                return found if process.status() not in GONE else {}
+            if not process.cmdline():  # a thread of the kernel, or a zombie
+                return {}
+            time.sleep(EMPTY_SECONDS)
+    return {}
 
 
 def signal_all(folder: Path, number: int) -> None:

@@ -10,11 +10,11 @@ from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
 from recsys.training import fitted_ranking, fitted_retrieval
-from recsys.training.results import Measured
+from recsys.training.results import RunResults
 from recsys.training.trainer import build_loggers
 
 
-def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> Measured:
+def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
     """Fit the model, calibrate it, and measure both held-out splits."""
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
     methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
@@ -38,4 +38,4 @@ def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> Measured:
                 logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
             logger.finalize("success")
 
-    return Measured(splits, train, checkpoint, log, (found["test"][1] or {}) if "test" in found else {})
+    return RunResults(splits, train, checkpoint, log, (found["test"][1] or {}) if "test" in found else {})

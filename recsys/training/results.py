@@ -14,7 +14,7 @@ from recsys.training.show_metrics import show
 
 
 @dataclass
-class Measured:
+class RunResults:
     """A trained model's metrics.
 
     splits: the metrics of test and, if there are such rows, validation
@@ -31,16 +31,16 @@ class Measured:
     slices: dict[str, Any] = field(default_factory=dict)
 
 
-def write_results(cfg: RunConfig, path: Path, prepared: Prepared, measured: Measured) -> None:
+def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
     """Write metrics.json, log it, and print it."""
-    metrics: dict[str, Any] = dict(measured.splits)
-    if measured.slices:
-        metrics["slices"] = {"test": measured.slices}
-    metrics["train"] = measured.train
-    metrics["protocol"] = protocol(cfg, prepared, measured.checkpoint)
+    metrics: dict[str, Any] = dict(results.splits)
+    if results.slices:
+        metrics["slices"] = {"test": results.slices}
+    metrics["train"] = results.train
+    metrics["protocol"] = protocol(cfg, prepared, results.checkpoint)
     if bayes := best_metrics(prepared):
         metrics["bayes"] = bayes
     write_json(path / "metrics.json", metrics)
-    measured.log(metrics)
+    results.log(metrics)
     add_results(path)
     show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)

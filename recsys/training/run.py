@@ -176,10 +176,10 @@ def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> 
     if cfg.kind.fitted_at_once:
         from recsys.training.fit_at_once import fit_at_once
 
-        measured = fit_at_once(cfg, folder.path, prepared)
+        results = fit_at_once(cfg, folder.path, prepared)
     else:
         from recsys.training.train_steps import train_steps
 
-        measured = train_steps(cfg, folder, prepared, ranks)
+        results = train_steps(cfg, folder, prepared, ranks)
     if ranks.rank == 0:
-        write_results(cfg, folder.path, prepared, measured)
+        write_results(cfg, folder.path, prepared, results)

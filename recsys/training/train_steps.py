@@ -12,7 +12,7 @@ from recsys.errors import UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
 from recsys.training.item_updates import short_training
-from recsys.training.results import Measured
+from recsys.training.results import RunResults
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
 from recsys.training.split_details import write_details
@@ -26,7 +26,7 @@ from recsys.training.trainer import (
 )
 
 
-def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> Measured:
+def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
     """Train, validate, calibrate, and test with the best checkpoint. Collective."""
     path = folder.path
     training = split_loader(cfg, prepared, "train", ranks, training=True)
@@ -77,7 +77,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         for logger in trainer.loggers:
             logger.finalize("success")
 
-    return Measured(splits, train, best, log, sliced or {})
+    return RunResults(splits, train, best, log, sliced or {})
 
 
 def _check_batches(cfg: RunConfig, batches: int) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from storage_faults import flip
 from small_run import Home
+from storage_faults import flip
 
 from recsys.data.prepare.digests import digests
 from recsys.data.row_groups import row_groups

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from storage_faults import DAMAGES, copy
 from small_run import Home
+from storage_faults import DAMAGES, copy
 
 from recsys.data.prepare.prepared import prepare
 from recsys.errors import UserError

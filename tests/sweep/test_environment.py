@@ -1,28 +1,44 @@
-"""The environment of a process reads as empty while it begins to execute a program."""
+"""The processes of a run are found by their environment, on any system that psutil knows."""
 
-import threading
-import time
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+import pytest
 
 from recsys.sweep import processes
 
-STAT = "7 (a) b) S 1 7 7 0 -1 {flags} 0 0"
+SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
 
 
-def process(folder: Path, flags: int) -> Path:
-    (folder / "stat").write_text(STAT.format(flags=flags))
-    (folder / "environ").write_bytes(b"")
-    return folder
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    env = os.environ | {processes.MARK: str(tmp_path)}
+    with subprocess.Popen(SLEEP, env=env, stdout=subprocess.PIPE) as started:
+        yield started
+        started.kill()
 
 
-def test_an_empty_environment_is_read_again(tmp_path: Path) -> None:
-    process(tmp_path, 0)
-    write = threading.Timer(processes.EMPTY_SECONDS, lambda: (tmp_path / "environ").write_bytes(b"A=1\0B=2\0"))
-    write.start()
-    assert processes._environment(tmp_path)[:2] == [b"A=1", b"B=2"]
+def test_a_process_is_found_until_it_ends(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    assert processes.marked(tmp_path) == [child.pid]  # also while it begins to execute its program
+    assert processes.marked(tmp_path / "other") == []
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked for its status
+    assert processes.marked(tmp_path) == []
 
 
-def test_a_kernel_thread_has_none(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    assert processes._environment(process(tmp_path, processes.KERNEL_THREAD | 64)) == [b""]
-    assert time.monotonic() - begun < processes.EMPTY_SECONDS * processes.EMPTY_READS
+def test_an_empty_environment_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([{}, {}, {"A": "1"}])
+    monkeypatch.setattr(psutil.Process, "environ", lambda _: next(answers))
+    assert processes._environment(psutil.Process()) == {"A": "1"}
+
+
+def test_a_process_that_nobody_may_read_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: psutil.Process) -> dict[str, str]:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "environ", refused)
+    assert processes._environment(psutil.Process()) == {}
