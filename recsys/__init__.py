@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 # Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
 # from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
@@ -22,3 +24,29 @@ if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C befor
             _hook(kind, error, trace)
 
     sys.excepthook = _explain
+
+if TYPE_CHECKING:
+    from recsys.config.check import check as check
+    from recsys.config.compose import compose as compose
+    from recsys.config.run_config import RunConfig as RunConfig
+    from recsys.errors import UserError as UserError
+    from recsys.online.predictor import Predictor as Predictor
+    from recsys.online.recommender import Recommender as Recommender
+    from recsys.online.row_transforms import RowTransforms as RowTransforms
+
+# names of docs/python.md, imported when they are used; recsys.train and recsys.evaluate are the commands
+EXPORTS = {
+    "check": "recsys.config.check",
+    "compose": "recsys.config.compose",
+    "RunConfig": "recsys.config.run_config",
+    "UserError": "recsys.errors",
+    "Predictor": "recsys.online.predictor",
+    "Recommender": "recsys.online.recommender",
+    "RowTransforms": "recsys.online.row_transforms",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EXPORTS:
+        raise AttributeError(f"module 'recsys' has no attribute {name!r}")
+    return getattr(import_module(EXPORTS[name]), name)
