@@ -58,7 +58,7 @@ def _interpolate(x: Tensor, at: tuple[float, ...], values: tuple[float, ...]) ->
 
 
 def targets(labels: Tensor, label: Label) -> Tensor:
-    """Return what the logits of a label are compared with: (B,) labels in their own units -> (B,)."""
+    """Return the targets of a label's logits: (B,) labels in the units of the data -> (B,)."""
     if label.kind != "regression":
         return labels
     return ((torch.log1p(labels) if label.log else labels) - label.mean) / label.std

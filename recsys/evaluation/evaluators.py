@@ -54,7 +54,7 @@ class Evaluator(Protocol):
         ...
 
     def undefined(self, metrics: dict[str, float]) -> str | None:
-        """Return which metrics are undefined and why, for a message; None if all are defined."""
+        """Return a line that names the undefined metrics and says why, or None if all are defined."""
         ...
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:

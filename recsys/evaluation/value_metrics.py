@@ -23,9 +23,9 @@ def value_metrics(rows: Rows, kind: str) -> dict[str, float]:
 
 
 def row_values(prediction: np.ndarray, label: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the metrics are means of, each (R,).
+    """Return the two values of each row whose means are the metrics, (R,) each.
 
-    regression: squared and absolute errors; rmse is the root of its mean
+    regression: squared and absolute errors; rmse is the root of the mean squared error
     classes: -ln P(label), and whether the most probable class is the label
     """
     if kind == "regression":

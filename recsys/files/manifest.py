@@ -84,7 +84,7 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def content(folder: Path) -> dict[str, Any] | None:
-    """Return what `write` wrote, None if the folder has no manifest. Raises DamagedFile if it differs."""
+    """Return the manifest of a folder, or None. Raises DamagedFile if the manifest is not as `write` wrote it."""
     file = folder / FILE
     if not file.exists():
         return None

@@ -101,7 +101,7 @@ class AnswerCheck:
 
 
 def problem_of(body: bytes, expected: ExpectedAnswer) -> str | None:
-    """Return what is wrong with an answer, None if it is right."""
+    """Return the reason why an answer is wrong, or None if it is right."""
     try:
         outputs = outputs_of(body, expected)
     except NO_ANSWER as e:

@@ -49,7 +49,7 @@ class Endpoint:
 
 @cache  # connections share it, as it takes a while to read the certificates
 def tls_context(tls_ca: str | None) -> ssl.SSLContext:
-    """Return what is trusted in TLS. tls_ca: as in Endpoint"""
+    """Return the TLS context, which holds the trusted authorities. tls_ca: as in Endpoint"""
     return ssl.create_default_context(cafile=tls_ca)
 
 

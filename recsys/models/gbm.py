@@ -142,7 +142,7 @@ class GBM(nn.Module, FittedRankingModel):
         return table
 
     def matrix(self, dense: Tensor, sparse: KeyedJaggedTensor) -> np.ndarray:
-        """Return what the trees read, the columns of `columns`: dense (B, D), F keys of B bags -> (B, C) float32."""
+        """Return the trees' input, the columns of `columns`: dense (B, D), F keys of B bags -> (B, C) float32."""
         out = np.empty((len(dense), len(self.columns.names)), np.float32)
         width = self.features.dense_width
         out[:, :width] = dense.numpy()

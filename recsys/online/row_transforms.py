@@ -111,7 +111,7 @@ class RowTransforms:
         return self.arrays(_rows_of(lists, rows))
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """Return the same features as `arrays`, but as a data frame.
+        """Return the features that `arrays` returns as a data frame.
 
         Each column is a feature and has the type Float32, Int32 or List(Int32).
         """

@@ -39,7 +39,7 @@ OTHER_PATHS = {
 
 
 def index(core: Core) -> bytes:
-    """Return what is served, with links."""
+    """Return the answer to GET /: the models that are served, with links."""
     models = [_described(core.registry.get(n)) for n in core.registry.names()]
     links = {"docs": "/docs", "openapi": "/openapi.json", "metrics": "/metrics", "ready": "/v2/health/ready"}
     return orjson.dumps({"server": "recsys", "version": server_metadata()["version"], "models": models, "links": links})

@@ -87,7 +87,7 @@ def sources_of(answer: PipelineAnswer) -> list[list[str]]:
 
 
 def notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
-    """Yield what a person should know of a list."""
+    """Yield notes on a list with too few candidates: the sources were asked again, or it is shorter than `k`."""
     if answer.trace.rounds > 1:
         yield "asked the sources for more, because filters left fewer candidates than a list needs"
     if len(answer.items) < k:

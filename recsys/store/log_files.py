@@ -50,7 +50,7 @@ class LogFile:
 
 @dataclass
 class Reading:
-    """What is to be read.
+    """The files of a view that are to be read.
 
     files: all files to keep in the store; those to be read have no size yet
     numbers: the numbers of the files to be read, by path
@@ -78,7 +78,7 @@ def to_json(files: Iterable[LogFile]) -> list[dict[str, Any]]:
 
 
 def from_json(files: Iterable[Mapping[str, Any]]) -> list[LogFile]:
-    """Return what `to_json` wrote."""
+    """Return the files that `to_json` wrote."""
     return [LogFile(**{**f, "sample": tuple(tuple(row) for row in f["sample"])}) for f in files]
 
 

@@ -302,7 +302,7 @@ class _Features:
         return None if length >= FOREVER else length
 
     def _window(self, a: Aggregate) -> Column:
-        """Return what a window of Spark finds for an aggregate."""
+        """Return the column that a window of Spark computes for an aggregate."""
         length = self._ticks(a)
         span = self._by.orderBy(TICK).rangeBetween(Window.unboundedPreceding if length is None else -length, -1)
         if a.column == EVENTS:

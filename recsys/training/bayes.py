@@ -45,7 +45,7 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
 
 
 def _known(teacher: pl.DataFrame, name: str, test: pl.Series) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return what the teacher expects, and the labels, of the test rows that have the label.
+    """Return the teacher's expectations and the labels, for the test rows that have the label.
 
     None if the teacher does not know the label, or its last rows are not the test rows: with another `where`, or
     another column to split by.

@@ -63,7 +63,7 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
 
 
 def _state(data: ResolvedData, home: Path) -> str | None:
-    """Return what changes whenever the table does; None if nothing says so."""
+    """Return a digest or version that changes whenever the table does, or None for a server, which has neither."""
     assert data.root is not None
     file = databases.database_file(data.source, data.root)
     if file is not None and file.is_file():

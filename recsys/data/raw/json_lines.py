@@ -53,7 +53,7 @@ def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
 
 
 def python_objects(line: str, file: Path) -> str | None:
-    """Return what to type if a line is a Python dict, {'a': 1}, which is not JSON; None if it is none."""
+    """Return an error with the command to type if a line is a Python dict, {'a': 1}, instead of JSON, or None."""
     try:
         value = ast.literal_eval(line)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -145,7 +145,7 @@ class Fitted:
         )
 
     def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> "Fitted":
-        """Return the same transforms for some of the features. Both share the tables in which text is looked up.
+        """Return a `Fitted` of some of the features, which shares the tables in which text is looked up.
 
         Args:
             dense: keys of data.dense.

@@ -86,7 +86,7 @@ class ServedRetrieval:
         return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
 
     def find(self, queries: Sequence[Query]) -> list[Found]:
-        """Return what `recommend` does, with items as their places in `names`."""
+        """Return the items and scores of each query, best first; see `recommend`. Items are places in `names`."""
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")

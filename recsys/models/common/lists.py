@@ -123,7 +123,7 @@ def last_values(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:
-    """Return which places of a block hold values: lengths (B,) -> (B, longest) bool."""
+    """Return whether each place of a block holds a value: lengths (B,) -> (B, longest) bool."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
