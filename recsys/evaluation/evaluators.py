@@ -81,7 +81,7 @@ class LabelsEvaluator:
         exact_rows, bins: as in BinaryMetrics.
         gauc: feature whose values group the rows for GAUC of the first label.
         every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that
-            training lacks, which are no group.
+            training lacks, which are not a group.
         group_ks: values of k of the metrics within the groups of data.group, by which GAUC is measured, too; empty if
             batches do not keep groups together.
     """

@@ -241,7 +241,7 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
     """Build an index of the item vectors, tuned with the queries of raw rows; return its description."""
     scorer = VectorScorer(artefact, torch.get_num_threads())
     if not scorer.multiplies:
-        raise UserError(f"index={options.kind}: this model's scores are no inner products of vectors; leave it out")
+        raise UserError(f"index={options.kind}: this model's scores are not inner products of vectors; leave it out")
     parsed, _ = rows.parse(rows.keep_history(rows.from_frame(raw)))
     queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
     index = build(

@@ -146,7 +146,7 @@ def from_elsewhere(folder: Path) -> Iterator[None]:
         if str(folder) in str(e):
             raise
         raise UserError(f"{folder}: {e}") from e
-    except BaseException as e:  # Rust's panics are no Exceptions
+    except BaseException as e:  # Rust's panics are not Exceptions
         if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
             raise
         why = next((line.strip() for line in str(e).splitlines() if line.strip()), "")[:200]

@@ -60,9 +60,9 @@ def parse_target(target: str, protocol: str, token: str | None = None, tls_ca: s
     try:
         host, port = parts.hostname, parts.port
     except ValueError as e:
-        raise UserError(f"target={target}: is no address; {example}") from e
+        raise UserError(f"target={target}: is not an address; {example}") from e
     if not host or parts.scheme not in SCHEMES or parts.path.strip("/") or parts.query:
-        raise UserError(f"target={target}: is no address; {example}")
+        raise UserError(f"target={target}: is not an address; {example}")
     if parts.scheme.startswith("grpc") and protocol != "grpc":
         raise UserError(f"target={target}: is a gRPC address; add protocol=grpc")
     tls = parts.scheme in ("https", "grpcs")

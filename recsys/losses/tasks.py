@@ -110,7 +110,7 @@ class LabelLosses(nn.Module):
         self.register_buffer("first_losses", torch.zeros(len(labels)), persistent=self.balance == "gradnorm")
         self.first_losses: Tensor
         self._last: Tensor | None = None
-        self._last_layer: list[nn.Linear] = []  # in a list, so that it is no part of this module
+        self._last_layer: list[nn.Linear] = []  # in a list, so that it is not a part of this module
 
     def logged(self) -> dict[str, Tensor]:
         """Return the last batch's loss of each of several labels, before weights and shares, and what balances them."""

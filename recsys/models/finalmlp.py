@@ -83,7 +83,7 @@ class FinalMLP(nn.Module):
         names = [f.name for f in features.sparse]
         for key, given in (("first_context", first_context), ("second_context", second_context)):
             if unknown := [n for n in given if n not in names]:
-                raise ValueError(f"{key}: {unknown[0]} is no sparse feature; there are {', '.join(names)}")
+                raise ValueError(f"{key}: {unknown[0]} is not a sparse feature; there are {', '.join(names)}")
         width = flat_width(features, dim)
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         self.first_gate, self.second_gate = (

@@ -108,7 +108,7 @@ class PEPNet(nn.Module):
 
 
 def _places(features: FeatureSpec, scenario: Sequence[str], personal: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of these features among the sparse ones. Raises ValueError if there are none, or no such."""
+    """Return the places of these features among the sparse ones. Raises ValueError if both lists are empty or wrong."""
     names = [f.name for f in features.sparse]
     for key, given in (("scenario", scenario), ("personal", personal)):
         if unknown := [n for n in given if n not in names]:

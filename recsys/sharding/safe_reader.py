@@ -140,4 +140,4 @@ class TensorsOnly(DefaultLoadPlanner):
     """Load planner that refuses pickled values; a checkpoint's tensors come by another way."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise UserError(f"checkpoint: {read_item.storage_index.fqn} is no tensor")
+        raise UserError(f"checkpoint: {read_item.storage_index.fqn} is not a tensor")

@@ -188,7 +188,7 @@ def _views(config: PipelineConfig) -> dict[str, View]:
     lists = [a.name for v in views.values() if v.key == config.user for a in v.aggregates if a.number is not None]
     if name is not None and name not in lists:
         raise UserError(
-            f"features.history={name}: is no list of a view of users in {config.features.definition}"
+            f"features.history={name}: is not a list of a view of users in {config.features.definition}"
             f"{did_you_mean(name, lists)}; add an aggregate such as {name}: {{last: {config.item}, number: 50}}"
         )
     return {n: view for n, view in views.items() if view.key in (config.user, config.item)}

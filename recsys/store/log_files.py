@@ -1,4 +1,4 @@
-"""Which files of a view a store has read, known by their rows: a file that was renamed is no new one.
+"""Which files of a view a store has read, known by their rows: a file that was renamed is not a new one.
 
 For each file the store keeps its size and time, by which a change is noticed, and a few of its rows, by which it is
 known under another name, or not known under its own:

@@ -109,7 +109,7 @@ def _row_files(source: Path) -> list[str]:
 
 
 def _types(view: View) -> dict[str, pl.DataType]:
-    """Return the types of a view's features, Null for those that are no column of the files."""
+    """Return the types of a view's features, Null for features that are not columns of the files."""
     there = columns_of(view.paths()[0])
     return {n: there.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
 
@@ -319,7 +319,7 @@ class _Features:
             where = f"{self._view.name}.aggregates.{a.name}.{a.function}={a.column}"
             raise UserError(f"{where}: the column is {kind.simpleString()}; name one of numbers")
         is_float, is_bool = isinstance(kind, (T.FloatType, T.DoubleType)), isinstance(kind, T.BooleanType)
-        if a.function == "max" and is_float:  # as in polars, NaN is no maximum unless all are
+        if a.function == "max" and is_float:  # as in polars, NaN is the maximum only of NaNs
             numbers = F.max(F.when(~F.isnan(value), value)).over(span)
             return F.coalesce(numbers, F.max(value).over(span))
         made = {

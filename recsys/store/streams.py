@@ -264,7 +264,7 @@ def _properties(file: str | None) -> dict[str, str]:
         if line.strip() and not line.lstrip().startswith("#"):
             key, equal, value = line.partition("=")
             if not equal:
-                raise UserError(f"kafka_properties={file}, line {number}: is no key=value")
+                raise UserError(f"kafka_properties={file}, line {number}: is not key=value")
             found[key.strip()] = value.strip()
     return found
 

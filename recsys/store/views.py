@@ -120,7 +120,7 @@ class View:
             self._check_types(there, path, first or there[self.time])
             self._check_first({c: there[c] for c in wanted}, path)
         types = {c: there[c] for c in wanted}
-        frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
+        frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if large := self.too_large(types):
             frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
         frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
@@ -325,7 +325,7 @@ def _is_unfit(dtype: pl.DataType) -> bool:
 
 
 def columns_of(path: str | Path, where: str = "input") -> pl.Schema:
-    """Return the columns of a Parquet file, whose name is no glob. Raises UserError if it is something else."""
+    """Return the columns of a Parquet file, whose name is not a glob. Raises UserError for another kind of file."""
     with readable(f"{where}: {path}"):
         return pl.scan_parquet(path, glob=False).collect_schema()
 

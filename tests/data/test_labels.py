@@ -197,7 +197,7 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
         3: "label click is neither 0 nor 1",
         4: "label rating is not a number of at least 0",
         5: "label rating is not a number of at least 0",
-        6: "label colour is none of its classes",
+        6: "label colour is not one of its classes",
         7: "weight w is not a number of at least 0",
     }
 

@@ -142,7 +142,7 @@ def explode_blocks(
 
 
 def _parts(name: str, separator: str, *, alone: bool) -> pl.Expr:
-    """Return a text as the list of its elements. alone: empty elements are none; otherwise they keep their place"""
+    """Return a text as the list of its elements. alone: leave out empty elements; otherwise they become null"""
     bare = pl.col(name).str.strip_chars(BRACKETS)
     parts = bare.str.split(separator).list.eval(pl.element().str.strip_chars(MARKS))
     if alone:

@@ -172,7 +172,7 @@ class Fitted:
         return fitted
 
     def candidate_ids(self, items: pl.Series) -> pl.Series:
-        """Return the candidate of each item, 0 if it is none: (P,) text -> (P,) Int32."""
+        """Return the candidate id of each item, 0 if it is not a candidate: (P,) text -> (P,) Int32."""
         return self._look_up_candidate(items)
 
     def code_indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:

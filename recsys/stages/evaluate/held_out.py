@@ -26,7 +26,7 @@ class HeldOut:
     users: (Q,) names
     targets: (Q,) names of the items that each wanted
     contexts: by user, the columns of the first event of the split
-    past: the events before, None if the targets are no events
+    past: the events before, or None if the targets are not events
     """
 
     users: Sequence[str]
