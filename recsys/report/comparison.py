@@ -104,7 +104,7 @@ class Group:
         return sorted(range(len(value)), key=lambda i: value[i])
 
     def baseline(self, main: str) -> Line | None:
-        """Return the best baseline by a main metric, None if there is none."""
+        """Return the best baseline by a main metric, or None."""
         lines = [self.lines[i] for i in self.best_first(main)]
         return next((line for line in lines if line.is_baseline and main in line.measures), None)
 

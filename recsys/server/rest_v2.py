@@ -176,7 +176,7 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def _items(given: Any, key: str) -> list[str] | None:
-    """Return a list of items; None if there is none. Parameters of the protocol are text, separated by commas."""
+    """Return a list of items, or None. Parameters of the protocol are text, separated by commas."""
     if given is None:
         return None
     items = given.split(",") if isinstance(given, str) else given

@@ -68,7 +68,7 @@ def load_plain(file: Path) -> Any:
 
 
 def _unknown_name(file: Path) -> str | None:
-    """Return a name in the file that `load_plain` refuses, None if there is none or the file cannot be read."""
+    """Return a name in the file that `load_plain` refuses, or None, also if the file cannot be read."""
     try:
         with torch.serialization.safe_globals(_ARRAYS):
             return next(iter(torch.serialization.get_unsafe_globals_in_checkpoint(file)), None)

@@ -40,7 +40,7 @@ class Source(ABC):
         return None
 
     def vectors(self) -> np.ndarray | None:
-        """Return the vectors (n, d) of the items that `open` returned, None if the source has none."""
+        """Return the vectors (n, d) of the items that `open` returned, or None for a source without vectors."""
         return None
 
     @abstractmethod

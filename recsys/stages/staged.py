@@ -35,7 +35,7 @@ class StageSettings:
     candidates: most items that are left when sources are merged
     history: most events of a user that models read
     seed: of exploration
-    stored_history: the stored feature that lists the user's last items, None if there is none
+    stored_history: the stored feature that lists the user's last items, or None
     """
 
     user: str
@@ -99,7 +99,7 @@ class StagedRecommender:
         score: gives scores; None keeps those of the merge.
         users: the columns of users by name.
         events: what users did, None if requests bring their histories.
-        features: stored features of users, None if there are none.
+        features: stored features of users, or None.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ OFF = 2.0  # ratio of predictions and labels, or its inverse, that is not calibr
 
 
 def too_good(test: dict[str, Any]) -> str | None:
-    """Return a line about test metrics that are better than real data usually allow, None if none is."""
+    """Return a line about test metrics that are better than real data usually allow, or None."""
     for label, own in of_label(test).items():
         shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
         few = _rarer(own, test.get("rows", 0)) < FEWEST

@@ -21,7 +21,7 @@ FILE = "teacher.parquet"
 
 
 def best_metrics(prepared: Prepared) -> dict[str, float] | None:
-    """Return the metrics of the teacher on the test rows, for the labels that it knows; None if it knows none of them.
+    """Return the metrics of the teacher on the test rows, for the labels that the teacher knows, or None.
 
     auc and logloss of a binary label, rmse of a number; with the label's name in front if there are several. Only
     splits whose test rows are the last rows of the raw file have them.

@@ -27,7 +27,7 @@ class Optimizers:
 
     Attributes:
         dense: dense parameters by name.
-        rows: optimizer of the tables that no fused kernel updates; None if there are none.
+        rows: optimizer of the tables that no fused kernel updates, or None.
         combined: one optimizer over all parameters, which Lightning steps.
     """
 

@@ -61,7 +61,7 @@ class ServedRetrieval:
 
     @property
     def vectors(self) -> np.ndarray | None:
-        """The vectors (n, d) of these items, None if the model has none."""
+        """The vectors (n, d) of the items in `names`, or None for a model without vectors."""
         return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
 
     @property
@@ -198,7 +198,7 @@ class ServedRetrieval:
 
 
 def _unknown_item(dtype: pl.DataType) -> Any:
-    """Return a value of an item's type that no vocabulary holds, None if the type has none."""
+    """Return a value of an item's type that no vocabulary holds, or None."""
     if dtype.is_integer():
         least, largest = integer_bounds(dtype)
         return least if least < 0 else largest
