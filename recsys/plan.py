@@ -49,7 +49,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.sharding.infeasible import Infeasibility
 
     silence()
-    own = ("cluster", "features", "output")  # the other keys are those of a training
+    own = ("cluster", "features", "output")  # the other keys are keys of a training run
     run = checked_data(typed({name: cfg[name] for name in cfg if name not in own}))
     check_parts(run)
     if run.kind.fitted_at_once:

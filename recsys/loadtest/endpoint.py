@@ -22,7 +22,7 @@ class Endpoint:
     """The address of a server.
 
     token: sent as `Authorization: Bearer TOKEN`
-    tls_ca: a PEM file of the authorities whose certificates are trusted; None for those of the system
+    tls_ca: a PEM file of the authorities whose certificates are trusted; None for the system's authorities
     """
 
     host: str

@@ -56,8 +56,8 @@ class FinalMLP(nn.Module):
 
     Args:
         first_mlp, second_mlp: hidden widths of the streams; the last ones must be multiples of `heads`.
-        first_context, second_context: the sparse features from which a stream's input weights are made, such as those
-            of the user and of the item; [] for weights that are the same for all rows.
+        first_context, second_context: the sparse features from which a stream's input weights are made, such as
+            features of the user and of the item; [] for weights that are the same for all rows.
         gate_mlp: hidden widths of the weights' networks.
         heads: number of parts of the bilinear fusion.
     """

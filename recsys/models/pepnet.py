@@ -45,7 +45,7 @@ class ScaledTower(nn.Module):
         self.logits = nn.Linear(widths[-1], logits)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-        """Return (B, width) -> (B, logits). factors: those of each hidden layer, (B, out), or none"""
+        """Return (B, width) -> (B, logits). factors: the factors of each hidden layer, (B, out), or none"""
         for i, layer in enumerate(self.hidden):
             x = layer(x) * factors[i] if factors else layer(x)
         return self.logits(x)

@@ -1,6 +1,6 @@
 """Transform raw rows into arrays or tensors at serving time, one or a few rows per call.
 
-The steps are those of data preparation, but without files:
+The steps are the same as in data preparation, but without files:
 
     pipeline = RowTransforms.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data

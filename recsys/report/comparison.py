@@ -293,7 +293,7 @@ def _ranks(run: ReportedRun, frame: Any) -> tuple[bytes, Measured]:
 
 
 def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
-    """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
+    """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 
     k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))

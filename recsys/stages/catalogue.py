@@ -92,7 +92,7 @@ class Catalogue:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return the vectors (n, d) with length 1; those of zeros stay."""
+    """Return the vectors (n, d) with length 1; vectors of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
     return scaled

@@ -28,8 +28,8 @@ BATCH = 256  # requests whose candidates are retrieved at a time
 def run_files(cfg: DictConfig, output: Path) -> None:
     """Write a Parquet file with the list for each row of the input.
 
-    Its columns are those of the input, and items, scores, sources (the names of the sources of each item) and, if the
-    pipeline explores, propensities.
+    Its columns are the columns of the input, and items, scores, sources (the names of the sources of each item) and, if
+    the pipeline explores, propensities.
     """
     files = input_files(strings(cfg.input)) if cfg.input is not None else []
     if not files:

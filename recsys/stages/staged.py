@@ -96,7 +96,7 @@ class StagedRecommender:
         catalogue: the items.
         sources, filters, order: the parts by name, in their order.
         merge: makes one list of the candidates of several sources.
-        score: gives scores; None keeps those of the merge.
+        score: gives scores; None keeps the scores of the merge.
         users: the columns of users by name.
         events: what users did, None if requests bring their histories.
         features: stored features of users, or None.

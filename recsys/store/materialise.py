@@ -138,7 +138,7 @@ def seconds_of(times: pl.Series) -> pl.Series:
 
 
 def _put_events(view: View, store: FeatureStore, until: Any, reading: Reading) -> int:
-    """Merge the events of files into those of each entity."""
+    """Merge the events of files into the stored events of each entity."""
     parts = []
     for path, number in reading.numbers.items():
         frame = view.until(view.scan([path]), until)

@@ -29,7 +29,7 @@ from recsys.store.fitting import has_floats
 from recsys.store.views import View, columns_of
 
 ROW, PLACE = "row", "place"  # what a row of input holds, and where it is: number of its file and row of the file
-VALUE, SEQUENCE = "value", "sequence"  # the columns of a value or event, and its place among those of equal times
+VALUE, SEQUENCE = "value", "sequence"  # the columns of a value or event, and its place among events of equal times
 KEY, APART, AT, TICK = "key", "apart", "at", "tick"
 ROWS_PER_FILE = 2**40
 FILE = "^file:/+"  # Spark writes one slash or three
@@ -96,7 +96,7 @@ def _write(rows: DataFrame, output: Path) -> None:
 
 
 def _row_files(source: Path) -> list[str]:
-    """Return the files of rows; folders that are hidden, as those of unfinished writes are, hold none."""
+    """Return the files of rows; hidden folders, such as the folders of unfinished writes, hold none."""
     if source.is_file():
         return [str(source)]
     found = [p for p in source.rglob("*.parquet") if p.is_file()]

@@ -31,7 +31,7 @@ Known = Callable[[str], Mapping[str, Any] | None]  # key -> its position, None a
 class Message(NamedTuple):
     """One event: where it is, and its JSON. Offsets of a partition ascend.
 
-    key: the partition among those of all streams, however they are reached
+    key: the name of the partition, which no other partition of any stream has, whatever the URL of the stream
     """
 
     key: str

@@ -27,7 +27,7 @@ def too_good(test: dict[str, Any]) -> str | None:
 def too_weak(metrics: dict[str, Any]) -> str | None:
     """Return a line about a model that predicts worse than a constant, or is far from calibrated, and what to try.
 
-    metrics: those of a run; None is returned for models without binary labels
+    metrics: the metrics of a run; None is returned for models without binary labels
     """
     found = next(_weaknesses(metrics["test"]), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The best metrics that a model can reach on a built-in sample: those of what the sample's labels were drawn from.
+"""The best metrics that a model can reach on a built-in sample: the metrics of the teacher that drew its labels.
 
 A sample has a file teacher.parquet, with a row for each row of the raw file, in its order, and for each label NAME the
 columns NAME (null where a row has no such label) and NAME_expected, its probability or its expectation. Rows that the

@@ -298,7 +298,7 @@ def test_the_labels_losses_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=expected.replace("?", r"\?")):
             LabelLosses(KINDS, wrong)
-    with pytest.raises(ValueError, match="is a loss of classes labels; those of this data are of kind binary"):
+    with pytest.raises(ValueError, match="is a loss of classes labels; this data has labels of kind binary"):
         label_loss((Label("label"),), CrossEntropy())
     with pytest.raises(ValueError, match=r"losses\.a=hubber: no such loss; did you mean huber\?"):
         Tasks(losses={"a": "hubber"})

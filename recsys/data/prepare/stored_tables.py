@@ -27,7 +27,7 @@ from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 
 
 def is_table(data: ResolvedData) -> bool:
-    """Return whether the rows are those of a table instead of files."""
+    """Return whether the rows come from a table instead of files."""
     return data.source.format in databases.FORMATS
 
 

@@ -2,7 +2,7 @@
 
 Nested values are columns that are named by their path, such as user.id. Values are text, as in CSV, and lists are lists
 of text: 7, 7.0 and "7" are the same value. A path through a list of objects gives a list. The columns of JSON lines are
-those of the first lines of a file.
+the columns of the first lines of a file.
 """
 
 import ast

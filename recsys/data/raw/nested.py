@@ -64,7 +64,7 @@ def exploded_paths(source: SourceConfig) -> dict[str, str | None]:
 
 
 def columns_at(path: str, names: Sequence[str]) -> list[str]:
-    """Return the column `path`, or those of the fields below it."""
+    """Return the column `path`, or the columns of the fields below it."""
     return [n for n in names if n == path or n.startswith(f"{path}.")]
 
 

@@ -75,7 +75,7 @@ class Fitted:
     vectors: for each dense feature with vectors, the vectors
     quantiles: for each sparse feature of quantiles, the bounds of the buckets
     items: the item table, if data.items.file is set
-    labels: the labels; those of an older folder, without what is fitted
+    labels: the labels; the labels of an older folder lack what is fitted
     mean_weight: the mean weight of the training rows
     initial_tables: for each table that starts from pretrained vectors, (rows, width) float32, NaN for rows without one
     """

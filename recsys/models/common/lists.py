@@ -3,8 +3,8 @@
 Models work on the values of B lists, (P, ...), with their lengths (B,). In training the lists follow one another, and P
 is the sum of the lengths. An exported graph needs shapes that depend on the sizes of its inputs alone: within
 `padded_to(L)`, each list has L places of its own, P = B * L, and the places after its end hold arbitrary values, which
-must not reach any list. Models that use the functions of this module, and those of attention.py and items.py, support
-both, if they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
+must not reach any list. Models that use the functions of this module, of attention.py and of items.py support both, if
+they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
 """
 
 import math
