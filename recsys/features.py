@@ -43,7 +43,7 @@ class SparseFeature:
     table: str
     pooling: Pooling = "sum"
     multi_valued: bool = False
-    sequence: bool = False  # the ids of a bag are ordered, as those of a history are
+    sequence: bool = False  # the ids of a bag are ordered, as the ids of a history are
     frozen: bool = False  # the table starts from pretrained vectors and is not trained
     dim: int | None = None  # columns of the table; None for the model's dim
 

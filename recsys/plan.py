@@ -49,7 +49,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.sharding.infeasible import Infeasibility
 
     silence()
-    own = ("cluster", "features", "output")  # the other keys are those of a training
+    own = ("cluster", "features", "output")  # the other keys are keys of a training run
     run = checked_data(typed({name: cfg[name] for name in cfg if name not in own}))
     check_parts(run)
     if run.kind.fitted_at_once:
@@ -78,7 +78,7 @@ def _plan(
 ) -> PlanReport | Infeasibility:
     """Return the plan, or an Infeasibility if none fits.
 
-    prepared: prepared data, or its features.json; None if there is none
+    prepared: prepared data, its features.json, or None
     seconds: time limit, after which the best plan so far is returned.
     """
     import torch
@@ -177,7 +177,7 @@ def features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
-    """Plan each (name, config) and return the plans, each with its error if there is none."""
+    """Plan each (name, config) and return the attempts: each holds a plan or, if no plan fits, the error."""
     from recsys.sharding.estimate.compare import PlanAttempt
 
     tried = []

@@ -21,8 +21,7 @@ def predict(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
     """Return predictions in the units of the labels: (B, L) logits -> (B, L).
 
     A binary label's prediction is a probability, corrected for negatives that training has left out. A regression's is
-    the number itself. Both are calibrated if the label says how. Those of a label of classes are the classes'
-    probabilities.
+    the number itself. Both are calibrated if the label says how. A label of classes has the probability of each class.
     """
     parts = zip(logits.float().split([label.width for label in labels], dim=1), labels, strict=True)
     return torch.cat([_predict(part, label) for part, label in parts], dim=1)
@@ -58,7 +57,7 @@ def _interpolate(x: Tensor, at: tuple[float, ...], values: tuple[float, ...]) ->
 
 
 def targets(labels: Tensor, label: Label) -> Tensor:
-    """Return what the logits of a label are compared with: (B,) labels in their own units -> (B,)."""
+    """Return the targets of a label's logits: (B,) labels in the units of the data -> (B,)."""
     if label.kind != "regression":
         return labels
     return ((torch.log1p(labels) if label.log else labels) - label.mean) / label.std

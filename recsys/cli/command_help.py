@@ -51,7 +51,7 @@ def keys(schema: type[Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def _hint(f: Field[Any]) -> str:
-    """Return what a text stands for, from the hint that an empty one would get."""
+    """Return the meaning of a text option, from the hint in the error for an empty one."""
     limits = [limit for limit in f.metadata.values() if isinstance(limit, NotEmpty)]
     return limits[0].hint.removeprefix("name ").removeprefix("write ") if limits else ""
 

@@ -64,7 +64,7 @@ def log_to(path: Path | None) -> None:
 
 
 def log_file() -> Path | None:
-    """Return the file that messages are appended to, None if there is none."""
+    """Return the file that messages are appended to, or None."""
     return _log
 
 

@@ -2,7 +2,7 @@
 
 A secret is the value of a key such as api_key, password or auth_token, and user:password@ in a URL. Run folders,
 reports, loggers and messages show MASK instead. A masked value that is read again is taken from the environment
-variable that `variable` names. Names under `data` belong to the user, and are no secrets: data.items.key, a feature
+variable that `variable` names. Names under `data` belong to the user, and are not secrets: data.items.key, a feature
 `token`.
 """
 

@@ -88,7 +88,7 @@ def _dim(key: str, value: Any, rows: int, most: int) -> int:
 
 
 def build_numeric(cfg: RunConfig, features: Any) -> Any:
-    """Build the embedding of numbers, None if the config has none. Raises UserError if it rejects the features."""
+    """Build the embedding of numbers, or return None without `numeric`. Raises UserError if it rejects the features."""
     if cfg.numeric is None:
         return None
     try:

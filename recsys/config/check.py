@@ -35,7 +35,7 @@ def check(given: DictConfig | RunConfig, world_size: int | None = None, *, train
 
 
 def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
-    """Check what needs the slow imports, after `check_early`. The arguments are those of `check`."""
+    """Check what needs the slow imports, after `check_early`. The arguments are the same as in `check`."""
     from recsys.data.prepare.engine import check_engine
 
     processes = world_size or cfg.trainer.devices

@@ -138,7 +138,7 @@ def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
         within_groups = loss.within_groups
         if not set(loss.kinds) & set(labels.values()):
             own = ", ".join(dict.fromkeys(labels.values()))
-            why = f"is a loss of {' and '.join(loss.kinds)} labels; those of this data are of kind {own}"
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {own}"
             raise UserError(f"loss={_target(cfg.loss)}: {why}")
     if within_groups and not cfg.data.together:
         by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "

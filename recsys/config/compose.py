@@ -94,7 +94,7 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
 
 
 def file_overrides(file: Path) -> list[str]:
-    """Return the overrides with which Hydra composes a file of the user's as it does those of conf/.
+    """Return the overrides with which Hydra composes a file of the user's as it composes the files of conf/.
 
     Groups are looked up beside the file, and then in the folder of conf/ that has files of its kind.
     """

@@ -22,7 +22,7 @@ def names_a_run(cfg: DictConfig | RunConfig) -> bool:
 
 
 def run_to_resume(cfg: RunConfig) -> Path | None:
-    """Return the folder of the run that `resume` names, None if it names none.
+    """Return the folder of the run that `resume` names, or None for a new run.
 
     Raises:
         UserError: the folder holds no run, run_dir is another folder, or resume=auto lacks run_dir.

@@ -74,7 +74,7 @@ class RunConfig:
         return device_of(self.trainer.accelerator)
 
     def changed(self, values: Mapping[str, Any]) -> RunConfig:
-        """Return a copy with other values. values: by dotted key, such as trainer.devices; not those of data"""
+        """Return a copy with other values. values: by dotted key, such as trainer.devices; not keys of data"""
         plain = deepcopy(self.plain)
         for key, value in values.items():
             *parents, name = key.split(".")

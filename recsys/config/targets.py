@@ -86,7 +86,7 @@ def check_run_config(cfg: DictConfig | ListConfig, folder: Path) -> None:
 
 
 def _find(target: Any, where: str) -> Any:
-    """Return what a dotted path names. Raises UserError if it does not exist or may not be imported."""
+    """Return the object that a dotted path names. Raises UserError if it does not exist or may not be imported."""
     if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target):
         raise UserError(f"{where}: must be the dotted path of a class, such as recsys.models.dlrm.DLRM")
     target = moved(target)

@@ -102,7 +102,7 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except KeyboardInterrupt:
         return say_error(interrupts.message(), status=130)
     except interrupts.Interrupted as e:  # also while an error is described: a launcher ends the ranks that lost another
-        # the launcher says it for the ranks that it has started, rank 0 for those of torchrun
+        # the launcher says it for the ranks that it has started, rank 0 for the ranks of torchrun
         silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
         return e.status if silent else say_error(interrupts.message(), status=e.status)
 

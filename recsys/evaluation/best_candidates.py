@@ -1,8 +1,8 @@
-"""Find the k best candidates of each query, tile by tile, and merge those of several tiles and processes.
+"""Find the k best candidates of each query, tile by tile, and merge the candidates of several tiles and processes.
 
 A candidate and its score are one integer, a *key*: the bits of the score as float32, in an order-preserving form, above
-those of MAX_ID - id. Keys are therefore distinct, and equal scores are ordered by ascending id, however the candidates
-are divided among tiles and processes. recsys.predict orders its lists in the same way.
+the bits of MAX_ID - id. Keys are therefore distinct, and equal scores are ordered by ascending id, however the
+candidates are divided among tiles and processes. recsys.predict orders its lists in the same way.
 """
 
 import torch

@@ -406,7 +406,7 @@ def on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | 
 
 
 def undefined(metrics: Mapping[str, float]) -> str | None:
-    """Return which metrics of `binary_metrics` are undefined because all rows have one label, or None."""
+    """Return a line that names the metrics that are undefined because all rows have one label, or None."""
     if not math.isnan(metrics.get("auc", 0.0)):
         return None
     no_positives, rows = math.isnan(metrics["calibration"]), int(metrics["rows"])

@@ -54,7 +54,7 @@ class Evaluator(Protocol):
         ...
 
     def undefined(self, metrics: dict[str, float]) -> str | None:
-        """Return which metrics are undefined and why, for a message; None if all are defined."""
+        """Return a line that names the undefined metrics and says why, or None if all are defined."""
         ...
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Evaluator(Protocol):
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
         """Return points of curves over the rows of the last `compute`; None if the evaluator has no curves.
 
-        Those of the first label are named roc, pr and calibration, those of another label buy/roc, buy/pr, ...
+        The curves of the first label are named roc, pr and calibration; the curves of others have a prefix, as buy/roc.
         """
         ...
 
@@ -81,7 +81,7 @@ class LabelsEvaluator:
         exact_rows, bins: as in BinaryMetrics.
         gauc: feature whose values group the rows for GAUC of the first label.
         every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that
-            training lacks, which are no group.
+            training lacks, which are not a group.
         group_ks: values of k of the metrics within the groups of data.group, by which GAUC is measured, too; empty if
             batches do not keep groups together.
     """
@@ -139,7 +139,7 @@ class LabelsEvaluator:
         return self._named(parts)
 
     def _within_groups(self, loader: ParquetLoader) -> list[dict[str, float]]:
-        """Return the metrics within groups of each label but those of classes, on every rank. Collective."""
+        """Return the metrics within groups of each label except labels of classes, on every rank. Collective."""
         box: list[list[dict[str, float]]] = [[{} for _ in self.labels]]
         if rank() == 0:
             for own, label, metrics in zip(box[0], self.labels, self.metrics, strict=True):
@@ -152,7 +152,7 @@ class LabelsEvaluator:
         return box[0]
 
     def calibrate(self, method: str) -> None:
-        """Calibrate labels but those of classes on the rows of the last `compute`. Collective."""
+        """Calibrate all labels except labels of classes on the rows of the last `compute`. Collective."""
         box = [self.labels]
         if rank() == 0:
             pairs = zip(self.labels, self.metrics, strict=True)

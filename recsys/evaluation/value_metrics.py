@@ -23,9 +23,9 @@ def value_metrics(rows: Rows, kind: str) -> dict[str, float]:
 
 
 def row_values(prediction: np.ndarray, label: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the metrics are means of, each (R,).
+    """Return the two values of each row whose means are the metrics, (R,) each.
 
-    regression: squared and absolute errors; rmse is the root of its mean
+    regression: squared and absolute errors; rmse is the root of the mean squared error
     classes: -ln P(label), and whether the most probable class is the label
     """
     if kind == "regression":
@@ -38,7 +38,7 @@ def row_values(prediction: np.ndarray, label: np.ndarray, kind: str) -> tuple[np
 
 def _sums(rows: Rows, kind: str) -> np.ndarray:
     """Return the sums of weights, of both metrics, of predictions, of labels, of negative labels and of rows: (7,)
-    float64; those of predictions and labels are 0 for classes.
+    float64; the sums of predictions and of labels are 0 for classes.
     """
     weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
     parts = [*row_values(rows.probability, rows.label, kind)]

@@ -1,4 +1,4 @@
-"""Metrics of a graph on the prepared test rows, to compare with those of the run."""
+"""Metrics of a graph on the prepared test rows, to compare with the metrics of the run."""
 
 from __future__ import annotations
 

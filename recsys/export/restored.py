@@ -101,7 +101,7 @@ def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor
 
 
 def used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the sorted distinct ids of each table, row 0 included. ids: those of each feature"""
+    """Return the sorted distinct ids of each table, row 0 included. ids: the ids of each feature"""
     found: dict[str, list[np.ndarray]] = {}
     for f in features.sparse:
         found.setdefault(f.table, [np.zeros(1, np.int64)]).append(ids[f.name].astype(np.int64))

@@ -33,7 +33,7 @@ from recsys.models.gbm import GBM
 from recsys.predictions import columns, predict
 
 LEAF, NUMBER = 0, 1  # Treelite's kinds of nodes; the third one tests whether a category is in a list
-MODES, MEMBER = {2: 1, 3: 0}, 6  # ONNX's kinds of nodes: those of Treelite's < and <=, and of a member of a list
+MODES, MEMBER = {2: 1, 3: 0}, 6  # ONNX's kinds of nodes for Treelite's < and <=, and for a member of a list
 FIELDS = (
     *("node_type", "cleft", "cright", "split_index", "default_left", "threshold", "cmp", "leaf_value"),
     *("category_list", "category_list_begin", "category_list_end", "category_list_right_child"),

@@ -1,4 +1,4 @@
-"""Write a run as an artefact, and prove that its outputs are those of the run."""
+"""Write a run as an artefact, and prove that the outputs of the artefact equal the outputs of the run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from recsys.training.fitted_ranking import load as load_fitted
 from recsys.training.run_data import prepare_to_measure
 
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
-# those of smaller types find damage only; the metrics say what such a type costs
+# tolerances of smaller types find damage only; the metrics say what such a type costs
 TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
 PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
 
@@ -180,7 +180,7 @@ def save_pipeline(rows: RawRows, folder: Path) -> None:
 
 
 def raw_files(config: Any) -> list[Path]:
-    """Return the run's raw files: those of the test split first, otherwise the last ones first."""
+    """Return the run's raw files, the last one first: the files of the test split if the config names them, or all."""
     try:
         data: ResolvedData = plan_build(config).data
     except UserError as e:
@@ -241,7 +241,7 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
     """Build an index of the item vectors, tuned with the queries of raw rows; return its description."""
     scorer = VectorScorer(artefact, torch.get_num_threads())
     if not scorer.multiplies:
-        raise UserError(f"index={options.kind}: this model's scores are no inner products of vectors; leave it out")
+        raise UserError(f"index={options.kind}: this model's scores are not inner products of vectors; leave it out")
     parsed, _ = rows.parse(rows.keep_history(rows.from_frame(raw)))
     queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
     index = build(

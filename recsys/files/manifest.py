@@ -84,7 +84,7 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def content(folder: Path) -> dict[str, Any] | None:
-    """Return what `write` wrote, None if the folder has no manifest. Raises DamagedFile if it differs."""
+    """Return the manifest of a folder, or None. Raises DamagedFile if the manifest is not as `write` wrote it."""
     file = folder / FILE
     if not file.exists():
         return None
@@ -146,7 +146,7 @@ def from_elsewhere(folder: Path) -> Iterator[None]:
         if str(folder) in str(e):
             raise
         raise UserError(f"{folder}: {e}") from e
-    except BaseException as e:  # Rust's panics are no Exceptions
+    except BaseException as e:  # Rust's panics are not Exceptions
         if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
             raise
         why = next((line.strip() for line in str(e).splitlines() if line.strip()), "")[:200]

@@ -20,7 +20,7 @@ def check_output(
     """Check that writing to `output` overwrites nothing that the user needs.
 
     Args:
-        suffixes: those of the kinds of file that the command writes; empty if it writes a folder.
+        suffixes: the suffixes of the files that the command can write; empty if it writes a folder.
         key: the config key of the path.
         inputs: files that the command reads.
         root: data.root, whose files are the raw data.

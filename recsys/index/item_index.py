@@ -145,7 +145,7 @@ class ItemIndex(Index):
             digests: whether to read every file and compare its digest; otherwise only sizes are compared.
 
         Raises:
-            UserError: the folder is no index of this version.
+            UserError: the folder is not an index of this version.
             DamagedFile: a file is missing or is not as it was written.
         """
         with manifest.from_elsewhere(folder):

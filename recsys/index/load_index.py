@@ -21,7 +21,7 @@ def load(folder: Path, *, vectors: np.ndarray | None = None, threads: int = 1, d
         digests: as for `ItemIndex.load`.
 
     Raises:
-        UserError: the folder is no index of this version, or its server does not have the vectors.
+        UserError: the folder is not an index of this version, or its server does not have the vectors.
         DamagedFile: a file is missing or is not as it was written.
     """
     if read_manifest(folder)["kind"] == milvus.KIND:

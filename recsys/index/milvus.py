@@ -200,8 +200,8 @@ class MilvusIndex(Index):
             digests: as for `ItemIndex.load`.
 
         Raises:
-            UserError: the folder is no index of this version, the server cannot be reached, or its collection is not
-                the one that the index was saved with.
+            UserError: the folder is not an index of this version, the server cannot be reached, or its collection is
+                not the one that the index was saved with.
             DamagedFile: a file is missing or is not as it was written.
         """
         found = read_manifest(folder)
@@ -266,7 +266,7 @@ def connect(url: str) -> Any:
 
 
 def check_url(url: str, key: str) -> str:
-    """Return the address of a server. Raises UserError if it is none, or holds a password.
+    """Return the address of a server. Raises UserError if the text is not an address, or holds a password.
 
     key: where the address comes from
     """

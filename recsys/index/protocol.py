@@ -104,11 +104,11 @@ def write_manifest(folder: Path, index: Index, more: Mapping[str, Any] | None = 
 
 
 def read_manifest(folder: Path) -> Mapping[str, Any]:
-    """Read what `write_manifest` wrote. Raises UserError if the folder is no index of this version."""
+    """Read the entry that `write_manifest` wrote. Raises UserError if the folder is not an index of this version."""
     file = folder / manifest.FILE
     found: Mapping[str, Any] | None = manifest.read_json(file).get(KEY) if file.is_file() else None
     if found is None:
-        raise UserError(f"{folder}: is no index; ItemIndex.save writes one")
+        raise UserError(f"{folder}: is not an index; ItemIndex.save writes one")
     if found.get("format") != VERSION:
         raise UserError(f"{folder}: has format {found.get('format')} of indexes, not {VERSION}; build it again")
     return found

@@ -1,4 +1,4 @@
-"""Vectors in rows: those of a file, which is memory-mapped, and those that were appended since."""
+"""Vectors in rows: the rows of a memory-mapped file, and the rows that were appended since."""
 
 from collections.abc import Iterator
 

@@ -38,7 +38,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def _check_folder(output: Path) -> None:
-    """Raise UserError if the results cannot be written, or would replace those of an earlier load test."""
+    """Raise UserError if the results cannot be written, or would replace the results of an earlier load test."""
     from recsys.files.outputs import check_output
     from recsys.loadtest.write_results import FILES
 

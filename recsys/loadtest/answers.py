@@ -101,7 +101,7 @@ class AnswerCheck:
 
 
 def problem_of(body: bytes, expected: ExpectedAnswer) -> str | None:
-    """Return what is wrong with an answer, None if it is right."""
+    """Return the reason why an answer is wrong, or None if it is right."""
     try:
         outputs = outputs_of(body, expected)
     except NO_ANSWER as e:
@@ -128,7 +128,7 @@ def _problem(outputs: Values, expected: ExpectedAnswer) -> str | None:
 def outputs_of(
     body: bytes, expected: ExpectedAnswer, heads: dict[int, AnswerHead] | None = None, request: int = 0
 ) -> Values:
-    """Return the outputs of an answer. Raises ValueError and the like if it is none.
+    """Return the outputs of an answer. Raises one of NO_ANSWER if the body is not an answer.
 
     heads: gets the JSON before binary tensors, by the number of the request
     """
@@ -167,7 +167,7 @@ def _of_grpc(body: bytes) -> Values:
     try:
         answer = ModelInferResponse.FromString(body)
     except DecodeError as e:
-        raise ValueError("is no message") from e
+        raise ValueError("is not a ModelInferResponse") from e
     blobs = list(answer.raw_output_contents)
     found = {}
     for i, output in enumerate(answer.outputs):

@@ -22,7 +22,7 @@ class Endpoint:
     """The address of a server.
 
     token: sent as `Authorization: Bearer TOKEN`
-    tls_ca: a PEM file of the authorities whose certificates are trusted; None for those of the system
+    tls_ca: a PEM file of the authorities whose certificates are trusted; None for the system's authorities
     """
 
     host: str
@@ -49,7 +49,7 @@ class Endpoint:
 
 @cache  # connections share it, as it takes a while to read the certificates
 def tls_context(tls_ca: str | None) -> ssl.SSLContext:
-    """Return what is trusted in TLS. tls_ca: as in Endpoint"""
+    """Return the TLS context, which holds the trusted authorities. tls_ca: as in Endpoint"""
     return ssl.create_default_context(cafile=tls_ca)
 
 
@@ -60,9 +60,9 @@ def parse_target(target: str, protocol: str, token: str | None = None, tls_ca: s
     try:
         host, port = parts.hostname, parts.port
     except ValueError as e:
-        raise UserError(f"target={target}: is no address; {example}") from e
+        raise UserError(f"target={target}: is not an address; {example}") from e
     if not host or parts.scheme not in SCHEMES or parts.path.strip("/") or parts.query:
-        raise UserError(f"target={target}: is no address; {example}")
+        raise UserError(f"target={target}: is not an address; {example}")
     if parts.scheme.startswith("grpc") and protocol != "grpc":
         raise UserError(f"target={target}: is a gRPC address; add protocol=grpc")
     tls = parts.scheme in ("https", "grpcs")

@@ -27,7 +27,7 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
 
 
 def credentials(endpoint: Endpoint) -> Any:
-    """Return what is trusted in TLS, a grpc.ChannelCredentials."""
+    """Return the grpc.ChannelCredentials of TLS, which hold the trusted authorities."""
     import grpc
 
     return grpc.ssl_channel_credentials(None if endpoint.tls_ca is None else Path(endpoint.tls_ca).read_bytes())

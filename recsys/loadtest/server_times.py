@@ -51,7 +51,7 @@ def reader(target: LoadTarget, model: str | None, metrics: str | None) -> Callab
         metrics: address of Prometheus' metrics; None for the statistics of the server, or its own /metrics.
 
     Raises:
-        UserError: `metrics` is no address, or does not answer.
+        UserError: `metrics` is not an address, or does not answer.
     """
     if metrics is not None:
         return _named_reader(metrics, model)
@@ -65,7 +65,7 @@ def reader(target: LoadTarget, model: str | None, metrics: str | None) -> Callab
 def _named_reader(metrics: str, model: str | None) -> Callable[[], Sums]:
     parts = urlsplit(metrics)
     if parts.scheme != "http" or not parts.hostname:
-        raise UserError(f"metrics={metrics}: is no address; write one such as http://127.0.0.1:8002/metrics")
+        raise UserError(f"metrics={metrics}: is not an address; write one such as http://127.0.0.1:8002/metrics")
     page, path = HttpTarget(Endpoint(parts.hostname, parts.port or 80)), parts.path or "/metrics"
     if not _page_sums(page, path, model):
         raise UserError(f"metrics={metrics}: has no metrics recsys_seconds or nv_inference_* of the model {model}")

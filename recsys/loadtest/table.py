@@ -55,7 +55,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def notes(measurements: Sequence[Measurement], slo_ms: float | None) -> list[str]:
-    """Return what a reader should know of the measurements, a line each."""
+    """Return notes on the measurements, a line each: errors, a client at its limit, the best load within the SLO."""
     lines = []
     kinds: dict[str, int] = {}
     for m in measurements:

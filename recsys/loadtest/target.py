@@ -43,7 +43,7 @@ class LoadTarget(Protocol):
         """Send one request, check its answer, and return why the server refuses it, None if it does not."""
 
     def statistics(self, name: str) -> Any:
-        """Return the statistics of a model as Triton writes them, None if the server has none."""
+        """Return the statistics of a model as Triton writes them, or None."""
 
 
 def only_model(target: LoadTarget) -> str:

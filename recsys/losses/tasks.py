@@ -97,7 +97,7 @@ class LabelLosses(nn.Module):
                 raise ValueError(f"there is no label {name}{did_you_mean(name, names)}")
         if loss is not None and loss is not tasks and not any(label.kind in loss.kinds for label in labels):
             kinds = ", ".join(dict.fromkeys(label.kind for label in labels))
-            raise ValueError(f"is a loss of {' and '.join(loss.kinds)} labels; those of this data are of kind {kinds}")
+            raise ValueError(f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {kinds}")
         plain = None if loss is tasks else loss
         self.losses = nn.ModuleList(
             plain if plain is not None and label.kind in plain.kinds else tasks.of_label(label) for label in labels
@@ -110,7 +110,7 @@ class LabelLosses(nn.Module):
         self.register_buffer("first_losses", torch.zeros(len(labels)), persistent=self.balance == "gradnorm")
         self.first_losses: Tensor
         self._last: Tensor | None = None
-        self._last_layer: list[nn.Linear] = []  # in a list, so that it is no part of this module
+        self._last_layer: list[nn.Linear] = []  # in a list, so that it is not a part of this module
 
     def logged(self) -> dict[str, Tensor]:
         """Return the last batch's loss of each of several labels, before weights and shares, and what balances them."""

@@ -26,8 +26,8 @@ def logit_of_product(first: Tensor, second: Tensor) -> Tensor:
 class ESMM(nn.Module):
     """A click and a conversion that needs the click: P(conversion) = P(click) P(conversion | click), for all rows.
 
-    The first label of the data is the click, the second the conversion, 0 where there was no click. The logits are
-    those of P(click) and P(click and conversion); the conversion's tower alone is trained only through the product.
+    The first label of the data is the click, the second the conversion, 0 where there was no click. The outputs
+    are the logits of P(click) and P(click and conversion); the conversion's tower is trained only through the product.
 
     Args:
         tower_mlp: hidden widths of both towers.

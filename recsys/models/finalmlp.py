@@ -56,8 +56,8 @@ class FinalMLP(nn.Module):
 
     Args:
         first_mlp, second_mlp: hidden widths of the streams; the last ones must be multiples of `heads`.
-        first_context, second_context: the sparse features from which a stream's input weights are made, such as those
-            of the user and of the item; [] for weights that are the same for all rows.
+        first_context, second_context: the sparse features from which a stream's input weights are made, such as
+            features of the user and of the item; [] for weights that are the same for all rows.
         gate_mlp: hidden widths of the weights' networks.
         heads: number of parts of the bilinear fusion.
     """
@@ -83,7 +83,7 @@ class FinalMLP(nn.Module):
         names = [f.name for f in features.sparse]
         for key, given in (("first_context", first_context), ("second_context", second_context)):
             if unknown := [n for n in given if n not in names]:
-                raise ValueError(f"{key}: {unknown[0]} is no sparse feature; there are {', '.join(names)}")
+                raise ValueError(f"{key}: {unknown[0]} is not a sparse feature; there are {', '.join(names)}")
         width = flat_width(features, dim)
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         self.first_gate, self.second_gate = (

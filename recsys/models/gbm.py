@@ -142,7 +142,7 @@ class GBM(nn.Module, FittedRankingModel):
         return table
 
     def matrix(self, dense: Tensor, sparse: KeyedJaggedTensor) -> np.ndarray:
-        """Return what the trees read, the columns of `columns`: dense (B, D), F keys of B bags -> (B, C) float32."""
+        """Return the trees' input, the columns of `columns`: dense (B, D), F keys of B bags -> (B, C) float32."""
         out = np.empty((len(dense), len(self.columns.names)), np.float32)
         width = self.features.dense_width
         out[:, :width] = dense.numpy()
@@ -213,10 +213,10 @@ class _Table:
             self.weight[at] = batch.weight.numpy()
 
     def of_label(self, index: int, label: Label, *, unsampled: bool = False) -> TreeRows | None:
-        """Return the rows that have a label, None if there are none; numbers are standardised.
+        """Return the rows that have a label, or None; numbers are standardised.
 
-        unsampled: weight negatives as if they had been sampled as those of the training rows were, so that losses are
-            comparable
+        unsampled: weight negatives as if they had been sampled like the negatives of the training rows, so that losses
+            are comparable
         """
         own = np.ascontiguousarray(self.labels[:, index])
         has = np.isfinite(own)

@@ -24,7 +24,7 @@ class HSTURank(nn.Module):
 
     The paper puts the user's action after each item; here, a history has items and their side features. The paper's
     bias of times depends on the bucket of the time between two items. Here it depends on the bucket of the item that is
-    attended to. For the queries of the target, both are the same if the buckets are those of the items' ages.
+    attended to. For the queries of the target, both are the same if `times` lists the items' ages.
 
     Args:
         history: the history of each feature of the target, see DIN.

@@ -14,7 +14,7 @@ _CHUNK = 1024  # number of items whose neighbours are computed at a time
 
 
 class ItemKNN(nn.Module, ClosedFormModel):
-    """Nearest items to those of a history, by the cosine similarity of the lists that contain them.
+    """Nearest items to the items of a history, by the cosine similarity of the lists that contain them.
 
     Two items that are in n_i and n_j lists, and together in n_ij, have the similarity n_ij / (sqrt(n_i n_j) + shrink).
     Each item of a history adds the similarities of its k nearest items to their scores.

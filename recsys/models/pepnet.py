@@ -45,7 +45,7 @@ class ScaledTower(nn.Module):
         self.logits = nn.Linear(widths[-1], logits)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-        """Return (B, width) -> (B, logits). factors: those of each hidden layer, (B, out), or none"""
+        """Return (B, width) -> (B, logits). factors: the factors of each hidden layer, (B, out), or none"""
         for i, layer in enumerate(self.hidden):
             x = layer(x) * factors[i] if factors else layer(x)
         return self.logits(x)
@@ -108,7 +108,7 @@ class PEPNet(nn.Module):
 
 
 def _places(features: FeatureSpec, scenario: Sequence[str], personal: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of these features among the sparse ones. Raises ValueError if there are none, or no such."""
+    """Return the places of these features among the sparse ones. Raises ValueError if both lists are empty or wrong."""
     names = [f.name for f in features.sparse]
     for key, given in (("scenario", scenario), ("personal", personal)):
         if unknown := [n for n in given if n not in names]:

@@ -61,7 +61,7 @@ class FittedRankingModel(RankingModel, Protocol):
 
         Args:
             training: the training rows; labels are NaN in rows that have none.
-            validation: rows that decide when to stop; None if the data has none.
+            validation: rows that decide when to stop, or None.
             seed: seed of all that is random.
             threads: number of threads.
 

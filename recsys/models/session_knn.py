@@ -114,7 +114,7 @@ class SessionKNN(nn.Module, ClosedFormModel):
 
 
 def _take_sizes(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Resize the buffers whose sizes depend on the sessions to those of the state to load."""
+    """Resize the buffers whose sizes depend on the sessions to the sizes in the state to load."""
     for name in ("items", "item_starts", "sessions"):
         if f"{prefix}{name}" in state:
             setattr(model, name, getattr(model, name).new_empty(state[f"{prefix}{name}"].shape))

@@ -52,7 +52,7 @@ class ColumnFeatures:
         return self._arrays(self._transpose.rows(rows), len(rows))
 
     def from_columns(self, columns: Mapping[str, Cells], rows: int) -> Arrays:
-        """Return the same for raw columns by name."""
+        """Return the arrays of raw columns by name, in which other features are not set; see `from_rows`."""
         return self._arrays(self._transpose.columns(columns, rows), rows)
 
     def _arrays(self, cells: Sequence[Cells], rows: int) -> Arrays:

@@ -22,7 +22,7 @@ class Predictor:
 
     module: Any
     rows: RawRows
-    labels: tuple[Label, ...] = ()  # with their calibration; those of `rows` by default
+    labels: tuple[Label, ...] = ()  # with their calibration; by default, the labels of `rows`
 
     def __post_init__(self) -> None:
         self.labels = self.labels or self.rows.fitted.labels

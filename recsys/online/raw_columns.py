@@ -108,7 +108,7 @@ class Transpose:
         return list(zip(*tuples, strict=True))
 
     def columns(self, columns: Mapping[str, Cells], rows: int) -> list[Cells]:
-        """Return the same for raw columns by name."""
+        """Return the values of each column, taken from raw columns by name: (rows,) each, None if missing."""
         nothing = [None] * rows
         return [columns[a] if a in columns else columns.get(b, nothing) for a, b in self._keys]
 

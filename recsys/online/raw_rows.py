@@ -98,7 +98,7 @@ class RawRows:
         self.raw.save(folder)
 
     def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> RawRows:
-        """Return the same for some of the features; see `Fitted.restricted`."""
+        """Return `RawRows` of some of the features; see `Fitted.restricted`."""
         fitted = self.fitted.restricted(dense, sparse, grouped=grouped)
         return RawRows(fitted, self.raw, {i: side for i, (side, _) in self.sides.items()})
 

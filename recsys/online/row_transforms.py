@@ -1,6 +1,6 @@
 """Transform raw rows into arrays or tensors at serving time, one or a few rows per call.
 
-The steps are those of data preparation, but without files:
+The steps are the same as in data preparation, but without files:
 
     pipeline = RowTransforms.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
@@ -111,7 +111,7 @@ class RowTransforms:
         return self.arrays(_rows_of(lists, rows))
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """Return the same features as `arrays`, but as a data frame.
+        """Return the features that `arrays` returns as a data frame.
 
         Each column is a feature and has the type Float32, Int32 or List(Int32).
         """

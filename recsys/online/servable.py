@@ -83,7 +83,7 @@ class Servable(Protocol):
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
         """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read.
 
-        shared: values that all rows have, too, such as those of one user with many candidates; transformed once
+        shared: values that all rows have, too, such as the values of one user with many candidates; transformed once
         """
         ...
 

@@ -1,6 +1,6 @@
 """Transform many rows that share the values of some columns: one user with a thousand candidates.
 
-Features of the shared columns alone are computed once and repeated, and so are those of the user's past.
+Features of the shared columns alone are computed once and repeated, and so are features of the user's past.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SharedColumns:
         return self.joined(division.once.arrays(shared), self.each(division, shared, rows), division)
 
     def each(self, division: Division, shared: Row, rows: Sequence[Row], history: Sequence[Row] = ()) -> Arrays:
-        """Return the features of rows that are not those of shared columns alone.
+        """Return the features of rows that need other columns than the shared ones.
 
         history: earlier rows of the group
         """
@@ -70,7 +70,7 @@ class SharedColumns:
         return Arrays.concatenated([division.each.arrays([row], history) for row in rows])
 
     def joined(self, first: Arrays, each: Arrays, division: Division) -> Arrays:
-        """Return all features of rows: those of the only row of `first`, repeated, beside those of `each`."""
+        """Return all features of rows: the only row of `first`, repeated, beside the rows of `each`."""
         arrays = Arrays.empty(each.rows, self._features)
         places, singles = dense_slices(self._features), single_valued(self._features)
         values, lengths = {}, {}

@@ -104,7 +104,7 @@ class Group:
         return sorted(range(len(value)), key=lambda i: value[i])
 
     def baseline(self, main: str) -> Line | None:
-        """Return the best baseline by a main metric, None if there is none."""
+        """Return the best baseline by a main metric, or None."""
         lines = [self.lines[i] for i in self.best_first(main)]
         return next((line for line in lines if line.is_baseline and main in line.measures), None)
 
@@ -293,7 +293,7 @@ def _ranks(run: ReportedRun, frame: Any) -> tuple[bytes, Measured]:
 
 
 def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
-    """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
+    """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 
     k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))

@@ -52,7 +52,7 @@ class ReportedRun:
         return None if column is None else str(column)
 
     def curve(self, label: str, name: str) -> list[Any]:
-        """Return a curve of a label; those of the first label have no prefix."""
+        """Return a curve of a label; the curves of the first label have no prefix."""
         first = next(iter(metrics_table.of_label(self.test)), "")
         return self.curves.get(name if label == first else f"{label}/{name}") or []
 
@@ -102,7 +102,7 @@ class RunSet:
 
 
 def read(folders: Sequence[str]) -> RunSet:
-    """Read runs in the order given, and those of a sweep in its order.
+    """Read runs in the order given, and the runs of a sweep in the order of the sweep.
 
     Files and folders without a run are left out, as outputs/* may name some. Raises UserError if there is no run.
     """

@@ -29,7 +29,7 @@ SHORT = 12  # number of rows up to which a plan is not collapsed
 def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     """Return a heading, and tables of the main metric of each label for each value of a feature.
 
-    They are those of the first run of each line. AUC has intervals by Hanley and McNeil, unless rows have weights.
+    The tables show the first run of each line. AUC has intervals by Hanley and McNeil, unless rows have weights.
     """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
     kept = [line for line in kept if not paints[id(line)].faded]

@@ -137,7 +137,7 @@ class ExportConfig:
     index: str | None = None
     index_url: str | None = None  # the server of index=milvus, http://HOST:PORT
     recall_target: float = number(0.98, above=0, at_most=1)  # share of the best items that a search of it shall find
-    # files of raw rows, which are recorded and compared; null: those of the run
+    # files of raw rows, which are recorded and compared; null: the raw files of the run
     rows: Any = None
     triton: bool = False  # also write a model repository for NVIDIA Triton
     dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python | fil
@@ -316,7 +316,7 @@ class LoadTestConfig:
     seconds: float = number(5.0, above=0, limit=86400)  # of each measurement
     warmup_s: float = number(1.0, at_least=0, limit=86400)  # before each measurement, with the same load
     timeout_s: float = number(5.0, above=0, limit=86400)  # of a request, from when it is due
-    same_values: bool = True  # count an answer as an error whose values are not those of the first one; false: do not
+    same_values: bool = True  # count an answer as an error if its values differ from the first answer's; false: do not
     processes: int = number(1, at_least=1, limit=1024)  # client processes
     slo_ms: float | None = number(None, above=0)  # report the most rows per second whose p99 is within this
     metrics: str | None = folder(None, "write an address, such as http://127.0.0.1:8002/metrics")  # of the server

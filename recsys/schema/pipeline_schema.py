@@ -42,7 +42,7 @@ class EvaluateStagesConfig:
     start: float | None = None  # time of the first event of the split; null: as the shares say
     stop: float | None = None  # time of the first event after it; null: as the shares say
     relevant: str | None = None  # SQL over event columns: the events that are targets; null: all of the test
-    targets: TableConfig | None = None  # user, item: the targets, if they are no events
+    targets: TableConfig | None = None  # user, item: the targets, if they are not events
     # user, item and `expected`: the gain that an item is expected to have, which tells the best possible list
     best: TableConfig | None = None
     k: int = number(10, at_least=1)  # length of the lists that are measured

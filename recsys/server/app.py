@@ -273,7 +273,7 @@ class App:
 
     async def _repository(self, request: HttpRequest, name: str, action: str) -> Response:
         kind = (request.content_type or LOAD_TYPES[0]).partition(b";")[0].strip().lower()
-        if kind not in LOAD_TYPES:  # such as those of forms
+        if kind not in LOAD_TYPES:  # such as the content types of forms
             raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
         version = rest_v2.load_version(request.body, request.query)
         if action == "load":

@@ -79,6 +79,6 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _name(host: str) -> str | None:
-    """Return the name or address in HOST or HOST:PORT, None if it is none."""
+    """Return the name or address in HOST or HOST:PORT, or None if the text is neither."""
     match = _HOST.fullmatch(host)
     return match[1].strip("[]").lower().rstrip(".") if match else None

@@ -194,7 +194,7 @@ Source = OneModel | Repository
 
 
 def _natural(version: str) -> list[tuple[int, int, str]]:
-    """Return what sorts versions as people do: v9 before v10."""
+    """Return the sort key of a version, so that v9 comes before v10."""
     parts = re.split(r"([0-9]+)", version)
     return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]
 
@@ -262,7 +262,7 @@ def check_model(folder: Path, key: str = "model") -> None:
 
 
 def open_source(folder: Path, canary: str | None = None, shadow: str | None = None) -> Source:
-    """Return what a folder holds: one model or a repository of models. Raises UserError if it holds neither."""
+    """Return the one model, or the repository of models, in a folder. Raises UserError if it holds neither."""
     if not folder.exists():
         raise UserError(f"model={folder}: no such folder; name an exported model, or a folder of models NAME/VERSION")
     if folder.is_file():

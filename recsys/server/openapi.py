@@ -39,7 +39,7 @@ OTHER_PATHS = {
 
 
 def index(core: Core) -> bytes:
-    """Return what is served, with links."""
+    """Return the answer to GET /: the models that are served, with links."""
     models = [_described(core.registry.get(n)) for n in core.registry.names()]
     links = {"docs": "/docs", "openapi": "/openapi.json", "metrics": "/metrics", "ready": "/v2/health/ready"}
     return orjson.dumps({"server": "recsys", "version": server_metadata()["version"], "models": models, "links": links})
@@ -62,7 +62,7 @@ def _current(model: ServedModel) -> Loaded:
 
 
 def document(core: Core) -> dict[str, Any]:
-    """Return the OpenAPI document: a path for each model, and those of the open inference protocol."""
+    """Return the OpenAPI document: a path for each model, and the paths of the open inference protocol."""
     paths: dict[str, Any] = {}
     for name in core.registry.names():
         current = _current(core.registry.get(name))
@@ -93,7 +93,7 @@ def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
     rows = {"type": "array", "items": row}
     if verb == "predict":
         body: dict[str, Any] = {"required": ["rows"], "properties": {"rows": {**rows, "minItems": 1}}}
-        shared = {"description": "columns that all rows have, such as those of one user", **row}
+        shared = {"description": "columns that all rows have, such as the columns of one user", **row}
         body["properties"]["shared"] = shared
         answer: dict[str, Any] = {"properties": {"predictions": {"type": "array"}}}
     else:

@@ -37,7 +37,7 @@ class _ByRow:
     __slots__ = ()
 
     def parts(self, _: Servable) -> list[Any]:
-        """Return what is computed at once: all rows."""
+        """Return the parts that are computed one by one: a single part with all rows."""
         return [self]
 
     def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:

@@ -141,7 +141,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def make_payload(loaded: Loaded, inputs: Sequence[V2Tensor], parameters: Mapping[str, Any]) -> Payload:
-    """Return what inputs ask a model to compute: raw columns, or features if all names are those of `tensors`.
+    """Return the payload of a request's inputs: raw columns, or features if `tensors` has all their names.
 
     For a retrieval model, raw columns are the history of one query, with its k, filter_history and exclude in the
     parameters; for a pipeline, they are the context of one request.
@@ -176,7 +176,7 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def _items(given: Any, key: str) -> list[str] | None:
-    """Return a list of items; None if there is none. Parameters of the protocol are text, separated by commas."""
+    """Return a list of items, or None. Parameters of the protocol are text, separated by commas."""
     if given is None:
         return None
     items = given.split(",") if isinstance(given, str) else given

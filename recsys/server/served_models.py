@@ -289,9 +289,9 @@ def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], serv
 
 
 def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
-    """Return what keeps a version from answering the requests for the first one, None if nothing does.
+    """Return the reason why a version cannot answer the requests for the first one, or None if it can.
 
-    own_name: whether its folder may give it another name
+    own_name: whether the new version may have another name than the first one
     """
     a, b = first.servable, new.servable
     if a.kind != b.kind or bool(a.context) != bool(b.context):
@@ -321,7 +321,7 @@ ARTEFACT = "artefact"  # in the manifests of models from elsewhere
 
 
 def _signature(folder: Path) -> Signature:
-    """Return what changes if a folder, or the folder that a link names, gets another model, or its sources change."""
+    """Return path, time, inode and size of a model's manifest and sources, to notice changes; links are resolved."""
     try:
         about = manifest.read_json(folder / MANIFEST)
         patterns = [] if ARTEFACT in about else about.get(manifest.MADE_FROM, [])  # a pipeline's, of this machine

@@ -49,7 +49,7 @@ def _tensor(spec: TensorSpec, batches: bool) -> dict[str, Any]:
 
 
 def statistics_of(core: Core, name: str | None, version: str | None) -> Message:
-    """Return what the workers have counted for a version of a model, or for all. Raises RequestError."""
+    """Return the statistics of a version of a model, or of all, as the workers counted them. Raises RequestError."""
     registry = core.registry
     models: Iterable[ServedModel] = [registry.get(name)] if name else [registry.get(n) for n in registry.names()]
     if name and version:

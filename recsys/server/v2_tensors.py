@@ -147,7 +147,7 @@ def _array(tensor: V2Tensor) -> np.ndarray:
 
 
 def check_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:
-    """Check that the inputs are those of `specs`. Raises RequestError for unknown, repeated and missing names."""
+    """Check that the inputs have the names in `specs`. Raises RequestError for unknown, repeated and missing names."""
     names = {t.name for t in tensors}
     if len(names) < len(tensors):
         raise bad(f"model {model}: an input is given twice")

@@ -68,7 +68,7 @@ def load_plain(file: Path) -> Any:
 
 
 def _unknown_name(file: Path) -> str | None:
-    """Return a name in the file that `load_plain` refuses, None if there is none or the file cannot be read."""
+    """Return a name in the file that `load_plain` refuses, or None, also if the file cannot be read."""
     try:
         with torch.serialization.safe_globals(_ARRAYS):
             return next(iter(torch.serialization.get_unsafe_globals_in_checkpoint(file)), None)
@@ -140,4 +140,4 @@ class TensorsOnly(DefaultLoadPlanner):
     """Load planner that refuses pickled values; a checkpoint's tensors come by another way."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise UserError(f"checkpoint: {read_item.storage_index.fqn} is no tensor")
+        raise UserError(f"checkpoint: {read_item.storage_index.fqn} is not a tensor")

@@ -96,7 +96,7 @@ def tables_root(config: PipelineConfig) -> Path:
 def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender:
     """Build and load a pipeline. Raises UserError for a mistake.
 
-    past: events that replace those of the config, such as those before a test
+    past: events that replace the events of the config, such as the events before a test
     """
     parts = build_parts(cfg)
     config = plain_config(cfg)
@@ -176,7 +176,7 @@ def make_catalogue(
 
 
 def _views(config: PipelineConfig) -> dict[str, View]:
-    """Return the views of users and items; the path of their file starts where those of tables start."""
+    """Return the views of users and items; the path of their file starts from the folder of the tables."""
     if config.features.definition is None:
         if config.features.history is not None:
             raise UserError(
@@ -188,7 +188,7 @@ def _views(config: PipelineConfig) -> dict[str, View]:
     lists = [a.name for v in views.values() if v.key == config.user for a in v.aggregates if a.number is not None]
     if name is not None and name not in lists:
         raise UserError(
-            f"features.history={name}: is no list of a view of users in {config.features.definition}"
+            f"features.history={name}: is not a list of a view of users in {config.features.definition}"
             f"{did_you_mean(name, lists)}; add an aggregate such as {name}: {{last: {config.item}, number: 50}}"
         )
     return {n: view for n, view in views.items() if view.key in (config.user, config.item)}

@@ -56,12 +56,12 @@ class Catalogue:
         return ValueIndex(self.names, pl.int_range(len(self.names), dtype=pl.Int64, eager=True), ABSENT)
 
     def numbers(self, names: pl.Series | Sequence[str]) -> np.ndarray:
-        """Return the number of each item (P,) int64, -1 for a name that is none."""
+        """Return the number of each item (P,) int64, -1 for a name that is not an item."""
         series = names if isinstance(names, pl.Series) else pl.Series(names, dtype=pl.String)
         return self._index.look_up(series.cast(pl.String)).to_numpy().astype(np.int64)
 
     def column(self, name: str, where: str) -> pl.Series:
-        """Return a column of the items (n,). where: the key that names it. Raises UserError if there is none."""
+        """Return a column of the items (n,). where: the key that names it. Raises UserError for an unknown column."""
         if name not in self.columns.columns:
             hint = did_you_mean(name, self.columns.columns)
             raise UserError(f"{where}: the table of items has no column {name}{hint}")
@@ -87,12 +87,12 @@ class Catalogue:
         """Return the vectors (n, d) of a source's model, of length 1 or 0. Raises UserError if it has none."""
         if source not in self.embeddings:
             known = ", ".join(self.embeddings) or "no source has any"
-            raise UserError(f"{where}={source}: is no source whose model has item vectors ({known})")
+            raise UserError(f"{where}={source}: is not a source whose model has item vectors ({known})")
         return self.embeddings[source]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return the vectors (n, d) with length 1; those of zeros stay."""
+    """Return the vectors (n, d) with length 1; vectors of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
     return scaled

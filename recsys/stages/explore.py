@@ -1,7 +1,7 @@
 """Exploration: draw parts of a list, and say with which probability each item was put at its place.
 
-Logged with the lists, these propensities make off-policy evaluation possible (`recsys.pipeline evaluate`). They are
-those of an item at a position whatever the other items of the list are, which the item-position model needs.
+Logged with the lists, these propensities make off-policy evaluation possible (`recsys.pipeline evaluate`). Each is the
+probability of an item at a position whatever the other items of the list are, which the item-position model needs.
 """
 
 from __future__ import annotations

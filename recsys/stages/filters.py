@@ -27,7 +27,7 @@ class Filter(ABC):
 
     @abstractmethod
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
-        """Return which candidates stay, (n,) numbers, best first -> (n,) bool."""
+        """Return whether each candidate stays: (n,) numbers of items, best first -> (n,) bool."""
 
 
 class Seen(Filter):

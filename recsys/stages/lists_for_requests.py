@@ -28,8 +28,8 @@ BATCH = 256  # requests whose candidates are retrieved at a time
 def run_files(cfg: DictConfig, output: Path) -> None:
     """Write a Parquet file with the list for each row of the input.
 
-    Its columns are those of the input, and items, scores, sources (the names of the sources of each item) and, if the
-    pipeline explores, propensities.
+    Its columns are the columns of the input, and items, scores, sources (the names of the sources of each item) and, if
+    the pipeline explores, propensities.
     """
     files = input_files(strings(cfg.input)) if cfg.input is not None else []
     if not files:
@@ -87,7 +87,7 @@ def sources_of(answer: PipelineAnswer) -> list[list[str]]:
 
 
 def notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
-    """Yield what a person should know of a list."""
+    """Yield notes on a list with too few candidates: the sources were asked again, or it is shorter than `k`."""
     if answer.trace.rounds > 1:
         yield "asked the sources for more, because filters left fewer candidates than a list needs"
     if len(answer.items) < k:

@@ -31,7 +31,7 @@ class Merge(ABC):
 
     @abstractmethod
     def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
-        """Return what a list adds to the scores of its items (n,), best first."""
+        """Return the scores (n,) that a list adds to its items, best first."""
 
 
 class ReciprocalRank(Merge):

@@ -34,7 +34,7 @@ class Models:
     _loaded: dict[Path, Servable] = field(default_factory=dict)
 
     def retrieval(self, run: str, key: str) -> ServedRetrieval:
-        """Return the retrieval model of a run or an artefact. Raises UserError if it is none."""
+        """Return the retrieval model of a run or an artefact. Raises UserError for another kind of model."""
         model = self._load(run, key)
         if not isinstance(model, ServedRetrieval):
             raise UserError(f"{key}={run}: its model scores rows and cannot retrieve; name it under score")
@@ -42,7 +42,7 @@ class Models:
         return model
 
     def ranking(self, run: str, key: str) -> ServedRanking:
-        """Return the ranking model of a run or an artefact. Raises UserError if it is none."""
+        """Return the ranking model of a run or an artefact. Raises UserError for another kind of model."""
         model = self._load(run, key)
         if not isinstance(model, ServedRanking):
             raise UserError(f"{key}={run}: its model retrieves items and cannot score rows; name it under sources")

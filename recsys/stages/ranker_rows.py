@@ -30,8 +30,8 @@ WANTED = "wanted"  # the label
 def write_candidates(cfg: DictConfig, output: Path) -> None:
     """Write a row for each candidate of each user of the split, by the sources and filters of a config.
 
-    Its columns are those of the request, of the tables of users and items, SOURCE_score and SOURCE_rank for each
-    source, and `wanted`, 1 for the targets. The rows of a user are one after another.
+    Its columns are the columns of the request and of the tables of users and items, SOURCE_score and SOURCE_rank for
+    each source, and `wanted`, 1 for the targets. The rows of a user are one after another.
     """
     check_output(output, (".parquet",))
     cfg.score = None

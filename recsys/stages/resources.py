@@ -20,7 +20,7 @@ class Resources:
     events: what users did, None if requests bring their histories
     models: loads models
     sources: names of the sources
-    items: stored features of items, None if there are none
+    items: stored features of items, or None
     """
 
     catalogue: Catalogue

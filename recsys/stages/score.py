@@ -1,7 +1,7 @@
 """Score candidates with a ranking artefact, and combine its predictions by a formula.
 
-The features of the user and of the past are computed once for a request. Those of items alone are computed once for
-all requests, when the pipeline is loaded.
+The features of the user and of the past are computed once for a request. The features of items alone are computed once
+for all requests, when the pipeline is loaded.
 """
 
 from __future__ import annotations

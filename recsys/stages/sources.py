@@ -36,11 +36,11 @@ class Source(ABC):
     weight: float
 
     def open(self, models: Models, key: str) -> pl.Series | None:
-        """Load what the source needs, and return the names of its items, None if it lists those of the table."""
+        """Load what the source needs, and return the names of its items, or None if it lists the table's items."""
         return None
 
     def vectors(self) -> np.ndarray | None:
-        """Return the vectors (n, d) of the items that `open` returned, None if the source has none."""
+        """Return the vectors (n, d) of the items that `open` returned, or None for a source without vectors."""
         return None
 
     @abstractmethod

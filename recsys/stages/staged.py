@@ -35,7 +35,7 @@ class StageSettings:
     candidates: most items that are left when sources are merged
     history: most events of a user that models read
     seed: of exploration
-    stored_history: the stored feature that lists the user's last items, None if there is none
+    stored_history: the stored feature that lists the user's last items, or None
     """
 
     user: str
@@ -96,10 +96,10 @@ class StagedRecommender:
         catalogue: the items.
         sources, filters, order: the parts by name, in their order.
         merge: makes one list of the candidates of several sources.
-        score: gives scores; None keeps those of the merge.
+        score: gives scores; None keeps the scores of the merge.
         users: the columns of users by name.
         events: what users did, None if requests bring their histories.
-        features: stored features of users, None if there are none.
+        features: stored features of users, or None.
     """
 
     def __init__(

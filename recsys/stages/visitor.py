@@ -17,7 +17,7 @@ from recsys.online.servable import Row
 class Visitor:
     """The user of one request.
 
-    key: the user's name, None if the request names none
+    key: the name of the user, or None
     user: the user's columns
     context: the columns of the request, the user's key and the time among them
     events: what the user did, oldest first, as raw rows of at most `history` events

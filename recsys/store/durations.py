@@ -6,7 +6,7 @@ import math
 import re
 from functools import lru_cache
 
-# Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
+# Seconds of a unit. Months and years are not units: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
@@ -27,7 +27,7 @@ def seconds_of_age(age: str | None) -> float | None:
     elif re.fullmatch(f"({PART.pattern})+", age):
         seconds = sum(int(count) * UNITS[unit] for count, unit in PART.findall(age))
     else:
-        raise ValueError("is no duration")
+        raise ValueError("is not a duration")
     if not 0 < seconds < math.inf:
         raise ValueError("must be above 0")
     if seconds > LONGEST and not is_number(age):

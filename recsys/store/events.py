@@ -82,7 +82,7 @@ class EventMerger:
         return newest / self._per_second, values
 
     def _needed(self, events: Sequence[Event]) -> list[bool]:
-        """Return which events an aggregate can still read: those of the longest window, and the last of columns."""
+        """Return whether an aggregate can still read each event: in the longest window, or last of a column."""
         if self._oldest is None:
             return [True] * len(events)
         needed = [e[0] >= self._oldest for e in events]

@@ -128,7 +128,7 @@ def _aggregates(view: View, names: Sequence[str], lines: list[str]) -> list[_Tab
     frame = pl.concat([asked.select(pl.col(KEY).alias(view.key), time), found], how="horizontal")
     lines.append(
         f"{view.name}.aggregates: Feast has no windows; {name} holds the values at the {frame.height:,} times at which "
-        "they change, and get_online_features returns those of the last materialize, however much later"
+        "they change, and get_online_features returns the values of the last materialize, however much later"
     )
     lines.append(f"{view.name}.aggregates: an entity that no file names has nulls in Feast; in recsys 0 or empty lists")
     return [_Table(name, view.key, frame, timedelta(0))]

@@ -56,7 +56,7 @@ def too_large(values: pl.Expr, dtype: pl.DataType, most: float = sys.float_info.
 
 
 def reject(rejected: Path | None, view: str, where: str, why: str, text: str) -> None:
-    """Append an event that cannot be read to a file. Raises UserError if there is none."""
+    """Append an event that cannot be read to a file. Raises UserError if `rejected` names no file."""
     if rejected is None:
         raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")
     with rejected.open("a", encoding="utf-8") as file:

@@ -156,7 +156,7 @@ class Follower:
     def _values(self, text: bytes) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_no_json)
         if not isinstance(found, dict):
-            raise ValueError("is no JSON object")
+            raise ValueError("is not a JSON object")
         for name in (self.view.key, self.view.time):
             if name not in found:
                 raise ValueError(f"has no {name}{did_you_mean(name, found)}")
@@ -191,19 +191,19 @@ def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
         return pl.Series(name, values, dtype, strict=True)
     except (TypeError, OverflowError, pl.exceptions.PolarsError):
         wrong = next(v for v in values if not _fits(v, dtype))
-        raise ValueError(f"{name}={json.dumps(wrong)[:80]}: is no {dtype}, the type of the files") from None
+        raise ValueError(f"{name}={json.dumps(wrong)[:80]}: is not of type {dtype}, as in the files") from None
 
 
 def _time(name: str, text: Any) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}={json.dumps(text)}: is no time such as 2026-01-31T12:00:00") from None
+        raise ValueError(f"{name}={json.dumps(text)}: is not a time such as 2026-01-31T12:00:00") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _no_json(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _fits(value: Any, dtype: pl.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Which files of a view a store has read, known by their rows: a file that was renamed is no new one.
+"""Which files of a view a store has read, known by their rows: a file that was renamed is not a new one.
 
 For each file the store keeps its size and time, by which a change is noticed, and a few of its rows, by which it is
 known under another name, or not known under its own:
@@ -50,7 +50,7 @@ class LogFile:
 
 @dataclass
 class Reading:
-    """What is to be read.
+    """The files of a view that are to be read.
 
     files: all files to keep in the store; those to be read have no size yet
     numbers: the numbers of the files to be read, by path
@@ -78,7 +78,7 @@ def to_json(files: Iterable[LogFile]) -> list[dict[str, Any]]:
 
 
 def from_json(files: Iterable[Mapping[str, Any]]) -> list[LogFile]:
-    """Return what `to_json` wrote."""
+    """Return the files that `to_json` wrote."""
     return [LogFile(**{**f, "sample": tuple(tuple(row) for row in f["sample"])}) for f in files]
 
 

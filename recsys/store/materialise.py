@@ -89,7 +89,7 @@ def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | N
 
 
 def _reserved(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> Reading:
-    """Return what is to be read, after the store has the numbers of new files."""
+    """Store the numbers of new files, and return the files that are to be read."""
     while True:
         [entry] = store.get(files_of(view.name), [ALL])
         stored = {} if entry is None else entry[1]
@@ -123,7 +123,7 @@ def _kept(view: View, files: list[LogFile]) -> Values:
 
 
 def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
-    """Yield what a store keeps of the last row of each entity. advance: called with 1 for each"""
+    """Yield key, time and values of each entity's last row, as a store keeps them. advance: called with 1 for each"""
     times = seconds_of(latest[view.time])
     for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
         yield key, time_, dict(zip(view.columns, values, strict=True))
@@ -138,7 +138,7 @@ def seconds_of(times: pl.Series) -> pl.Series:
 
 
 def _put_events(view: View, store: FeatureStore, until: Any, reading: Reading) -> int:
-    """Merge the events of files into those of each entity."""
+    """Merge the events of files into the stored events of each entity."""
     parts = []
     for path, number in reading.numbers.items():
         frame = view.until(view.scan([path]), until)

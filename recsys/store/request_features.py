@@ -55,8 +55,8 @@ class OnlineFeatures:
 def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) -> dict[str, Values]:
     """Return the features of entities at a time, in seconds since 1970.
 
-    Latest values are left out if the store has none, or if they are too old. Aggregates of an entity that the store
-    does not know are those of no events.
+    Latest values are left out if the store has none, or if they are too old. An entity that the store does not know
+    has the aggregates of no events.
     """
     found: dict[str, Values] = {}
     if view.columns:
@@ -95,7 +95,7 @@ class WithFeatures:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The keys of rows that the model reads, and those of stored features."""
+        """The keys of rows that the model reads, and the keys of stored features."""
         return self._model.columns | self._features.keys
 
     def __getattr__(self, name: str) -> Any:

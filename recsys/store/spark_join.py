@@ -29,7 +29,7 @@ from recsys.store.fitting import has_floats
 from recsys.store.views import View, columns_of
 
 ROW, PLACE = "row", "place"  # what a row of input holds, and where it is: number of its file and row of the file
-VALUE, SEQUENCE = "value", "sequence"  # the columns of a value or event, and its place among those of equal times
+VALUE, SEQUENCE = "value", "sequence"  # the columns of a value or event, and its place among events of equal times
 KEY, APART, AT, TICK = "key", "apart", "at", "tick"
 ROWS_PER_FILE = 2**40
 FILE = "^file:/+"  # Spark writes one slash or three
@@ -96,7 +96,7 @@ def _write(rows: DataFrame, output: Path) -> None:
 
 
 def _row_files(source: Path) -> list[str]:
-    """Return the files of rows; folders that are hidden, as those of unfinished writes are, hold none."""
+    """Return the files of rows; hidden folders, such as the folders of unfinished writes, hold none."""
     if source.is_file():
         return [str(source)]
     found = [p for p in source.rglob("*.parquet") if p.is_file()]
@@ -109,7 +109,7 @@ def _row_files(source: Path) -> list[str]:
 
 
 def _types(view: View) -> dict[str, pl.DataType]:
-    """Return the types of a view's features, Null for those that are no column of the files."""
+    """Return the types of a view's features, Null for features that are not columns of the files."""
     there = columns_of(view.paths()[0])
     return {n: there.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
 
@@ -302,7 +302,7 @@ class _Features:
         return None if length >= FOREVER else length
 
     def _window(self, a: Aggregate) -> Column:
-        """Return what a window of Spark finds for an aggregate."""
+        """Return the column that a window of Spark computes for an aggregate."""
         length = self._ticks(a)
         span = self._by.orderBy(TICK).rangeBetween(Window.unboundedPreceding if length is None else -length, -1)
         if a.column == EVENTS:
@@ -319,7 +319,7 @@ class _Features:
             where = f"{self._view.name}.aggregates.{a.name}.{a.function}={a.column}"
             raise UserError(f"{where}: the column is {kind.simpleString()}; name one of numbers")
         is_float, is_bool = isinstance(kind, (T.FloatType, T.DoubleType)), isinstance(kind, T.BooleanType)
-        if a.function == "max" and is_float:  # as in polars, NaN is no maximum unless all are
+        if a.function == "max" and is_float:  # as in polars, NaN is the maximum only of NaNs
             numbers = F.max(F.when(~F.isnan(value), value)).over(span)
             return F.coalesce(numbers, F.max(value).over(span))
         made = {

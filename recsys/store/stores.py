@@ -22,7 +22,7 @@ FORMAT = 1  # of the table or keys; a store of a later one is not touched
 COLUMNS = ["view", "key", "time", "value"]
 AGAIN = "write another one with python -m recsys.feature_store materialise"
 FAULTS = {
-    sqlite3.SQLITE_NOTADB: f"is no SQLite database; {AGAIN}",
+    sqlite3.SQLITE_NOTADB: f"is not an SQLite database; {AGAIN}",
     sqlite3.SQLITE_CORRUPT: f"is damaged; {AGAIN}",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; see that its folder exists and can be written, as readers share a log",
     sqlite3.SQLITE_READONLY: "cannot be written; see who owns the file and its folder",

@@ -31,7 +31,7 @@ Known = Callable[[str], Mapping[str, Any] | None]  # key -> its position, None a
 class Message(NamedTuple):
     """One event: where it is, and its JSON. Offsets of a partition ascend.
 
-    key: the partition among those of all streams, however they are reached
+    key: the name of the partition, which no other partition of any stream has, whatever the URL of the stream
     """
 
     key: str
@@ -264,7 +264,7 @@ def _properties(file: str | None) -> dict[str, str]:
         if line.strip() and not line.lstrip().startswith("#"):
             key, equal, value = line.partition("=")
             if not equal:
-                raise UserError(f"kafka_properties={file}, line {number}: is no key=value")
+                raise UserError(f"kafka_properties={file}, line {number}: is not key=value")
             found[key.strip()] = value.strip()
     return found
 

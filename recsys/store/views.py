@@ -40,7 +40,7 @@ from recsys.store.fitting import (
 )
 
 TIME, PLACE = "__time__", "__place__"
-FORMAT = 4  # of the events in a store; those of another format are read again from the files
+FORMAT = 4  # of the events in a store; events of another format are read again from the files
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class View:
             self._check_types(there, path, first or there[self.time])
             self._check_first({c: there[c] for c in wanted}, path)
         types = {c: there[c] for c in wanted}
-        frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
+        frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if large := self.too_large(types):
             frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
         frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
@@ -289,7 +289,7 @@ class View:
                 raise UserError(f"{where}: the column is {dtype} in {path}; name one of single values")
 
     def _check_first(self, types: Mapping[str, pl.DataType], path: str) -> None:
-        """Raise UserError if a file's columns have other types than those of the first file."""
+        """Raise UserError if a file's columns have other types than in the first file."""
         first = self.paths()[0]
         there = columns_of(first, self.name)
         for name, dtype in types.items():
@@ -316,7 +316,7 @@ def _is_plain(dtype: pl.DataType) -> bool:
 
 
 def _is_unfit(dtype: pl.DataType) -> bool:
-    """Return whether JSON has no values for a type, such as those of decimals and bytes."""
+    """Return whether JSON has no values for a type, such as decimals and bytes."""
     if isinstance(dtype, pl.Struct):
         return any(_is_unfit(f.dtype) for f in dtype.fields)  # type: ignore[arg-type]
     if isinstance(dtype, pl.List | pl.Array):
@@ -325,7 +325,7 @@ def _is_unfit(dtype: pl.DataType) -> bool:
 
 
 def columns_of(path: str | Path, where: str = "input") -> pl.Schema:
-    """Return the columns of a Parquet file, whose name is no glob. Raises UserError if it is something else."""
+    """Return the columns of a Parquet file, whose name is not a glob. Raises UserError for another kind of file."""
     with readable(f"{where}: {path}"):
         return pl.scan_parquet(path, glob=False).collect_schema()
 

@@ -46,7 +46,7 @@ class Trial:
 
     @property
     def status(self) -> str:
-        """Status of the trial, from those of its runs."""
+        """Status of the trial, from the statuses of its runs."""
         states = [r.status for r in self.runs]
         for status in (*FAILED, "pruned", "running", "interrupted"):
             if status in states:

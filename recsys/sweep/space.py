@@ -89,7 +89,7 @@ class Space:
 
 
 def read_space(arguments: Sequence[str]) -> Space:
-    """Parse the overrides of `python -m recsys.train -m`, without those of the sweep itself.
+    """Parse the overrides of `python -m recsys.train -m`, without the overrides of the sweep itself.
 
     Raises:
         UserError: an override cannot be parsed or composed.

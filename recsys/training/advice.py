@@ -13,7 +13,7 @@ OFF = 2.0  # ratio of predictions and labels, or its inverse, that is not calibr
 
 
 def too_good(test: dict[str, Any]) -> str | None:
-    """Return a line about test metrics that are better than real data usually allow, None if none is."""
+    """Return a line about test metrics that are better than real data usually allow, or None."""
     for label, own in of_label(test).items():
         shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
         few = _rarer(own, test.get("rows", 0)) < FEWEST
@@ -27,7 +27,7 @@ def too_good(test: dict[str, Any]) -> str | None:
 def too_weak(metrics: dict[str, Any]) -> str | None:
     """Return a line about a model that predicts worse than a constant, or is far from calibrated, and what to try.
 
-    metrics: those of a run; None is returned for models without binary labels
+    metrics: the metrics of a run; None is returned for models without binary labels
     """
     found = next(_weaknesses(metrics["test"]), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The best metrics that a model can reach on a built-in sample: those of what the sample's labels were drawn from.
+"""The best metrics that a model can reach on a built-in sample: the metrics of the teacher that drew its labels.
 
 A sample has a file teacher.parquet, with a row for each row of the raw file, in its order, and for each label NAME the
 columns NAME (null where a row has no such label) and NAME_expected, its probability or its expectation. Rows that the
@@ -21,7 +21,7 @@ FILE = "teacher.parquet"
 
 
 def best_metrics(prepared: Prepared) -> dict[str, float] | None:
-    """Return the metrics of the teacher on the test rows, for the labels that it knows; None if it knows none of them.
+    """Return the metrics of the teacher on the test rows, for the labels that the teacher knows, or None.
 
     auc and logloss of a binary label, rmse of a number; with the label's name in front if there are several. Only
     splits whose test rows are the last rows of the raw file have them.
@@ -45,7 +45,7 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
 
 
 def _known(teacher: pl.DataFrame, name: str, test: pl.Series) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return what the teacher expects, and the labels, of the test rows that have the label.
+    """Return the teacher's expectations and the labels, for the test rows that have the label.
 
     None if the teacher does not know the label, or its last rows are not the test rows: with another `where`, or
     another column to split by.

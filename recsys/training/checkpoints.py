@@ -105,7 +105,7 @@ def checkpoints_of(run_dir: Path, kinds: Sequence[str] = ("step", "best")) -> li
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """Return the checkpoint with the most steps, None if there is none."""
+    """Return the checkpoint with the most steps, or None."""
     return next(iter(checkpoints_of(run_dir)), None)
 
 

@@ -58,7 +58,7 @@ class Member:
 
 
 def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str = "best") -> dict[str, dict[str, Any]]:
-    """Return the metrics of each run on a split, and those of the mean of their predictions, named `mean`.
+    """Return the metrics of each run on a split and, named `mean`, the metrics of the mean of their predictions.
 
     Raises:
         UserError: the runs have other labels or other rows.
@@ -89,5 +89,5 @@ def _check_same(members: Sequence[Member], batches: Sequence[Batch]) -> None:
     """Raise UserError if the rows of two members have other labels."""
     for member, batch in zip(members[1:], batches[1:], strict=True):
         if not torch.allclose(batch.labels, batches[0].labels, equal_nan=True):
-            why = f"its rows are not those of {members[0].name}; average runs of the same data and split"
+            why = f"its rows are not the rows of {members[0].name}; average runs of the same data and split"
             raise UserError(f"run={member.name}: {why}")

@@ -275,7 +275,7 @@ class RecsysModule(pl.LightningModule):
         self.last_checkpoint = path
 
     def not_finite(self) -> str | None:
-        """Return a description of a loss or a weight of this rank that is NaN or infinite, None if there is none.
+        """Return a description of a loss or a weight of this rank that is NaN or infinite, or None.
 
         On GPUs, training_step checks the loss only at logged steps; and no loss shows what the last step did.
         """

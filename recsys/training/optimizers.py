@@ -27,7 +27,7 @@ class Optimizers:
 
     Attributes:
         dense: dense parameters by name.
-        rows: optimizer of the tables that no fused kernel updates; None if there are none.
+        rows: optimizer of the tables that no fused kernel updates, or None.
         combined: one optimizer over all parameters, which Lightning steps.
     """
 
@@ -98,7 +98,7 @@ class Optimizers:
 
 
 def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> None:
-    """Replace the per-group learning rates in a saved scheduler state by those of the current groups.
+    """Replace the per-group learning rates in a saved scheduler state by the rates of the current groups.
 
     The current rates follow from the config.
     """

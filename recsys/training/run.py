@@ -143,7 +143,7 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     """Check whatever of the config takes no slow import: the data, its raw files, and what the model needs of them.
 
     Returns:
-        The config of the run, and its raw files; None if the data names none.
+        The config of the run, and its raw files, or None if the data names no files.
     """
     from recsys.data.check_data import check_files, check_root, names_files
 

@@ -202,7 +202,7 @@ def open_run(run: str) -> tuple[RunConfig, Path]:
 
 
 def _check_features(cfg: RunConfig, path: Path) -> None:
-    """Raise UserError if the features of a run are not those of its config, as in files of two runs."""
+    """Raise UserError if the features of a run differ from its config, as in a folder with files of two runs."""
     try:
         written = json.loads((path / FEATURES).read_text())
         fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}

@@ -45,7 +45,7 @@ def show_tables(rows: dict[str, Any]) -> None:
 def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
 
-    real: the rows are those of files, not of a built-in sample
+    real: the rows come from files, not from a built-in sample
     """
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
     if "bayes" in metrics:

@@ -15,7 +15,7 @@ def write_details(
 ) -> tuple[dict[str, Any], dict[str, list[Any]] | None]:
     """Return the metrics of slices and, if `run` is a folder, write curves and predictions to it and return the curves.
 
-    All are those of the rows that the evaluator has measured last.
+    All describe the rows that the evaluator has measured last.
     """
     names = list(cfg.metrics.slices)
     sliced = evaluator.slices(names, loader, fitted, cfg.metrics.slice_values) if names else {}

@@ -84,7 +84,7 @@ _AXES = {
 
 
 def _run(trainer: pl.Trainer) -> Any:
-    """Return the W&B run; None if there is none, as on ranks other than 0."""
+    """Return the W&B run, or None, as on ranks other than 0."""
     return next((x.experiment for x in trainer.loggers if isinstance(x, WandbLogger)), None)
 
 

@@ -278,7 +278,7 @@ NEEDS_NO_TORCH = [  # what the config alone shows, with the parts that are not d
     (["data=sample_sequences", "model=sasrec", "loss=focal"], r"^loss=.*FocalLoss: this model needs a RetrievalLoss"),
     (["data=sample_sequences", "model=ease", "loss=bpr"], r"^loss=.*BPR: this model is fitted without a loss"),
     (["loss=bpr"], r"^loss=.*BPR: this model needs a RankingLoss, such as loss=binary_cross_entropy; your own loss"),
-    (["loss=mse"], r"^loss=.*MSE: is a loss of regression labels; those of this data are of kind binary$"),
+    (["loss=mse"], r"^loss=.*MSE: is a loss of regression labels; this data has labels of kind binary$"),
     (["loss=pairwise"], r"^loss=.*Pairwise: compares the rows of a group; set data.group.by=COLUMN data.group.tog"),
     (["loss=listwise", "data.group.by=user"], r"^loss=.*Listwise: compares .* group; set data.group.together=true$"),
     (["data=sample_tasks", "loss=tasks", "+loss.losses.click=mse"], r"^loss.losses.click=mse: is a loss of regression"),

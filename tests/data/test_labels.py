@@ -197,7 +197,7 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
         3: "label click is neither 0 nor 1",
         4: "label rating is not a number of at least 0",
         5: "label rating is not a number of at least 0",
-        6: "label colour is none of its classes",
+        6: "label colour is not one of its classes",
         7: "weight w is not a number of at least 0",
     }
 
@@ -298,7 +298,7 @@ def test_the_labels_losses_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=expected.replace("?", r"\?")):
             LabelLosses(KINDS, wrong)
-    with pytest.raises(ValueError, match="is a loss of classes labels; those of this data are of kind binary"):
+    with pytest.raises(ValueError, match="is a loss of classes labels; this data has labels of kind binary"):
         label_loss((Label("label"),), CrossEntropy())
     with pytest.raises(ValueError, match=r"losses\.a=hubber: no such loss; did you mean huber\?"):
         Tasks(losses={"a": "hubber"})

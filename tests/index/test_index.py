@@ -151,7 +151,7 @@ def test_mistakes(tmp_path: Path) -> None:
         (lambda: index.add(np.array([4]), vectors[:2]), r"vectors: have shape \[2, 16\], not \[1, 16\]"),
         (lambda: index.add(np.array([4]), vectors[:1] * np.nan), "vectors: hold NaN"),
         (lambda: index.vectors(np.array([3, 300])), "index: has no item 300"),
-        (lambda: ItemIndex.load(tmp_path), f"{tmp_path}: is no index"),
+        (lambda: ItemIndex.load(tmp_path), f"{tmp_path}: is not an index"),
     ]:
         with pytest.raises(UserError, match=message):
             call()

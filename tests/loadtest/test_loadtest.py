@@ -189,7 +189,7 @@ def config(toy: Toy, rows: Path, **changes: Any) -> LoadTestConfig:
         ({"batch_sizes": 1.5}, "batch_sizes=1.5: must be a whole number or a list of them, such as batch_sizes=[1,8]"),
         ({"rate": "fast"}, "rate=fast: must be a number or a list of numbers, such as rate=[100,200]"),
         ({"protocol": "grpc"}, "target={address}: "),
-        ({"metrics": "h:1"}, "metrics=h:1: is no address; write one such as http://127.0.0.1:8002/metrics"),
+        ({"metrics": "h:1"}, "metrics=h:1: is not an address; write one such as http://127.0.0.1:8002/metrics"),
         (
             {"metrics": "http://{address}/v2"},
             "metrics=http://{address}/v2: has no metrics recsys_seconds or nv_inference_* of the model toy",

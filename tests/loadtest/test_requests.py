@@ -202,7 +202,7 @@ def test_targets() -> None:
     assert parse_target("https://h", "http") == Endpoint("h", 443, tls=True)
     assert parse_target("grpc://[::1]", "grpc").address == "[::1]:8001"
     for target in ("ftp://h", "http://", "http://h:x", "http://h/v2"):
-        with pytest.raises(UserError, match=r"is no address; name a server, such as target=http://127.0.0.1:8000"):
+        with pytest.raises(UserError, match=r"is not an address; name a server, such as target=http://127.0.0.1:8000"):
             parse_target(target, "http")
     with pytest.raises(UserError, match="is a gRPC address; add protocol=grpc"):
         parse_target("grpc://h:1", "http")

@@ -129,7 +129,7 @@ def test_a_share_of_the_loss_of_rows() -> None:
         (lambda: Tasks(alpha=-1), "alpha=-1: must be a number of at least 0"),
         (
             lambda: label_loss((Label("c", "classes", classes=("a", "b")),), Listwise()),
-            "is a loss of binary and regression labels; those of this data are of kind classes",
+            "is a loss of binary and regression labels; this data has labels of kind classes",
         ),
         (lambda: Pairwise()(torch.zeros(2, 1), torch.zeros(2, 1)), "has no groups; set data.group.together=true"),
         (

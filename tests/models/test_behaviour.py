@@ -390,7 +390,7 @@ def test_pairs_are_found(features: FeatureSpec, pairs: dict[str, str]) -> None:
         (spec(), {"itme": "items"}, "history: no sparse feature is named itme; did you mean item"),
         (spec(), {"item": "seen"}, "history: no sparse feature is named seen; "),
         (spec(), {"tags": "items"}, "history: tags has a list of values in each row"),
-        (spec(), {"item": "kind"}, "history: kind has one value in each row, so it is no history"),
+        (spec(), {"item": "kind"}, "history: kind has one value in each row, so it is not a history"),
         (spec(), {"item": "kinds"}, "history: kinds and item do not share .*; set data.sparse.kinds.table=item$"),
         (
             spec(ITEM, SparseFeature("last_item", 9, "item"), ITEMS),

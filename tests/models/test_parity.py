@@ -260,7 +260,7 @@ def test_no_sparse_features(model: Any) -> None:
         (lambda: MaskNet(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'serial'"),
         (lambda: MaskNet(spec(), blocks=[]), "needs at least one block; model=dnn has none"),
         (lambda: GDCN(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'stacked'"),
-        (lambda: FinalMLP(spec(), first_context=["usr"]), "first_context: usr is no sparse feature; there are user, "),
+        (lambda: FinalMLP(spec(), first_context=["usr"]), "first_context: usr is not a sparse feature; there are user"),
         (lambda: FinalMLP(spec(), heads=3), "heads=3: does not divide the last widths of both MLPs, 64 and 64"),
         (
             lambda: PEPNet(spec()),

@@ -116,7 +116,7 @@ def test_no_candidates(part: Order) -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (MMR(vectors="nosuch"), "order.mine.vectors=nosuch: is no source whose model has item vectors"),
+        (MMR(vectors="nosuch"), "order.mine.vectors=nosuch: is not a source whose model has item vectors"),
         (MMR(vectors="source", column="kind"), "set either vectors"),
         (Calibrated("knd"), "order.mine.column: the table of items has no column knd; did you mean kind?"),
         (Boost(column="kind"), "is String, not a number"),

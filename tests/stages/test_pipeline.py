@@ -187,7 +187,7 @@ log:
         assert [e["item"] for e in kept.events] == [str(e["item"]) for e in full.events]
     lists = [pipeline.names(a.items) for a in pipeline.answers(queries(world, 5))]
     assert lists != [pipeline.names(a.items) for a in pipeline.answers([Query([], context={"user": "nobody"})] * 5)]
-    with pytest.raises(UserError, match=r"features\.history=recnt: is no list of a view of users .*mean recent"):
+    with pytest.raises(UserError, match=r"features\.history=recnt: is not a list of a view of users .*mean recent"):
         loaded(world, *stored(tmp_path, view), "features.history=recnt")
 
 
@@ -321,7 +321,7 @@ def test_a_server_of_an_exploring_pipeline(world: Path, tmp_path: Path, capfd: p
         (["items.file=data/nosuch.csv"], "items.file=data/nosuch.csv: no such file in"),
         (["items.file=data/users.csv"], "items: "),
         (["events.file=data/items.csv"], "has no column user"),
-        (["order.mmr.vectors=popular"], "order.mmr.vectors=popular: is no source whose model has item vectors"),
+        (["order.mmr.vectors=popular"], "order.mmr.vectors=popular: is not a source whose model has item vectors"),
         (["order=calibrated"], "order.calibrated.column: is missing"),
         (["order=none", "order.mmr.relevance=0.5"], "order.mmr: has no _target_; write its class"),
         (["time=when"], "events: has no column when"),

@@ -249,7 +249,7 @@ def test_the_commands(view: View, tmp_path: Path) -> None:
         ("{a: {window: 1d}}", "v.aggregates.a: must have one of count, sum, mean, min, max, distinct, last"),
         ("{a: {sum: x, max: x}}", "v.aggregates.a: must have one of count, sum, mean, min, max, distinct, last"),
         ("{a: {sum: '*'}}", "v.aggregates.a.sum=*: names no column; only count takes *"),
-        ("{a: {sum: x, window: 1 day}}", "v.aggregates.a.window=1 day: is no duration; write a number and a unit"),
+        ("{a: {sum: x, window: 1 day}}", "v.aggregates.a.window=1 day: is not a duration; write a number and a unit"),
         ("{a: {sum: x, window: 0d}}", "v.aggregates.a.window=0d: must be above 0; write a number and a unit"),
         ("{a: {sum: x, number: 3}}", "v.aggregates.a.number=3: must be a whole number, and applies to last"),
         ("{a: {last: x, number: 0}}", "v.aggregates.a.number=0: must be from 1 to 100,000"),

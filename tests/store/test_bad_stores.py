@@ -62,7 +62,7 @@ def newer(path: Path) -> None:
 
 
 BAD = [
-    (no_database, "is no SQLite database; write another one with"),
+    (no_database, "is not an SQLite database; write another one with"),
     (damaged, "is damaged; write another one with"),
     (another_schema, "is a database of something else; name another file"),
     (something_else, "is a database of something else; name another file"),

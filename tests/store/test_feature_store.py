@@ -215,11 +215,11 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
 HINT = "write a number and a unit, such as 30d or 12h"
 NO_AGES = [
     *(
-        (a, a, f"is no duration; {HINT}")
+        (a, a, f"is not a duration; {HINT}")
         for a in ("30 moons", "abc", "-3d", "1.5d", "30 d", "1mo", "2y", "1q", "d", "3i")
     ),
-    ("true", "True", f"is no duration; {HINT}"),
-    ("[3d]", "['3d']", f"is no duration; {HINT}"),
+    ("true", "True", f"is not a duration; {HINT}"),
+    ("[3d]", "['3d']", f"is not a duration; {HINT}"),
     *((a, a, f"must be above 0; {HINT}") for a in ("-5", "0", "0d")),
     (".nan", "nan", f"must be above 0; {HINT}"),
     ("101w99999d", "101w99999d", f"is longer than 100 years; {HINT}"),
@@ -290,7 +290,7 @@ def test_mistakes_of_the_command(log: Path, tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text((tmp_path / "f.yaml").read_text().replace("}", ", max_age: 30 moons}"))
     for action in (["materialise"], join, ["get", "keys=u1"]):
         arguments = (*action, "definition=f.yaml") if action is not join else (*join, "output=new.parquet")
-        assert says(*arguments) == f"error: f.yaml: users.max_age=30 moons: is no duration; {HINT}\n"
+        assert says(*arguments) == f"error: f.yaml: users.max_age=30 moons: is not a duration; {HINT}\n"
     assert not (tmp_path / "features.db").exists()
 
 

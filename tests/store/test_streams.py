@@ -272,8 +272,8 @@ def test_the_command_ends_with_one_line_and_goes_on(view: View, tmp_path: Path) 
     bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
     assert [b["why"] for b in bad] == [
         "user is null",
-        'at="yesterday": is no time such as 2026-01-31T12:00:00',
-        "is no JSON object",
+        'at="yesterday": is not a time such as 2026-01-31T12:00:00',
+        "is not a JSON object",
         "Expecting ':' delimiter: line 2 column 1 (char 8)",
     ]
     assert bad[3]["text"] == '{"user"' and "clicks.jsonl, partition 0, offset" in bad[0]["event"]
@@ -284,12 +284,12 @@ def test_the_command_ends_with_one_line_and_goes_on(view: View, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "line", "message"),
     [
-        ({}, '{"user": "u1", "at": "2026-01-01", "price": NaN}', "NaN is no JSON"),
+        ({}, '{"user": "u1", "at": "2026-01-01", "price": NaN}', "NaN is not JSON"),
         ({"at": "0001-01-01T00:00:00+23:00"}, None, "date value out of range"),
         ({"item": 10**400}, None, ""),
         ({}, "[" * 100_000, ""),
-        ({"price": "cheap"}, None, 'price="cheap": is no Float64, the type of the files'),
-        ({"at": 5}, None, "at=5: is no time such as 2026-01-31T12:00:00"),
+        ({"price": "cheap"}, None, 'price="cheap": is not of type Float64, as in the files'),
+        ({"at": 5}, None, "at=5: is not a time such as 2026-01-31T12:00:00"),
         ({"user": None}, None, "user is null"),
         ({}, '{"usr": 1}', "has no user; did you mean usr?"),
     ],
@@ -335,7 +335,7 @@ def test_brokers_that_are_not_there_and_wrong_settings(view: View, tmp_path: Pat
         ("kafka://127.0.0.1:9/a", "", "Broker transport failure; see that Kafka runs there"),
         (f"kafka://{kafka}/nothing-there", "", "Unknown topic or partition; create the topic first"),
         (f"kafka://{kafka}/a", "no.such.setting=1", 'No such configuration property: "no.such.setting"'),
-        (f"kafka://{kafka}/a", "# fine\n\nwrong", "kafka.properties, line 3: is no key=value"),
+        (f"kafka://{kafka}/a", "# fine\n\nwrong", "kafka.properties, line 3: is not key=value"),
     ):
         Path("f.yaml").write_text(STREAM.replace("clicks.jsonl", url))
         Path("kafka.properties").write_text(settings)

@@ -64,7 +64,7 @@ def _load(cache_file: Path) -> dict[str, list[Any]]:
 
 
 def _look(file: Path) -> list[Any]:
-    """Return what tells whether a file has changed since: size, times, inode, digest of its head, middle and tail."""
+    """Return size, times, inode, and a digest of head, middle and tail of a file, to notice that it has changed."""
     stat, sample = file.stat(), xxhash.xxh3_128()
     with file.open("rb", buffering=0) as f:
         for start in (0, max(stat.st_size // 2 - SAMPLE_BYTES // 2, 0), max(stat.st_size - SAMPLE_BYTES, 0)):

@@ -51,7 +51,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Returns:
-        The table; None if the data has none.
+        The table, or None.
 
     Raises:
         UserError: the training split has no items, or none of them is in the table.

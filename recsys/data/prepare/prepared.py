@@ -112,7 +112,7 @@ def finish(build: Build) -> Prepared:
 
 
 def find_damage(folder: Path) -> DamagedFile | None:
-    """Return what is wrong with prepared data, by the sizes of the parts and the content of all other files."""
+    """Return the first damage in prepared data, or None, by the sizes of the parts and the content of other files."""
     parts = tuple(f"{split}/" for split in SPLITS)
     try:
         info = Prepared(folder).info

@@ -27,7 +27,7 @@ from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 
 
 def is_table(data: ResolvedData) -> bool:
-    """Return whether the rows are those of a table instead of files."""
+    """Return whether the rows come from a table instead of files."""
     return data.source.format in databases.FORMATS
 
 
@@ -63,7 +63,7 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
 
 
 def _state(data: ResolvedData, home: Path) -> str | None:
-    """Return what changes whenever the table does; None if nothing says so."""
+    """Return a digest or version that changes whenever the table does, or None for a server, which has neither."""
     assert data.root is not None
     file = databases.database_file(data.source, data.root)
     if file is not None and file.is_file():

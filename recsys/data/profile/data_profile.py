@@ -1,7 +1,7 @@
 """The data profile that `Profiler` computes.
 
 A cell is a value or a range of numbers. Frames of cells have the columns label, special (missing values, or the rest),
-train, validation, test (their rows; for bags, their lookups) and positives (those of train whose label is 1).
+train, validation, test (their rows; for bags, their lookups) and positives (the part of train whose label is 1).
 """
 
 from dataclasses import dataclass, field

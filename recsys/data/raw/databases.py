@@ -143,7 +143,7 @@ class _TooLong(Exception):
 
 
 def _within(seconds: float, read: Callable[[Cancels], Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]:
-    """Yield what `read` yields, from another thread: drivers neither end a query in time nor heed Ctrl-C meanwhile."""
+    """Yield the frames of `read` from another thread: drivers neither end a query in time nor heed Ctrl-C meanwhile."""
     ready: Queue[pl.DataFrame | BaseException | None] = Queue(1)
     left, cancels = Event(), Cancels()
 

@@ -133,7 +133,7 @@ def rows_only(
 ) -> tuple[bytes, np.ndarray | None]:
     """Return the lines that are rows, and the number of each from 1; None if all lines are rows.
 
-    Blank lines, comments and headers are no rows.
+    Blank lines, comments and headers are not rows.
 
     blanks: look for blank lines; without, they are found only if there is a comment or a header
     """

@@ -2,7 +2,7 @@
 
 Nested values are columns that are named by their path, such as user.id. Values are text, as in CSV, and lists are lists
 of text: 7, 7.0 and "7" are the same value. A path through a list of objects gives a list. The columns of JSON lines are
-those of the first lines of a file.
+the columns of the first lines of a file.
 """
 
 import ast
@@ -53,7 +53,7 @@ def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
 
 
 def python_objects(line: str, file: Path) -> str | None:
-    """Return what to type if a line is a Python dict, {'a': 1}, which is not JSON; None if it is none."""
+    """Return an error with the command to type if a line is a Python dict, {'a': 1}, instead of JSON, or None."""
     try:
         value = ast.literal_eval(line)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

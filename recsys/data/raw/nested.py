@@ -64,7 +64,7 @@ def exploded_paths(source: SourceConfig) -> dict[str, str | None]:
 
 
 def columns_at(path: str, names: Sequence[str]) -> list[str]:
-    """Return the column `path`, or those of the fields below it."""
+    """Return the column `path`, or the columns of the fields below it."""
     return [n for n in names if n == path or n.startswith(f"{path}.")]
 
 
@@ -142,7 +142,7 @@ def explode_blocks(
 
 
 def _parts(name: str, separator: str, *, alone: bool) -> pl.Expr:
-    """Return a text as the list of its elements. alone: empty elements are none; otherwise they keep their place"""
+    """Return a text as the list of its elements. alone: leave out empty elements; otherwise they become null"""
     bare = pl.col(name).str.strip_chars(BRACKETS)
     parts = bare.str.split(separator).list.eval(pl.element().str.strip_chars(MARKS))
     if alone:

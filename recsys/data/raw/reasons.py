@@ -61,7 +61,7 @@ def _rows(n: int) -> str:
 
 
 def judge(where: str, data: ResolvedData, rows: int, bad: int, reasons: Reasons, listed: str = "") -> str | None:
-    """Return a line about the bad rows, None if there are none.
+    """Return a line about the bad rows, or None.
 
     Args:
         where: what is read, such as data=NAME.

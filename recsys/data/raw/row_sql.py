@@ -115,7 +115,7 @@ def _check_pads(sql: str, key: str) -> None:
 
 
 def _unknown(rest: str) -> str:
-    """Return what is wrong with the rest of a text, whose beginning is not a token."""
+    """Return the reason why the rest of an expression does not begin with a token."""
     if rest.startswith(("--", "/*", "#")):
         return "an expression has no comments"
     if rest[0] == "'":

@@ -114,7 +114,7 @@ class InteractionTeacher:
         return share
 
     def expect(self, rows: Shown) -> Expected:
-        """Return what the teacher expects of rows that include all earlier rows of their users."""
+        """Return the teacher's probabilities for rows, which must include all earlier rows of their users."""
         u, i = rows.user, rows.item
         _, buy, rating = self._taste[:, self.country[u], self.kind[i]]
         price = _standardised(np.log(self.price))[i]
@@ -207,7 +207,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
 
 
 def _shown(teacher: InteractionTeacher, rows: int, seed: int) -> tuple[Shown, Floats]:
-    """Return what the rows show, and the draws (rows, 3) that decide click, buy and rating."""
+    """Return the inputs of the rows, and the draws (rows, 3) that decide click, buy and rating."""
     blocks, draws = [], []
     for block in range(-(-rows // BLOCK)):
         rng = np.random.default_rng([seed, 1, block])

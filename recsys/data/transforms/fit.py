@@ -34,7 +34,7 @@ class PartialStatistics:
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """Collects the next statistic of each dense feature, and in the first pass those of sparse features."""
+    """Collects the next statistic of each dense feature, and in the first pass the statistics of sparse features."""
 
     data: ResolvedData
     params: dict[str, list[Params]]
@@ -192,7 +192,7 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
 def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: str | None) -> dict[str, pl.DataFrame]:
     """Return a frame (value, count, id) for each table.
 
-    item: the feature whose values are retrieved; only its own values, and not those of histories, are in its table
+    item: the feature whose values are retrieved; the values of histories are left out of its table
     """
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():

@@ -75,7 +75,7 @@ class Fitted:
     vectors: for each dense feature with vectors, the vectors
     quantiles: for each sparse feature of quantiles, the bounds of the buckets
     items: the item table, if data.items.file is set
-    labels: the labels; those of an older folder, without what is fitted
+    labels: the labels; the labels of an older folder lack what is fitted
     mean_weight: the mean weight of the training rows
     initial_tables: for each table that starts from pretrained vectors, (rows, width) float32, NaN for rows without one
     """
@@ -145,7 +145,7 @@ class Fitted:
         )
 
     def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> "Fitted":
-        """Return the same transforms for some of the features. Both share the tables in which text is looked up.
+        """Return a `Fitted` of some of the features, which shares the tables in which text is looked up.
 
         Args:
             dense: keys of data.dense.
@@ -172,7 +172,7 @@ class Fitted:
         return fitted
 
     def candidate_ids(self, items: pl.Series) -> pl.Series:
-        """Return the candidate of each item, 0 if it is none: (P,) text -> (P,) Int32."""
+        """Return the candidate id of each item, 0 if it is not a candidate: (P,) text -> (P,) Int32."""
         return self._look_up_candidate(items)
 
     def code_indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:

@@ -98,7 +98,7 @@ def _is_missing(raw: pl.Series) -> pl.Series:
 
 def _problem(c: LabelConfig) -> str:
     if c.kind == "classes":
-        return "is none of its classes"
+        return "is not one of its classes"
     if c.log:
         return "is not a number of at least 0"
     if c.positive:

@@ -117,7 +117,7 @@ def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
 def _kinds(data: ResolvedData) -> dict[str, tuple[str, str]]:
     """Return the raw column of each parsed column and its kind: number, time, moment or value.
 
-    Sparse values are left out, except those of quantiles.
+    Sparse columns are left out, except columns of quantiles.
     """
     kinds: dict[str, tuple[str, str]] = {c.parsed: (c.column, c.reads) for c in data.dense_columns.values()}
     kinds |= {n: (c.column or n, "number") for n, c in data.sparse_columns.items() if c.encode == "quantiles"}

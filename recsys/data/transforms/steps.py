@@ -54,7 +54,7 @@ class Transform:
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
-        """Return what `apply` returns, bit for bit, for F features at once: (F, rows) -> (F, rows) float64.
+        """Apply the transform to F features at once, bit for bit as `apply` does: (F, rows) -> (F, rows) float64.
 
         Serving uses it because an expression takes about 0.1 ms even for one row. It is optional: features with a
         transform that lacks it take longer.

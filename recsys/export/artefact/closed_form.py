@@ -1,4 +1,4 @@
-"""Scores of models that were fitted in closed form, in numpy: the same as those of the classes in recsys.models.
+"""Scores of models that were fitted in closed form, in numpy, equal to the scores of the classes in recsys.models.
 
 A method maps the known items of a history (L,), oldest first, to the scores (N,) of all rows.
 """

@@ -89,7 +89,7 @@ def check_feed(
 
 
 def _check_ids(feed: Feed, features: FeatureSpec) -> None:
-    """Raise UserError for an id that is no row of its table: the graph would read beyond the table."""
+    """Raise UserError for an id that is not a row of its table: the graph would read beyond the table."""
     singles = [f for f in features.sparse if not f.multi_valued]
     if singles and len(ids := feed["ids"]):
         rows = np.array([f.cardinality for f in singles])

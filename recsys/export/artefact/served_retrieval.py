@@ -61,7 +61,7 @@ class ServedRetrieval:
 
     @property
     def vectors(self) -> np.ndarray | None:
-        """The vectors (n, d) of these items, None if the model has none."""
+        """The vectors (n, d) of the items in `names`, or None for a model without vectors."""
         return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
 
     @property
@@ -86,7 +86,7 @@ class ServedRetrieval:
         return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
 
     def find(self, queries: Sequence[Query]) -> list[Found]:
-        """Return what `recommend` does, with items as their places in `names`."""
+        """Return the items and scores of each query, best first; see `recommend`. Items are places in `names`."""
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
@@ -198,7 +198,7 @@ class ServedRetrieval:
 
 
 def _unknown_item(dtype: pl.DataType) -> Any:
-    """Return a value of an item's type that no vocabulary holds, None if the type has none."""
+    """Return a value of an item's type that no vocabulary holds, or None."""
     if dtype.is_integer():
         least, largest = integer_bounds(dtype)
         return least if least < 0 else largest

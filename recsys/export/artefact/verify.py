@@ -83,7 +83,7 @@ def _retrieval(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
 
 
 def _same_items(items: list[Any], expected: list[Any], scores: np.ndarray) -> bool:
-    """Return whether two lists hold the same items; those of (nearly) equal scores may have another order."""
+    """Return whether two lists hold the same items; items of (nearly) equal scores may have another order."""
     if [str(i) for i in items] == [str(i) for i in expected]:
         return True
     if len(items) != len(expected):

@@ -18,7 +18,7 @@ TYPES = {"k": int, "filter_history": bool, "exclude": str, "candidates": str}
 
 
 class TritonPythonModel:
-    """Each request is one history; its parameters are those of recsys.serve's open inference protocol."""
+    """Each request is one history; its parameters are named as in recsys.serve's open inference protocol."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the artefact from the version's folder."""

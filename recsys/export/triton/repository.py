@@ -198,7 +198,7 @@ def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
 
 
 def _retrieval_config(artefact: Artefact, options: Options) -> str:
-    """Return the configuration of a model that takes one history a request: rows are no dimension of a batch."""
+    """Return the configuration of a model that takes one history a request: rows are not a batch dimension."""
     inputs = artefact.signature["inputs"]
     columns = [
         f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs

@@ -72,9 +72,9 @@ def _check_pair(features: FeatureSpec, target: str, past: str) -> None:
         if name not in named:
             raise ValueError(f"history: no sparse feature is named {name}{did_you_mean(name, named)}")
     if named[target].multi_valued:
-        raise ValueError(f"history: {target} has a list of values in each row, so it is no feature of the target")
+        raise ValueError(f"history: {target} has a list of values in each row, so it is not a feature of the target")
     if not named[past].multi_valued:
-        raise ValueError(f"history: {past} has one value in each row, so it is no history")
+        raise ValueError(f"history: {past} has one value in each row, so it is not a history")
     if named[target].table != named[past].table:
         table = named[target].table
         raise ValueError(f"history: {past} and {target} do not share a table; set data.sparse.{past}.table={table}")

@@ -132,7 +132,7 @@ class PooledEmbeddings(nn.Module):
 
 
 def combine(vectors: dict[str, Tensor], own_dims: OwnDims | None) -> Tensor:
-    """Return what PooledEmbeddings returns for tables of several dims. vectors: (B, own dim) of each feature"""
+    """Combine the vectors of tables of several dims as `PooledEmbeddings` does. vectors: (B, dim) of each feature"""
     return torch.cat(list(vectors.values()), dim=1) if own_dims is None else own_dims(vectors)
 
 

@@ -116,7 +116,7 @@ class NumericFields(nn.Module):
 
 
 def numeric_fields(features: FeatureSpec, dim: int) -> NumericFields | None:
-    """Return the vectors of the dense features, None if there are none."""
+    """Return the module that makes vectors of the dense features, or None without dense features."""
     return NumericFields(features, dim) if features.dense else None
 
 

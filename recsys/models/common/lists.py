@@ -3,8 +3,8 @@
 Models work on the values of B lists, (P, ...), with their lengths (B,). In training the lists follow one another, and P
 is the sum of the lengths. An exported graph needs shapes that depend on the sizes of its inputs alone: within
 `padded_to(L)`, each list has L places of its own, P = B * L, and the places after its end hold arbitrary values, which
-must not reach any list. Models that use the functions of this module, and those of attention.py and items.py, support
-both, if they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
+must not reach any list. Models that use the functions of this module, of attention.py and of items.py support both, if
+they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
 """
 
 import math
@@ -123,7 +123,7 @@ def last_values(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:
-    """Return which places of a block hold values: lengths (B,) -> (B, longest) bool."""
+    """Return whether each place of a block holds a value: lengths (B,) -> (B, longest) bool."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 

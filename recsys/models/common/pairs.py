@@ -64,7 +64,7 @@ def with_histories(
 
 
 def user_features(features: FeatureSpec, model: str, *, histories: bool = False) -> FeatureSpec:
-    """Return the user's features: all features of a row except the item and, if rows are sequences, those of items.
+    """Return the user's features: all features of a row but the item and, if rows are sequences, the items' features.
 
     histories: whether the model reads histories in another way, so that they are left out
 

@@ -106,7 +106,7 @@ def best_lists(
 
 
 def off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
-    """Return what the pipeline would have earned for the requests of a log."""
+    """Return estimates of the reward that the pipeline would have earned for the requests of a log."""
     e = config.evaluate
     assert e.log is not None
     frame = read_table(e.log, tables_root(config), "evaluate.log", (config.user, config.item))

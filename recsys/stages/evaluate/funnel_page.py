@@ -25,7 +25,7 @@ STAGES = {  # name in evaluation.json: label, meaning
 LABEL, WIDE, ROW, VALUE = 210, 440, 30, 200  # pixels of the funnel
 NOTES = (
     "Intervals: 95 %, percentiles of resamples of the users (bootstrap); differences are paired, since all lists are "
-    "those of the same users. They tell how much chance is in the choice of users, not in the training of models.",
+    "made for the same users. Intervals tell how much chance is in the choice of users, not in the training of models.",
     "All lists are those that the pipeline's filters leave.",
     "NDCG, hit rate, recall and MRR: see the metrics of retrieval models. Targets that no stage knows count as missed.",
     "Latency: requests answered one at a time in one process.",

@@ -26,7 +26,7 @@ class HeldOut:
     users: (Q,) names
     targets: (Q,) names of the items that each wanted
     contexts: by user, the columns of the first event of the split
-    past: the events before, None if the targets are no events
+    past: the events before, or None if the targets are not events
     """
 
     users: Sequence[str]
@@ -80,7 +80,7 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
 
 
 def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the events before those of the split, and those of the split, both in the order of time.
+    """Return the events before the split, and the events of the split, both in the order of time.
 
     Raises UserError for a split that cannot be made.
     """
@@ -106,7 +106,7 @@ def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame,
 def bounds(events: pl.DataFrame, config: PipelineConfig) -> tuple[float, float]:
     """Return the times of the first event of the split and of the first one after it.
 
-    For the same rows they are those of data.split by time with the same shares.
+    For the same rows, data.split by time with the same shares has the same times.
     """
     e = config.evaluate
     if config.time is None:

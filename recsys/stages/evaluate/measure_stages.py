@@ -45,7 +45,7 @@ def collect(
     pipeline: StagedRecommender, queries: Sequence[Query], targets: Lists, counts: np.ndarray, k: int,
     group: str | None = None,
 ) -> Collected:  # fmt: skip
-    """Return what each stage does with each request.
+    """Return the lists of each stage for each request, and how many items each filter removes.
 
     counts: (n,) how often each item was chosen before the test
     group: a column of users that divides them
