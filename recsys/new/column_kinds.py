@@ -39,7 +39,9 @@ STOP_WORDS = frozenset(
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
-THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([{SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
+THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
+PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
+MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which it is no list of codes
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 MOST_NUMBERS = 64  # in a text
 OFTEN = 0.05  # share of rows from which 99 may stand for a missing value
@@ -154,6 +156,8 @@ def _marks(frame: pl.DataFrame) -> Marks:
         if not plain.len():
             continue
         spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
+        if mean(plain.str.contains(PLAIN_SPACE)) > MANY_GROUPS:
+            spaces = plain.str.extract("( )").drop_nulls()
         if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
             marks.thousands = spaces[0]
             marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal

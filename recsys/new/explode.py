@@ -20,6 +20,7 @@ from recsys.new.sample import Layout, thinned
 from recsys.new.statistics import mean
 from recsys.schema.data_schema import SourceConfig
 
+MOSTLY_LISTS = 0.8  # of the rows have a list, if its elements are the rows
 MOST_ROWS = 400_000  # of the sample, after it is exploded
 SEPARATORS = (" ", "|", ";", ",")
 TOKENS = r"^\S+-[01]( \S+-[01])*$"  # MIND: N55689-1 N35729-0
@@ -138,6 +139,8 @@ def _of_objects(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> 
     paths, names = {n.rpartition(".")[0]: n for n in lists if "." in n}, set(frame.columns)
     sizes = {path: mean(frame[n].list.len().fill_null(0)) for path, n in paths.items() if path not in names}
     best = max(sizes, key=lambda path: sizes[path], default=None)
+    if best is not None and mean(frame[paths[best]].list.len().fill_null(0) > 0) < MOSTLY_LISTS:
+        return None  # rows without a list would be lost
     return None if best is None else (best, "each element of these lists is a row")
 
 

@@ -116,9 +116,17 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     portuguese = {b for line in lines[:LINES] for b in line if b > 127 and _letter(b, "cp1250") != _letter(b, "cp1252")}
     if best == "cp1250" and portuguese <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
         best = "cp1252"
+    if best == "cp1250" and _is_central_european({b for line in lines[:LINES] for b in line}):
+        return best, "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"
     return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _is_central_european(used: set[int]) -> bool:
+    """Return True for the bytes of ě or č with ř, of ą or ł, of ő with ű, or of ă with ş or ţ in cp1250."""
+    czech = 0xF8 in used and bool({0xEC, 0xE8} & used)
+    return czech or bool({0xB3, 0xB9} & used) or {0xF5, 0xFB} <= used or (0xE3 in used and bool({0xBA, 0xFE} & used))
 
 
 def _letter(byte: int, encoding: str) -> str:

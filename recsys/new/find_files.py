@@ -28,7 +28,6 @@ NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
         ".py",
         ".ipynb",
         ".sh",
-        ".log",
         ".pt",
         ".ckpt",
     )

@@ -17,6 +17,7 @@ MOST_UNTESTED = 5
 MOST_ANSWERED = 8  # files that an answer names
 MOST_COMPARED, MOST_BYTES = 12, 1 << 28  # files, and their bytes, whose lines are compared
 MOSTLY_HELD, FEWEST_LINES = 0.9, 50  # share of a file's lines that another one has, and lines of that one
+MOST_NARROW = 3  # columns of a file of pairs or triples, as of friends
 MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
 PARTS = frozenset(  # words of parts of one log
     (
@@ -302,11 +303,10 @@ def _untested(
     own, theirs = layouts[best].columns, set(layouts[key].columns)
     lacking = tuple(name for name in own if name not in theirs)
     added = len(theirs - set(own))
-    return (
-        lacking
-        if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > max(len(lacking) + 1, 2 * len(lacking) - 1)
-        else ()
-    )
+    if not added and all(any(names_an_id_of(c, ids) for c in theirs) for ids in (USERS, ITEMS)):
+        return lacking  # only what is known before: a user, an item and perhaps more
+    few = 1 <= len(lacking) <= MOST_UNTESTED and len(own) > max(len(lacking) + 1, 2 * len(lacking) - 1)
+    return lacking if few and added <= 1 else ()
 
 
 def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], answers: Answers) -> Layout:
@@ -358,7 +358,7 @@ def _like_rows(
     label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in own)
     shared = sum(bool(set(own) & set(other)) for k, other in columns.items() if k != key)
     named = layout.dialect is None or layout.dialect.header
-    keys = shared if named else 0
+    keys = shared if named else layout.dialect.width - MOST_NARROW if layout.dialect else 0  # a log has more columns
     return (
         any(split_of(f, root) == "train" for f in files),
         both,

@@ -32,6 +32,21 @@ LABELS = (  # the strongest first
     ),
     *("resilie", "aangeklikt", "geklikt", "клик", "покупка", "κλικ", "αγορα", "retoure", "retourniert", "compro"),
     *("respuesta", "risposta", "antwort", "resposta", "kliknieto", "kliknięto", "clicou", "tiklama", "응답", "클릭함"),
+    *(
+        "getekend",
+        "tetszett",
+        "dat_mon",
+        "đặt_mua",
+        "klik",
+        "diklik",
+        "konversi",
+        "reward",
+        "αποδοχη",
+        "inlost",
+        "inlöst",
+    ),
+    *("prokliknuto", "objednano", "objednáno", "akceptace", "zaakceptowano", "kattintott", "klikannut", "klikkasi"),
+    *("הקליק", "הגיש_מועמדות", "נרכש", "النقر", "تم_الشراء", "клікнув", "klickat", "köpt", "kopt", "kjopt", "kjøpt"),
     *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
 )
 # what a user may do after (or beside) what is predicted, and so never known before
@@ -49,6 +64,7 @@ OUTCOMES = frozenset(
         *("klick", "geklickt", "angeklickt", "clic", "clique", "clicado", "clicou", "点击", "是否点击", "gekauft"),
         *("kauf",),
         *("compra", "comprado", "comprou", "achat", "achete", "acquistato", "购买", "是否购买", "成交", "konversion"),
+        *("konversi", "klik", "objednano", "inlost", "oppnat", "viewable", "visible", "add_to_wishlist", "wishlist"),
         *("conversao", "转化", "是否转化", "喜欢", "点赞", "收藏", "加购", "分享", "评论", "关注", "curtiu", "gefallt"),
     )
 )
@@ -96,6 +112,19 @@ RATINGS = (
     "grade",
     "vote",
     *("bewertung", "note", "puntuacion", "calificacion", "nota", "avaliacao", "valutazione", "评分", "打分"),
+    *(
+        "hodnocení",
+        "ertekeles",
+        "értékelés",
+        "arvio",
+        "arvosana",
+        "betyg",
+        "vurdering",
+        "karakter",
+        "оцінка",
+        "đánh_giá",
+    ),
+    *("danh_gia", "diem", "penilaian", "nilai", "דירוג", "βαθμος"),
     *("評価", "평점", "puan", "ocena", "beoordeling", "hodnoceni", "оценка", "βαθμολογια", "التقييم", "تقييم", "रेटिंग"),
 )
 EVENTS = (
@@ -133,6 +162,30 @@ EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict
 WEIGHTS = ("weight", "sample_weight", "instance_weight", "weights", "importance", "wt", "fnlwgt")
 USERS = (
     *("user", "customer", "client", "member", "visitor", "account", "reviewer", "buyer", "player", "person", "viewer"),
+    *(
+        "anonymousid",
+        "profilename",
+        "username",
+        "nickname",
+        "login",
+        "elofizeto",
+        "előfizető",
+        "azonosito",
+        "navstevnik",
+    ),
+    *(
+        "zakaznik",
+        "zákazník",
+        "návštěvník",
+        "kund",
+        "kunde",
+        "asiakas",
+        "lainaaja",
+        "khach_hang",
+        "nguoi_dung",
+        "pelanggan",
+    ),
+    *("pengguna", "клієнт", "користувач", "lurker", "lasare", "läsare", "bruger", "bruker", "anvandare", "användare"),
     *("cpf", "email", "phone", "msisdn", "ssn", "dni", "contact", "lead", "patron"),
     *("subscriber", "uid", "userid", "msno", "cookie", "fullvisitorid", "shopper", "guest", "consumer", "profile"),
     *("reader", "listener", "voter", "rater", "traveler", "traveller", "passenger", "patient", "student", "learner"),
@@ -171,6 +224,22 @@ ITEMS = (
     *("noticia",),
     *("商品", "物品", "产品", "电影", "视频", "文章", "新闻", "歌曲", "图书", "广告", "书籍", "商品番号", "映画"),
     *("곡", "노래", "영화", "책", "제품", "콘텐츠", "曲", "映画番号", "本", "ean", "gtin", "upc", "produtos"),
+    *(
+        "musor",
+        "műsor",
+        "termek",
+        "termék",
+        "zbozi",
+        "zboží",
+        "produktu",
+        "vara",
+        "vare",
+        "teos",
+        "kirja",
+        "tuote",
+        "san_pham",
+    ),
+    *("produk", "iklan", "kupon", "kuponger", "tilbud", "aanbod", "offerte", "товару", "kupong"),
     *("artykul", "artykuł", "towaru", "produktu", "товара", "продукт", "услуга"),
     *("상품", "urun", "ürün", "товар", "фильм", "προιον", "المنتج", "उत्पाद", "towar", "przedmiot"),
 )
@@ -370,6 +439,27 @@ AFTER = (  # words of what is known after an outcome: how and when a matter was 
     *("возврата", "zwrot", "zwrotu", "remboursement", "rimborso", "abgemeldet", "unsubscribed", "contratado"),
 )
 REASONS = ("reason", "grund", "motivo", "причина", "przyczyna", "neden", "nedeni", "raison", "reden", "理由", "원인")
+WATCHED = (  # verbs of what a user does for a while
+    *(
+        "watch",
+        "watched",
+        "watching",
+        "viewed",
+        "view",
+        "listened",
+        "listen",
+        "played",
+        "play",
+        "read",
+        "dwell",
+        "stay",
+    ),
+    *("nezett", "nézett", "gesehen", "visto", "vue", "visionne", "ogladania", "katsottu", "sett"),
+)
+LASTING = (  # units of it
+    *("seconds", "sec", "secs", "minutes", "min", "mins", "ms", "millis", "time", "duration", "perc", "percent"),
+    *("ratio", "share", "sekunden", "minuten", "minutos", "segundos", "minuty", "sekundy", "minuuttia", "length"),
+)
 SURVEYS = ("csat", "nps", "satisfaction", "zufriedenheit", "satisfaccion", "satisfacao", "survey", "umfrage", "anketa")
 
 KNOWN = frozenset({*LABELS, *RATINGS, *EVENTS, *WEIGHTS, *USERS, *ITEMS, *TIMES, *CODES, *QUANTITIES, *SESSIONS})

@@ -39,6 +39,7 @@ NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non
 UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
 FEWEST_ALIKE = 2
 MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
+LAST_RATINGS = ("overall", "rating", "stars", "ratings")  # the last words of the name of a rating
 MOST_CODES = 6  # different numbers that may be codes of answers, such as 1, 2 and 9
 MOST_SPELLINGS = 6  # of yes and no in a column
 
@@ -147,9 +148,10 @@ def choose(
         doubt = "it alone has two values, and its name is no label's"
         return only if unnamed and at_an_end else _doubted(only, doubt, others)
     for names, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
-        rated = [
-            (rank, c) for c in free if (rank := rank_of(c.name, names)) is not None and 1 < c.distinct <= MOST_RATINGS
-        ]
+        few = [c for c in free if 1 < c.distinct <= MOST_RATINGS]
+        rated = [(rank, c) for c in few if (rank := rank_of(c.name, names)) is not None]
+        if not rated and why == "a rating":  # review_overall
+            rated = [(rank, c) for c in few if (rank := rank_of(words(c.name)[-1], LAST_RATINGS)) is not None]
         first = min(rated, key=lambda pair: pair[0])[1] if rated else None
         if first is not None and (why == "a rating" or is_event(first)):
             made = _with_reason(first, f"{why}, by its name")

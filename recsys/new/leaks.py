@@ -10,6 +10,7 @@ from recsys.new.find_files import ROLES
 from recsys.new.known_names import (
     AFTER,
     CONTEXT,
+    LASTING,
     MODELS,
     OUTCOMES,
     PREDICTIONS,
@@ -17,6 +18,7 @@ from recsys.new.known_names import (
     REASONS,
     SPENT,
     SURVEYS,
+    WATCHED,
     has_word,
     plain,
     rank_of,
@@ -45,6 +47,9 @@ DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 SURE_RATINGS = tuple(name for name in RATINGS if name not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
+FEWEST_GRADES, MOST_GRADES = 4, 21  # different grades of a rating
+GOES_ALONG = 0.3  # correlation of the grades of one review
+SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
 GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it may be written with the rating
 FEW_REASONS = 0.2  # share of rows without a reason
 MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
@@ -111,16 +116,36 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, st
     for c in columns:
         form = outcome_form(c.name)
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
-        if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
+        spent = form in SPENT or (c.numbers is not None and has_word(c.name, WATCHED) and has_word(c.name, LASTING))
+        if c is label.column or c.role or not ((form in OUTCOMES and answers) or spent):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
     item = next((c for c in columns if c.role == "item"), None)
     for c in columns:
-        surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS)
+        surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS) or _is_rating_like(c, label)
         if c is label.column or c.role or c.name in found or not surveyed or (item and determines(item, c)):
             continue
         found[c.name] = f"a rating of the row: {AFTERWARDS}"
     return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
+
+
+def _is_rating_like(c: Column, label: LabelGuess) -> bool:
+    """Return True for numbers on the scale of a label of ratings that go with it, as the parts of a review do."""
+    own, theirs = c.numbers, label.column.numbers
+    if (
+        own is None
+        or theirs is None
+        or not FEWEST_GRADES <= label.column.distinct <= MOST_GRADES
+        or c.distinct < FEWEST_GRADES
+    ):
+        return False
+    grades = set(theirs.drop_nulls().unique().to_list())
+    if set(own.drop_nulls().unique().to_list()) - grades or (
+        grades == {*range(len(grades))} and "rating" not in label.reason
+    ):
+        return False
+    both = pl.DataFrame({"x": own, "y": theirs}).drop_nulls()
+    return both.height >= FEWEST and (both.select(pl.corr("x", "y")).item() or 0) > GOES_ALONG
 
 
 def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[Column]) -> dict[str, str]:
@@ -163,7 +188,8 @@ def perhaps_outcomes(
             if c not in found and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
         ]
         found += [c for c in few if _auc_of_means(_codes(c), label.values.fill_null(0)) > GOES_WITH]
-    found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, found)]
+    named = [c for c in found if not c.name.startswith("column_")]  # those of a file without a header say nothing
+    found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
     found = [c for c in found if not any(_belongs_to(key, c) for key in keys)]
     return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
 
@@ -174,6 +200,8 @@ def _is_answer(c: Column) -> bool:
 
 def _says_part(c: Column, others: Sequence[Column]) -> bool:
     """Return True for one of several columns whose names begin with the same word: os_ios and os_android."""
+    if c not in others:
+        return False
     return sum(words(c.name)[:1] == words(o.name)[:1] for o in others) > 1 or c.name[-1:].isdigit()
 
 
@@ -239,6 +267,21 @@ def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         if labels.len() > 1 and mean(labels) == 1 and len(two) * base ** labels.len() < DOUBTFUL:
             what = "a value" if usual is None else f"another value than {usual}"
             found[c.name] = f"all {labels.len()} rows with {what} are positive"
+    return found
+
+
+def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
+    """Return the numbers that alone order the rows nearly as the label does, though not perfectly."""
+    if label.kind != "binary":
+        return {}
+    known = label.values.is_not_null()
+    truth, found = label.values.filter(known), dict[str, str]()
+    if min(float(truth.sum() or 0), float((1 - truth).sum() or 0)) < FEWEST:
+        return {}
+    for c in (c for c in _comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
+        auc = _auc_of_means(_codes(c).filter(known), truth)
+        if SUSPECT <= auc < LEAK:
+            found[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
     return found
 
 

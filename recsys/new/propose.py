@@ -43,6 +43,7 @@ from recsys.new.leaks import (
     other_outcomes,
     perhaps_outcomes,
     predictions,
+    suspects,
     written_with,
 )
 from recsys.new.missing_codes import set_codes
@@ -313,7 +314,8 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         p.questions.append(Question(text, guess))
         known_later[c.name] = "it names the splits of whoever made the data"
     known_later |= _asked_outcomes(p, [c for c in p.columns if c.name not in known_later])
-    for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
+    free = [c for c in p.columns if c.name not in known_later]
+    for name, why in (doubtful(free, label) | suspects(free, label)).items():
         p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
         known_later[name] = f"{why}: {AFTERWARDS}"
     p.features = features_of([*p.columns, *joined], known_later, typed=typed)

@@ -23,9 +23,22 @@ from recsys.new.questions import Answers
 from recsys.new.statistics import largest, least, mean
 from recsys.new.time_formats import TimeGuess
 
+MOST_STARS = 10  # of a rating
 MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
-ID_WORDS = {"id", "code", "cod", "codigo", "kod", "kodu", "sku", "key", "nr", "no", "num", "number", "hash"}
+ID_WORDS = {
+    "azonosito",
+    "azonosító",
+    "identifikator",
+    "tunnus",
+    "tunniste",
+    "koodi",
+    "kode",
+    "kodi",
+    "kood",
+    "ma",
+    "ref",
+} | {"id", "code", "cod", "codigo", "kod", "kodu", "sku", "key", "nr", "no", "num", "number", "hash"}
 FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
     "birth",
@@ -215,8 +228,9 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     rest = [c for c in columns if id(c) not in roles]
     if event := next((c for c in rest if is_event(c)), None):
         roles[id(event)] = "event"
-    elif rating := next((c for c in rest if c.numbers is not None and 2 <= c.distinct <= MOST_RATINGS), None):
-        roles[id(rating)] = "rating"
+    elif grades := [c for c in rest if c.numbers is not None and 2 <= c.distinct <= MOST_RATINGS]:
+        likely = [c for c in grades if largest(c.numbers) <= MOST_STARS] or grades[:1]  # type: ignore[arg-type]
+        roles[id(likely[-1])] = "rating"  # the last, as kinds come before it
     if len(columns) == 3 and not times and "rating" not in roles.values():
         return None
     return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
