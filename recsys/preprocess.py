@@ -54,7 +54,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")
-        write_report(
+        _write_report(
             replace(prepared.fitted.data, root=prepared.info["root"], prepared=data.prepared), prepared, output
         )
         say(f"report written to {output}")
@@ -66,7 +66,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     return prepared
 
 
-def write_report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
+def _write_report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
     """Read the raw rows once and write an HTML page that describes them."""
     from recsys.data.prepare.prepared import parsed_rows
     from recsys.data.profile import Profiler, page

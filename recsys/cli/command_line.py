@@ -55,14 +55,14 @@ def name_words(keys: Sequence[str], usage: str) -> None:
     Exits with an error if there are more words than keys.
     """
     check_flags()
-    words = bare_words(sys.argv[1:])
+    words = _bare_words(sys.argv[1:])
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
     sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
 
 
-def bare_words(arguments: Sequence[str]) -> list[str]:
+def _bare_words(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that are neither KEY=VALUE nor options, nor values of options: not the job of --cfg job."""
     before = ["", *arguments]
     values = (*(f"--{name}" for name in VALUED), "-c", "-p", "-i")

@@ -39,7 +39,7 @@ def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any
 def build_model(cfg: RunConfig, features: Any, device: Any) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     features = with_dims(cfg, features)
-    numeric = build_numeric(cfg, features)
+    numeric = _build_numeric(cfg, features)
     check_takes(locate(cfg.model["_target_"], "model"), f"model._target_={cfg.model['_target_']}", BUILT_WITH)
     try:
         model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
@@ -87,7 +87,7 @@ def _dim(key: str, value: Any, rows: int, most: int) -> int:
     return value
 
 
-def build_numeric(cfg: RunConfig, features: Any) -> Any:
+def _build_numeric(cfg: RunConfig, features: Any) -> Any:
     """Build the embedding of numbers, or return None without `numeric`. Raises UserError if it rejects the features."""
     if cfg.numeric is None:
         return None

@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return text
     who = f"rank {os.environ['RANK']} on {socket.gethostname()}"
-    if not lost_another_rank(error):
+    if not _lost_another_rank(error):
         _record(error)
         return f"error: {who} failed:\n{text}"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's handler would only note it
@@ -62,7 +62,7 @@ def describe(error: BaseException) -> str:
     return f"error: {who} lost the connection to another rank; {where}\n"
 
 
-def lost_another_rank(error: BaseException) -> bool:
+def _lost_another_rank(error: BaseException) -> bool:
     """Return whether the error is only a consequence of the end of another rank."""
     return bool(PEER_GONE.search(f"{type(error).__name__}: {error}"))
 

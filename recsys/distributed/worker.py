@@ -23,7 +23,7 @@ def main() -> None:
     """Call the function on the job, which it gets as keyword arguments."""
     os.environ[interrupts.QUIET] = "1"
     interrupts.install()
-    end_with_parent()
+    _end_with_parent()
     module, _, name = sys.argv[1].partition(":")
     folder = Path(sys.argv[2]).parent
     hold(folder)
@@ -32,7 +32,7 @@ def main() -> None:
     getattr(import_module(module), name)(**job)
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """Let the kernel kill this process when the launcher dies, so that no rank goes on writing to the run's folder."""
     set_death_signal = 1
     with contextlib.suppress(AttributeError, OSError):  # other systems than Linux

@@ -221,7 +221,7 @@ class LabelsEvaluator:
             assert metrics.rows is not None
             name = f"{split}_predictions" + (f"_{label.name}" if i else "")
             group = None if metrics.groups is None else groups_at(metrics.groups, metrics.rows.place)
-            write_predictions(metrics.rows, label, folder / f"{name}.parquet", group)
+            _write_predictions(metrics.rows, label, folder / f"{name}.parquet", group)
 
 
 def _column(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
@@ -300,7 +300,7 @@ def retrieval_slices(
     return slices(names, loader, places, measure, fitted, max_values)
 
 
-def write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | None = None) -> None:
+def _write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | None = None) -> None:
     """Write one row per measured row.
 
     Columns: its number in the split (`row`), the prediction (`probability`; `prediction` of a number; a column for each

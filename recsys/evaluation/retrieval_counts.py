@@ -57,7 +57,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice, slice]:
+def _gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice, slice]:
     """Return the queries of all ranks, one rank after another, and the slices of this rank's targets and queries.
 
     Collective.
@@ -113,11 +113,11 @@ def count_competitors(
     """
     mine, max_candidates = candidate_shard(candidates)
     full = [name == "full" for name in protocols]
-    ranked, targets, rows = gather_queries(ranked)
+    ranked, targets, rows = _gather_queries(ranked)
     step = max(1, BLOCK // max(1, min(max_candidates, TILE)))
     counts, best = [ranked.item.new_zeros(0, 2 * len(full))], [ranked.item.new_zeros(0, k)]
     for start in range(0, len(ranked.queries), step):  # all ranks have the same number of blocks
-        of_block, keys = block_counts(ranked.slice(start, start + step), score, mine, full, k)
+        of_block, keys = _block_counts(ranked.slice(start, start + step), score, mine, full, k)
         counts.append(of_block)
         best.append(merged_over_processes(keys) if k else keys)
     total = torch.cat(counts)
@@ -126,7 +126,7 @@ def count_competitors(
     return total[targets], torch.cat(best), rows
 
 
-def block_counts(
+def _block_counts(
     ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool], k: int
 ) -> tuple[Tensor, Tensor]:
     """Return (P, 2 x protocols) greater and ties and (R, k) keys of the best among this rank's candidates. Collective.

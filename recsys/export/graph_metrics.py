@@ -35,14 +35,14 @@ def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Labe
     names = [o.name for o in session.get_outputs()]
     with bar("measuring the graph", loader.rows, "samples") as shown:
         for batch in loader:
-            inputs = graph_inputs(arrays_of(batch, features), features)
+            inputs = graph_inputs(_arrays_of(batch, features), features)
             predictions = np.stack(session.run(names, inputs.feed), axis=1)
             evaluator.add(torch.from_numpy(predictions), batch)
             shown.advance(batch.rows)
     return evaluator.compute()
 
 
-def arrays_of(batch: Batch, features: FeatureSpec) -> Arrays:
+def _arrays_of(batch: Batch, features: FeatureSpec) -> Arrays:
     """Return the features of a batch as arrays."""
     columns = batch.sparse.to_dict()
     singles = [columns[n].values().int().numpy() for n in single_valued(features)]

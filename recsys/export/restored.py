@@ -73,7 +73,7 @@ class StoredTask:
         """Return the logits (B, L) of B rows of a ranking model, whose tables hold only the rows that these need."""
         singles = single_valued(self.features)
         ids = {n: arrays.ids[:, i] for i, n in enumerate(singles)} | arrays.values
-        kept = used_ids(self.features, ids)
+        kept = _used_ids(self.features, ids)
         task, narrow = self.with_rows(kept)
         for f in self.features.sparse:
             ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
@@ -100,7 +100,7 @@ def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor
     return logits
 
 
-def used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the sorted distinct ids of each table, row 0 included. ids: the ids of each feature"""
     found: dict[str, list[np.ndarray]] = {}
     for f in features.sparse:

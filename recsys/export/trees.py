@@ -41,7 +41,7 @@ FIELDS = (
 COLUMNS, OUTPUTS = "columns.onnx", "outputs.onnx"  # Triton's steps before and after FIL
 
 
-def forest_of(model: GBM, label: int) -> Any:
+def _forest_of(model: GBM, label: int) -> Any:
     """Return the trees of a label as a Treelite model. Raises UserError if it cannot be made."""
     try:
         import treelite  # noqa: F401
@@ -53,7 +53,7 @@ def forest_of(model: GBM, label: int) -> Any:
         raise UserError(f"model: {e}") from e
 
 
-def ensemble_of(forest: Any, rows: Sequence[int | None]) -> tuple[dict[str, Any], np.ndarray]:
+def _ensemble_of(forest: Any, rows: Sequence[int | None]) -> tuple[dict[str, Any], np.ndarray]:
     """Return the attributes of a TreeEnsemble, and what it leaves out: numbers (L,) to add to its sums.
 
     https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html
@@ -183,7 +183,7 @@ class Forests(nn.Module):
 def write_trees(model: GBM, labels: tuple[Label, ...], folder: Path) -> Written:
     """Write model.onnx."""
     features = model.features
-    found = [ensemble_of(forest_of(model, i), model.columns.rows) for i in range(len(labels))]
+    found = [_ensemble_of(_forest_of(model, i), model.columns.rows) for i in range(len(labels))]
     graph = RankingGraph(Forests(features, [base for _, base in found]), features, labels, Tables({}))
     written = Written(graph, [], {}, example_inputs(features), folder)
     program, file = trace(graph, [], written.inputs), folder / files.GRAPH
@@ -232,7 +232,7 @@ def write_steps(model: GBM, labels: tuple[Label, ...], folder: Path) -> dict[str
     inputs = example_inputs(model.features)
     to_onnx(trace(_Columns(model.features), [], inputs), [], list(inputs), ["matrix"], folder / COLUMNS, {})
     for i in range(len(labels)):
-        forest = forest_of(model, i)
+        forest = _forest_of(model, i)
         forest.get_header_accessor().set_field("postprocessor", "identity")
         forest.serialize(str(folder / f"label_{i}.tl"))
     scores = {f"scores_{i}": torch.zeros(EXAMPLE_ROWS, label.width) for i, label in enumerate(labels)}

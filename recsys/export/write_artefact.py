@@ -118,7 +118,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
     new = not output.exists()
     output.parent.mkdir(parents=True, exist_ok=True)
     rows = RawRows.load(source.run)
-    check_forms(source, form, rows)
+    _check_forms(source, form, rows)
     try:
         raw = raw_frame(rows, list(source.files) or raw_files(source.cfg.data), RECORDED + COMPARED)
     except UserError as e:
@@ -129,7 +129,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
             f"rows: {problem}; name files in the format of the run's data ({rows.fitted.data.source.format})"
         ) from e
     with whole_folder(output, new=new) as building:
-        save_pipeline(rows, building / files.PIPELINE)
+        _save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
         about, examples = write(source, form, rows, raw, building)
         compared = examples.compared(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
@@ -144,13 +144,13 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
             more = Path(temporary) / "compared.json"
             compared.write(more)
             for file in (None, more) if compared.rows else (None,):
-                result = verify_elsewhere(building, file)
+                result = _verify_elsewhere(building, file)
                 what = "raw rows" if source.kind.scores_rows else "lists of items"
                 say(f"{result['rows']:,} {what} agree with the run within {result['difference']:.1e}")
     return about
 
 
-def check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
+def _check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
@@ -173,7 +173,7 @@ def check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
         check_single_graph(rows.fitted)
 
 
-def save_pipeline(rows: RawRows, folder: Path) -> None:
+def _save_pipeline(rows: RawRows, folder: Path) -> None:
     """Save the transforms without the places of the raw and prepared data on this machine."""
     data = replace(rows.fitted.data, root=None, prepared="outputs/prepared", spec=None)
     RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
@@ -280,7 +280,7 @@ def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> di
     }
 
 
-def verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, Any]:
+def _verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, Any]:
     """Verify an artefact in a fresh process. Raises UserError if an output differs, or the process imports torch."""
     command = [sys.executable, "-m", "recsys.export.artefact.verify", str(folder)]
     command += [] if examples is None else [str(examples)]

@@ -106,13 +106,13 @@ class Cells:
 
     def __init__(self, kind: str, index: Any, threads: int) -> None:
         self.kind, self._index, self._threads = kind, index, threads
-        self._faiss = import_faiss(kind)
+        self._faiss = _import_faiss(kind)
         self.efforts = efforts_of(self._faiss.extract_index_ivf(index).nlist)
 
     @classmethod
     def train(cls, kind: str, vectors: VectorRows, threads: int, seed: int) -> Cells:
         """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors."""
-        faiss, n, dim = import_faiss(kind), len(vectors), vectors.dim
+        faiss, n, dim = _import_faiss(kind), len(vectors), vectors.dim
         faiss.omp_set_num_threads(threads)
         cells = cells_of(n)
         codes = dim // 2 if dim % 2 == 0 else dim
@@ -204,7 +204,7 @@ class _FaissGraph:
     """Searches return rows (Q, k) and squared distances."""
 
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
-        self._faiss, self._threads = import_faiss("hnsw"), threads
+        self._faiss, self._threads = _import_faiss("hnsw"), threads
         if file is not None:
             self._index = _read(file, "hnsw")
             return
@@ -289,7 +289,7 @@ def load(kind: str, folder: Path, vectors: VectorRows, threads: int) -> SearchEn
 
 def _read(file: Path, kind: str) -> Any:
     """Read an index of faiss. Raises ValueError if its cells are in other files, which could be any of this machine."""
-    faiss = import_faiss(kind)
+    faiss = _import_faiss(kind)
     index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
     if kind != "hnsw":
         cells = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
@@ -300,7 +300,7 @@ def _read(file: Path, kind: str) -> Any:
     return index
 
 
-def import_faiss(kind: str) -> ModuleType:
+def _import_faiss(kind: str) -> ModuleType:
     """Import faiss. Raises UserError if it is not installed."""
     try:
         import faiss

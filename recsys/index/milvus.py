@@ -154,7 +154,7 @@ class MilvusIndex(Index):
             ConnectionError: the server fails.
         """
         check_items(items)
-        client, digest = connect(url), digest_of(vectors, items)
+        client, digest = connect(url), _digest_of(vectors, items)
         index = cls(About(KIND, 1), client, url, digest, vectors.dim)
         with _failures(url):
             if client.has_collection(index.collection, timeout=ANSWER_SECONDS):
@@ -282,7 +282,7 @@ def check_url(url: str, key: str) -> str:
     return url
 
 
-def digest_of(vectors: VectorRows, items: np.ndarray) -> str:
+def _digest_of(vectors: VectorRows, items: np.ndarray) -> str:
     """Return the digest of items (n,) and their vectors."""
     state = xxhash.xxh3_128(np.ascontiguousarray(items, np.int64).data)
     for _, block in vectors.blocks(BLOCK):

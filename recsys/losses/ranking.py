@@ -29,7 +29,7 @@ class RankingLoss(Protocol):
         ...
 
 
-def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+def _weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
     """Return the mean over rows and labels of (B, T) losses times the rows' weights (B,)."""
     return losses.mean() if weight is None else (losses * weight[:, None]).mean()
 
@@ -59,7 +59,7 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
             return nn.functional.binary_cross_entropy_with_logits(logits, labels)
         scale = None if self.positive_weight == 1 else logits.new_tensor(self.positive_weight)
         losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, pos_weight=scale, reduction="none")
-        return weighted_mean(losses, weight)
+        return _weighted_mean(losses, weight)
 
 
 class FocalLoss(nn.Module, RankingLoss):
@@ -88,7 +88,7 @@ class FocalLoss(nn.Module, RankingLoss):
         losses = losses * off**self.gamma
         if self.alpha is not None:
             losses = losses * (labels * self.alpha + (1 - labels) * (1 - self.alpha))
-        return weighted_mean(losses, weight)
+        return _weighted_mean(losses, weight)
 
 
 class MSE(nn.Module, RankingLoss):
@@ -97,7 +97,7 @@ class MSE(nn.Module, RankingLoss):
     kinds = ("regression",)
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-        return weighted_mean((logits - labels) ** 2, weight)
+        return _weighted_mean((logits - labels) ** 2, weight)
 
 
 class Huber(nn.Module, RankingLoss):
@@ -116,7 +116,7 @@ class Huber(nn.Module, RankingLoss):
         self.delta = delta
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-        return weighted_mean(nn.functional.huber_loss(logits, labels, reduction="none", delta=self.delta), weight)
+        return _weighted_mean(nn.functional.huber_loss(logits, labels, reduction="none", delta=self.delta), weight)
 
 
 class CrossEntropy(nn.Module, RankingLoss):
@@ -138,4 +138,4 @@ class CrossEntropy(nn.Module, RankingLoss):
         losses = nn.functional.cross_entropy(
             logits, labels[:, 0].long(), reduction="none", label_smoothing=self.label_smoothing
         )
-        return weighted_mean(losses[:, None], weight)
+        return _weighted_mean(losses[:, None], weight)

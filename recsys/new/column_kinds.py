@@ -11,7 +11,18 @@ import polars as pl
 
 from recsys.cli.console import bar
 from recsys.new.find_dialect import NULLS
-from recsys.new.known_names import CODES, ITEMS, QUANTITIES, RANGES, TIMES, USERS, has_word, names_an_id_of, words
+from recsys.new.known_names import (
+    CODES,
+    ID_WORDS,
+    ITEMS,
+    QUANTITIES,
+    RANGES,
+    TIMES,
+    USERS,
+    has_word,
+    names_an_id_of,
+    words,
+)
 from recsys.new.statistics import largest, least, mean
 from recsys.new.time_formats import TimeGuess, time_of
 from recsys.new.units import number_sql
@@ -319,7 +330,7 @@ def _number_kind(c: Column) -> None:
     quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
     last = (words(c.name) or [""])[-1]
     quantity = quantity and last not in RANGES
-    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or last in ("id", "no", "nr", "key")
+    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or last in ID_WORDS - {"number", "num", "numero", "ma", "ref"}
     named_id = named_id or (re.fullmatch("[a-z]id", last) is not None and last != "bid")  # sid, cid
     numbered = words(c.name)[-1:] == ["number"] and len(words(c.name)) > 1  # such as invoice_number
     even = (not quantity or numbered) and _are_ids(x, low, high, c.distinct, by_range=numbered or _says_nothing(c.name))

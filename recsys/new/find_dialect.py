@@ -116,17 +116,17 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     portuguese = {b for line in lines[:LINES] for b in line if b > 127 and _letter(b, "cp1250") != _letter(b, "cp1252")}
     if best == "cp1250" and portuguese <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
         best = "cp1252"
-    if best == "cp1250" and _is_central_european({b for line in lines[:LINES] for b in line}):
-        return best, "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
+    if best in ("cp1250", "cp1252", "latin-1") and _is_central_european({b for line in lines[:LINES] for b in line}):
+        return "cp1250", "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"
     return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
 
 
 def _is_central_european(used: set[int]) -> bool:
-    """Return True for the bytes of ě or č with ř, of ą or ł, of ő with ű, or of ă with ş or ţ in cp1250."""
-    czech = 0xF8 in used and bool({0xEC, 0xE8} & used)
-    return czech or bool({0xB3, 0xB9} & used) or {0xF5, 0xFB} <= used or (0xE3 in used and bool({0xBA, 0xFE} & used))
+    """Return True for the bytes of ě or č with ř, š or ž, of ą and ł, of ő with ű, or of ă with ş or ţ in cp1250."""
+    czech = bool({0xF8, 0x9A, 0x9E} & used) and bool({0xEC, 0xE8} & used)
+    return czech or {0xB3, 0xB9} <= used or {0xF5, 0xFB} <= used or (0xE3 in used and bool({0xBA, 0xFE} & used))
 
 
 def _letter(byte: int, encoding: str) -> str:
@@ -183,7 +183,7 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
         return d
     lines = _without_title(d, lines)
     d.quote = _quote(lines)
-    found = separator_of(lines, d.quote)
+    found = _separator_of(lines, d.quote)
     if found is None:
         _as_list(d, lines)
         return d
@@ -197,7 +197,7 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     d.trailing = _trailing(rows, d.width)
     d.width -= d.trailing
     few = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
-    d.header, d.sure_of_header = find_header(few) if header is None else (header, True)
+    d.header, d.sure_of_header = _find_header(few) if header is None else (header, True)
     _name_columns(d, rows[0])
     return d
 
@@ -246,7 +246,7 @@ def _around_table(lines: Sequence[str]) -> str | None:
     """Return what is wrong with a table below a title of lines with few values, as spreadsheets write it, or None."""
     middle = lines[len(lines) // 4 :][:LINES]
     quote = _quote(middle)
-    found = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
+    found = _separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
     if found is None or found[1] < FEWEST_ROWS or len(found[0]) > 1:
         return None
     separator, width = found
@@ -277,11 +277,11 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
     """
     first, rest = lines[0], lines[1:]
     quote = _quote(rest)
-    if (all_ := separator_of(lines, quote)) is not None and all(
+    if (all_ := _separator_of(lines, quote)) is not None and all(
         _count(line, all_[0], quote) == all_[1] for line in lines
     ):
         return lines
-    found = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
+    found = _separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
     if found is None or found[1] < 3:
         return lines
     separator, width = found
@@ -310,7 +310,7 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
         rest = [line for line in lines if not line.startswith(mark)]
         if not first or not rest or not lines[0].startswith(mark):
             continue
-        if len(first) == 1 and (found := separator_of(lines, None)) and _count(lines[0], found[0], None) == found[1]:
+        if len(first) == 1 and (found := _separator_of(lines, None)) and _count(lines[0], found[0], None) == found[1]:
             return None, lines  # it has as many fields as the rows
         return mark, rest
     return None, lines
@@ -345,7 +345,7 @@ def _count(line: str, separator: str, quote: str | None) -> int:
     return line.count(separator) + 1
 
 
-def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
+def _separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
     """Return the separator and the number of fields of most lines, None if the numbers differ too much."""
     valid: dict[str, tuple[float, bool, int]] = {}
     for s in SEPARATORS:
@@ -454,7 +454,7 @@ def is_number(text: str) -> bool:
     return bool(NUMBER.match(text.strip()))
 
 
-def find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     """Return whether the first row names the columns, as it differs from those below it, and whether that is sure."""
     if len(rows) < 2:
         half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])

@@ -13,6 +13,7 @@ from recsys.new.questions import Answers, Question
 from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 
 MOST_SNIFFED = 60
+SUBMISSIONS = {"submission", "submissions", "submit", "soumission", "abgabe", "einreichung", "envio", "提交"}
 MOST_UNTESTED = 5
 MOST_ANSWERED = 8  # files that an answer names
 MOST_COMPARED, MOST_BYTES = 12, 1 << 28  # files, and their bytes, whose lines are compared
@@ -75,7 +76,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     alone: dict[Path, str] = {}  # files of one column, which is named as a label
     others_rows: dict[Path, OtherRows] = {}
     for i, f in enumerate(found.files):
-        if "submission" in words(f.stem):
+        if SUBMISSIONS & {*words(f.stem)}:
             unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
             continue
         name = (f.suffix, re.sub(r"\d+", "#", f.name))

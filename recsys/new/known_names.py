@@ -309,6 +309,43 @@ QUANTITIES = (
 )
 
 
+ID_WORDS = frozenset(  # that say that a column identifies something
+    (
+        *(
+            "id",
+            "ids",
+            "key",
+            "code",
+            "cod",
+            "codigo",
+            "kod",
+            "kodu",
+            "sku",
+            "nr",
+            "no",
+            "num",
+            "numero",
+            "number",
+            "hash",
+        ),
+        *(
+            "azonosito",
+            "azonosító",
+            "identifikator",
+            "tunnus",
+            "tunniste",
+            "koodi",
+            "kode",
+            "kodi",
+            "ref",
+            "nummer",
+            "ma",
+        ),
+        *("編号", "编号", "번호", "numara", "numarası", "معرف", "رقم", "מזהה", "κωδικος", "kód"),
+    )
+)
+
+
 def words(name: str) -> list[str]:
     """Return the words of a column's name in small letters: userId, user_id and user-id:token are user, id."""
     name = re.sub(r":(token|float|token_seq|float_seq)$", "", name.strip())  # RecBole's types
@@ -345,34 +382,9 @@ def has_word(name: str, among: tuple[str, ...]) -> bool:
 def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     """Return True for user, user_id, userId, uid, reviewerID and the like, but not for user_age."""
     own = words(name)
-    rest = [
-        w
-        for w in own
-        if w
-        not in (
-            "id",
-            "ids",
-            "key",
-            "code",
-            "no",
-            "nr",
-            "number",
-            "parent",
-            "hash",
-            "hashed",
-            "index",
-            "idx",
-            "name",
-            "the",
-            "target",
-            "buying",
-            "pseudo",
-            "nr",
-            "ean",
-            *("नंबर", "आईडी", "معرف", "번호", "numara", "numarası"),
-            *("cod", "codigo", "code", "nummer", "num", "numero", "unique", "anon", "anonymous", "编号", "sha", "md5"),
-        )
-    ]
+    about = {"parent", "hashed", "index", "idx", "name", "the", "target", "buying", "pseudo", "ean", "unique"}
+    about |= {"anon", "anonymous", "sha", "md5", "नंबर", "आईडी"}
+    rest = [w for w in own if w not in ID_WORDS and w not in about]
     joined = "".join(own)
     ends = {
         joined.removesuffix(end)

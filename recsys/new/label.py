@@ -22,6 +22,7 @@ from recsys.new.known_names import (
     STATUSES,
     WEIGHTS,
     has_word,
+    plain,
     rank_of,
     words,
 )
@@ -127,8 +128,12 @@ def choose(
         if (rank := rank_of(leaf[c.name], LABELS)) is not None and _can_be(c, retrieval=retrieval)
     ]
     if named:
-        best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
-        return _with_reason(best, "its name says so")
+        rank, best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))
+        others = [c for c in free if c is not best and c.distinct == 2 and plain(c.name) in OUTCOMES]
+        made = _with_reason(best, "its name says so")
+        if rank <= LABELS.index("clk") or len(others) < FEWEST_ALIKE:
+            return made
+        return _doubted(made, f"{', '.join(c.name for c in others[:4])} are outcomes, too", others)
     if lacking := [c for c in free if c.name in untested]:
         return _with_reason(_likeliest(lacking), "the test file lacks it")
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:

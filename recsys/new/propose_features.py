@@ -78,7 +78,7 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
                 found.derive[part] = f"CAST(SPLIT_PART({sql_name(c.name)}, '{c.split}', {i}) AS DOUBLE)"
                 found.dense.append(Feature(part, "dense", {"transform": ["standardise"]}, c.reason))
         elif c.kind in ("category", "id", "list"):
-            found.sparse.append(sparse_feature(c, name))
+            found.sparse.append(_sparse_feature(c, name))
             _read_by_sql(found, c, found.sparse[-1])
         else:
             found.left_out.append((c.name, _why_left_out(c)))
@@ -158,7 +158,7 @@ def _dense(c: Column, name: str) -> Feature:
     return Feature(name, "dense", settings, f"{c.reason}{', skewed' if is_skewed else ''}{_missing(c)}")
 
 
-def sparse_feature(c: Column, name: str) -> Feature:
+def _sparse_feature(c: Column, name: str) -> Feature:
     """Return the sparse feature of a category, an id, or a list of values."""
     settings = _own(c, name)
     if c.kind == "list":

@@ -7,6 +7,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import (
     BIRTHS,
+    ID_WORDS,
     ITEMS,
     QUANTITIES,
     SESSIONS,
@@ -26,19 +27,6 @@ from recsys.new.time_formats import TimeGuess
 MOST_STARS = 10  # of a rating
 MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
-ID_WORDS = {
-    "azonosito",
-    "azonosító",
-    "identifikator",
-    "tunnus",
-    "tunniste",
-    "koodi",
-    "kode",
-    "kodi",
-    "kood",
-    "ma",
-    "ref",
-} | {"id", "code", "cod", "codigo", "kod", "kodu", "sku", "key", "nr", "no", "num", "number", "hash"}
 FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
     "birth",

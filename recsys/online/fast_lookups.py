@@ -44,7 +44,7 @@ class Memo(dict[Any, Any]):
         return result
 
 
-def text_reader(data: ResolvedData, column: RawColumn) -> Callable[[Any], str | None] | None:
+def _text_reader(data: ResolvedData, column: RawColumn) -> Callable[[Any], str | None] | None:
     """Return the function from a raw value to the text that is looked up; None for a type that only polars converts."""
     if column.dtype == pl.String:
         clean = text_cleaner(data.source, column.name)
@@ -86,7 +86,7 @@ class Lookup:
         cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, buckets: int = 1
     ) -> Lookup | None:
         """Return None for a column whose type only polars converts to text."""
-        read = text_reader(data, column)
+        read = _text_reader(data, column)
         if read is None:
             return None
         compute = partial(_crc, read) if index is None else partial(_look_up, read, index)
@@ -109,7 +109,7 @@ def _crc(read: Callable[[Any], str | None], value: Any) -> int:
     return zlib.crc32((read(value) or "").encode())
 
 
-def look_up_all(lookups: Sequence[Lookup], cells: Sequence[Cells], rows: int, dtype: type[np.generic]) -> np.ndarray:
+def _look_up_all(lookups: Sequence[Lookup], cells: Sequence[Cells], rows: int, dtype: type[np.generic]) -> np.ndarray:
     """Return the results of all lookups: (lookups, rows)."""
     size = len(lookups) * rows
     try:
@@ -137,14 +137,14 @@ class LookupFeatures:
         """Write all features."""
         if self.ids:
             targets, lookups = zip(*self.ids, strict=True)
-            arrays.ids[:, targets] = look_up_all(lookups, cells, arrays.rows, np.int32).T
+            arrays.ids[:, targets] = _look_up_all(lookups, cells, arrays.rows, np.int32).T
         if self.hashes:
             targets, lookups = zip(*self.hashes, strict=True)
-            crcs = look_up_all(lookups, cells, arrays.rows, np.uint64)
+            crcs = _look_up_all(lookups, cells, arrays.rows, np.uint64)
             buckets = np.array([[x.buckets] for x in lookups], np.uint64)
             arrays.ids[:, targets] = buckets_of_crcs(crcs, buckets).T
         for place, lookup, table in self.tables:
-            arrays.dense[:, place] = table[look_up_all([lookup], cells, arrays.rows, np.int32)[0]]
+            arrays.dense[:, place] = table[_look_up_all([lookup], cells, arrays.rows, np.int32)[0]]
 
 
 class PolarsMemo:

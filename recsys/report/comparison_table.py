@@ -49,7 +49,7 @@ def signed(value: float) -> str:
     return f"{value:+.4f}".replace("-", "−")
 
 
-def p_value(p: float) -> str:
+def _p_value(p: float) -> str:
     """Format a p-value."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1995 else f"p = {p:.2f}"
 
@@ -117,7 +117,7 @@ def beaten_by_baseline(group: Group, main: str) -> str | None:
     names = [line.name for line, _ in failed[:4]] + ([f"{len(failed) - 4} more"] if len(failed) > 4 else [])
     who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     d = failed[0][1]
-    own = f": {signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(d.p)})"
+    own = f": {signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(d.p)})"
     do = "does" if len(failed) == 1 else "do"
     what = f"{label(main)}, {who} {do} not beat the baseline {baseline.name} beyond chance"
     return f"By {what}{own if len(failed) == 1 else ''}."
@@ -128,7 +128,7 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
     p = group.holm.get((main, line), d.p)
     sure = "significant" if p < 0.05 else "not significant"
     many = f" adjusted for {len(group.holm)} comparisons" if len(group.holm) > 1 else ""
-    return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(p)}{many}): {sure}."
+    return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(p)}{many}): {sure}."
 
 
 def comparison(group: Group, paints: dict[int, Paint]) -> str:
@@ -184,12 +184,12 @@ def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str, a
     d, p = m.difference, line.delong.get(main)
     if d is None:
         return '<td class="l"><small>the first run</small></td>' if not line.detail else "<td></td>"
-    tip = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
-    tip += f"\nDeLong's test: {p_value(p)}" if p is not None else ""
-    tip += f"\nadjusted by Holm's method: {p_value(adjusted)}" if adjusted is not None else ""
+    tip = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {_p_value(d.p)}"
+    tip += f"\nDeLong's test: {_p_value(p)}" if p is not None else ""
+    tip += f"\nadjusted by Holm's method: {_p_value(adjusted)}" if adjusted is not None else ""
     picture = dots([(paint, d.value, (d.low, d.high), tip)], bounds, 0.0, 160)
-    delong = f"; DeLong {p_value(p)}" if p is not None else ""
-    return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
+    delong = f"; DeLong {_p_value(p)}" if p is not None else ""
+    return f'<td class="l">{picture}<small>{_p_value(d.p)}{delong}</small></td>'
 
 
 def _cell(metric: str, m: Measure | None) -> str:
@@ -203,7 +203,7 @@ def _cell(metric: str, m: Measure | None) -> str:
     if m.difference is not None:
         better = is_better(metric, m.difference.value) if m.difference.p < 0.05 else None
         kind = "" if better is None else ' class="good"' if better else ' class="bad"'
-        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{p_value(m.difference.p)}"
+        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{_p_value(m.difference.p)}"
         parts.append(f'<small{kind} data-t="{tip}">{signed(m.difference.value)}</small>')
     return f"<td>{''.join(parts)}</td>"
 
@@ -223,7 +223,7 @@ def terminal(group: Group, main: str) -> Any:
         seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
         versus = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
         values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
-        p = "" if d is None else p_value(d.p).removeprefix("p ").removeprefix("= ")
+        p = "" if d is None else _p_value(d.p).removeprefix("p ").removeprefix("= ")
         rich_table.add_row(escaped(plain(line.name, 60) + seeds), *values, versus, p)
     return rich_table
 

@@ -49,7 +49,7 @@ def check_keys(given: Iterable[str], known: Sequence[str], where: str = "", allo
         raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
 
 
-def described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+def _described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Return the datatypes and the shapes of a request's inputs, which may be of any type."""
     inputs = request.get("inputs")
     return [(i.get("datatype"), i.get("shape")) for i in inputs if type(i) is dict] if type(inputs) is list else []
@@ -208,7 +208,7 @@ async def infer(
     parameters = _parameters(request)
     core.set_timeout(call, parameters.get("timeout"))
     loaded = core.route(call, name, version, lambda: body)
-    check_size(core, loaded, described_inputs(request))
+    check_size(core, loaded, _described_inputs(request))
     payload: Payload | None = plain_columns(request, body, json_size, loaded, core.settings.max_rows)
     if payload is None:
         inputs = parse_inputs(request, memoryview(body)[json_size:])

@@ -80,7 +80,7 @@ def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
             yield connection
 
 
-def find_loader(name: str) -> Loader:
+def _find_loader(name: str) -> Loader:
     """Return the function MODULE:FUNCTION. Raises UserError."""
     module, _, function = name.partition(":")
     try:
@@ -114,7 +114,7 @@ async def make_core(settings: ServeConfig, loader: Loader | None = None, *, agai
         was damaged while the server ran must not end the service of the others
     """
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
-    load = _with_features(settings, find_loader(settings.loader) if loader is None else loader)
+    load = _with_features(settings, _find_loader(settings.loader) if loader is None else loader)
     registry = Registry(source, load, limits(settings), metrics(), settings.threads)
     errors = await registry.load_all()
     if errors and not again:
@@ -229,7 +229,7 @@ def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 _report_to = 1
 
 
-def own_output() -> None:
+def _own_output() -> None:
     """Keep standard output for reports. What libraries print goes to standard error: nobody would read the pipe."""
     global _report_to
     _report_to = os.dup(1)
@@ -250,7 +250,7 @@ def report(message: dict[str, Any]) -> None:
         os.write(_report_to, orjson.dumps(message) + b"\n")
 
 
-def read_settings() -> ServeConfig:
+def _read_settings() -> ServeConfig:
     """Read the settings, byte by byte, so that nothing after the line is lost in a buffer."""
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):
@@ -261,10 +261,10 @@ def read_settings() -> ServeConfig:
 def main() -> int:
     """Serve, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
-    own_output()
+    _own_output()
     logging.basicConfig(handlers=[LibraryLog()], level=logging.WARNING)
     raise_file_limit()
-    settings = read_settings()
+    settings = _read_settings()
     try:
         uvloop.run(run(settings, again=AGAIN in sys.argv[1:]))
     except UserError as e:

@@ -29,7 +29,7 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     check_values(optim, SparseOptimConfig, "optim.sparse")
     if sharding.padding not in PADDINGS:
         raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
-    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
+    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in _rules_of(sharding).items()}
     for where, rule in rules.items():
         check_values(rule, type(rule), where)
         for t in rule.types or ():
@@ -52,7 +52,7 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
         )
 
 
-def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
+def _rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
     """Return the rules of sharding.per_table as TableRule objects.
 
     Raises UserError for unknown keys and ill-typed values.
@@ -87,7 +87,7 @@ def rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
     )
     rows, dim = table.rows, table.width
     size = rows * dim * 4
-    for name, other in rules_of(sharding).items():
+    for name, other in _rules_of(sharding).items():
         if not _matches(other.match or name, table):
             continue
         low, high = max(other.min_rows or 0, (other.min_bytes or 0) / (dim * 4)), other.max_rows
@@ -120,7 +120,7 @@ def constraints(
         nodes: number of machines.
         load_factors: share of rows to cache, by vocabulary. A rule's own cache_load_factor takes precedence.
     """
-    for name, given in rules_of(sharding).items():
+    for name, given in _rules_of(sharding).items():
         if not any(_matches(given.match or name, table) for table in tables.values()):
             near = did_you_mean(name, [t.vocabulary for t in tables.values()])
             raise UserError(f"sharding.per_table.{name}: matches no table{near}")

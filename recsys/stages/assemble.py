@@ -118,7 +118,7 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
     opened = {name: source.open(models, f"sources.{name}") for name, source in parts.sources.items()}
     if parts.score is not None:
         parts.score.open(models, "score")
-    catalogue = make_catalogue(items, config.item, opened, parts.sources)
+    catalogue = _make_catalogue(items, config.item, opened, parts.sources)
     of_users, of_items = ({n: v for n, v in views.items() if v.key == key} for key in (config.user, config.item))
     stored = [name for view in of_users.values() for name in view.names]
     features, item_features = _features(config, of_users), _features(config, of_items)
@@ -145,7 +145,7 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
     )  # fmt: skip
 
 
-def make_catalogue(
+def _make_catalogue(
     items: pl.DataFrame | None, item: str, opened: Mapping[str, pl.Series | None], sources: Mapping[str, Source]
 ) -> Catalogue:
     """Return all items of the table and of the sources, with the columns of the table and the sources' vectors.

@@ -77,10 +77,10 @@ def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> 
     Schedule(folder, sweep, search, runner).run()
     show.table(sweep, folder)
     show.summary(sweep, folder)
-    return exit_status(sweep)
+    return _exit_status(sweep)
 
 
-def exit_status(sweep: Sweep) -> int:
+def _exit_status(sweep: Sweep) -> int:
     """Return 0 if no trial failed, otherwise the worst exit status of the failed runs, of which 1 is the worst.
 
     Pruned trials do not count as failed.

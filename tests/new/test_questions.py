@@ -1078,3 +1078,117 @@ def test_long_numbers_under_the_name_of_a_user_are_no_fractions(tmp_path: Path) 
     frame.write_parquet(tmp_path / "log.parquet")
     p = proposed(tmp_path)
     assert p.roles.user is not None and p.roles.user.name == "user_pseudo_id"
+
+
+# --- reviews, watched time, and numbers that know too much -------------------------------------------------
+
+
+def test_the_parts_of_a_review_are_no_features_of_its_rating(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    overall = rng.integers(2, 10, len(clicks())) / 2
+    parts = {f"review_{n}": (overall + rng.choice([-0.5, 0, 0.5], len(overall))).clip(1, 5) for n in ("taste", "look")}
+    frame = (
+        clicks()
+        .drop(LABEL)
+        .with_columns(review_overall=pl.Series(overall), **{n: pl.Series(x) for n, x in parts.items()})
+    )
+    write(tmp_path / "reviews.csv", frame)
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == "review_overall" and not {*parts} & inputs(p)
+
+
+def test_watched_time_is_an_outcome(tmp_path: Path) -> None:
+    seconds = pl.Series(np.random.default_rng(0).exponential(60, len(clicks())).round(1))
+    for name in ("watched_minutes", "listened_sec", "nezett_perc", "view_duration"):
+        folder = tmp_path / name
+        write(folder / "log.csv", clicks().with_columns(seconds.alias(name)))
+        assert name not in inputs(proposed(folder)), name
+    write(tmp_path / "length" / "log.csv", clicks().with_columns(seconds.alias("video_length")))
+    assert "video_length" in inputs(proposed(tmp_path / "length"))
+
+
+def test_a_number_that_alone_orders_the_rows_is_asked_about(tmp_path: Path) -> None:
+    noise = pl.Series(np.random.default_rng(0).normal(0, 0.38, len(clicks())))
+    write(tmp_path / "log.csv", clicks().with_columns(x7=(pl.col(LABEL) + noise).round(3)))
+    [question] = [q for q in proposed(tmp_path).questions if "x7" in q.text]
+    assert "it alone orders the rows with an AUC of 0.9" in question.text
+
+
+def test_test_rows_of_users_and_items_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = clicks().select("user", "item", LABEL)
+    after = {f"x{i}": pl.Series(rng.integers(0, 9, len(frame))) for i in range(7)}
+    write(tmp_path / "actions.csv", frame.with_columns(**after))
+    write(tmp_path / "test.csv", frame.select("user", "item"))
+    assert inputs(proposed(tmp_path)) == {"user", "item"}
+
+
+def test_several_outcomes_without_a_main_one_are_asked_about(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = (
+        clicks()
+        .drop(LABEL)
+        .with_columns(*(pl.Series(name, rng.integers(0, 2, len(clicks()))) for name in ("like", "follow", "share")))
+    )
+    write(tmp_path / "log.csv", frame)
+    assert "is like the label? follow, share are outcomes, too" in asked(tmp_path)
+
+
+def test_a_log_without_a_header_beside_files_of_pairs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 900
+    rated = pl.DataFrame(
+        {
+            "u": rng.integers(1, 90, n),
+            "genre": rng.integers(1, 18, n),
+            "i": rng.integers(1, 60, n),
+            "stars": rng.integers(1, 6, n),
+        }
+    ).with_columns(day=pl.Series([f"2001-{1 + i // 80:02d}-{1 + i % 28:02d}" for i in range(n)]))
+    write(tmp_path / "ratings.txt", rated, header=False)
+    write(
+        tmp_path / "trust.txt",
+        pl.DataFrame({"a": rng.integers(1, 90, 3 * n), "b": rng.integers(1, 90, 3 * n)}),
+        header=False,
+    )
+    p = proposed(tmp_path)
+    assert p.source["files"] == ["ratings.txt"] and p.source["columns"] == [
+        "user",
+        "column_2",
+        "item",
+        "rating",
+        "timestamp",
+    ]
+
+
+def test_rows_that_have_no_list_are_not_lost(tmp_path: Path) -> None:
+    rows = clicks().select("user", "item", "ts").to_dicts()
+    for i, row in enumerate(rows):
+        row["products"] = [{"sku": f"s{i % 9}"}] if i % 3 == 0 else []
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    p = proposed(tmp_path, label=None)
+    assert "explode" not in p.source and p.rows == pytest.approx(len(rows), rel=0.01)
+
+
+def test_files_called_log_are_data(tmp_path: Path) -> None:
+    for name in ("imp.log", "imp.log.1"):
+        write(tmp_path / name, clicks(len(name)))
+    assert proposed(tmp_path).source["files"] == ["*"]
+
+
+@pytest.mark.parametrize("text", ["Návštěvník klikl na zboží", "Zażółć gęślą jaźń łąka", "hűvös őszi szőlő"])
+def test_letters_of_central_europe(tmp_path: Path, text: str) -> None:
+    frame = (
+        clicks().drop("city").with_columns(pl.lit(text).alias("město" if "ě" in text else "hely"), note=pl.col("tags"))
+    )
+    (tmp_path / "log.csv").write_bytes(lines(frame.with_columns(k=pl.lit(text) + pl.col("item")), ";").encode("cp1250"))
+    assert any(text in str(v) for c in proposed(tmp_path).columns for v in c.values.head(2).to_list())
+
+
+def test_plain_spaces_between_thousands(tmp_path: Path) -> None:
+    amounts = [f"{1 + i % 90} {i % 1000:03d},{i % 100:02d}" for i in range(len(clicks()))]
+    write(tmp_path / "log.csv", clicks().drop("price").with_columns(montant=pl.Series(amounts)), ";")
+    p = proposed(tmp_path)
+    assert (p.source["thousands"], p.source["decimal"]) == (" ", ",") and "montant" in {
+        f.name for f in p.features.dense
+    }

@@ -15,10 +15,10 @@ from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 def completed(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with all that it leaves to the files. file: the first raw file"""
-    return with_row_vectors(with_join_columns(data), file)
+    return _with_row_vectors(_with_join_columns(data), file)
 
 
-def with_join_columns(data: ResolvedData) -> ResolvedData:
+def _with_join_columns(data: ResolvedData) -> ResolvedData:
     """Return the config with the columns of joins that name none, which bring all columns of their file."""
     joins = [
         replace(
@@ -34,7 +34,7 @@ def with_join_columns(data: ResolvedData) -> ResolvedData:
     return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
 
 
-def with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
+def _with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with the width of each dense feature whose column holds vectors, from its first vector.
 
     Such a column is a list, or the feature says how its text is split.

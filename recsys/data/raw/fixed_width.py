@@ -55,7 +55,7 @@ class FixedPart:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def find_parts(source: SourceConfig, file: Path) -> list[FixedPart]:
+def _find_parts(source: SourceConfig, file: Path) -> list[FixedPart]:
     """Return all parts of a raw file.
 
     Raises:
@@ -72,24 +72,24 @@ def find_parts(source: SourceConfig, file: Path) -> list[FixedPart]:
 
 def files(source: SourceConfig, file: Path) -> list[Path]:
     """Return the files that make up a raw file."""
-    return [s.file for part in find_parts(source, file) for s in part.segments]
+    return [s.file for part in _find_parts(source, file) for s in part.segments]
 
 
 def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has the raw file's columns and types."""
-    return _frame(find_parts(source, file), 0, 0)
+    return _frame(_find_parts(source, file), 0, 0)
 
 
 def count_rows(source: SourceConfig, file: Path) -> int:
     """Return the number of rows of a raw file."""
-    return find_parts(source, file)[0].rows
+    return _find_parts(source, file)[0].rows
 
 
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     """Read rows [start, stop) of a raw file; skip files without a projected column."""
-    parts = find_parts(source, file)
+    parts = _find_parts(source, file)
     stop = parts[0].rows if file_range.stop is None else file_range.stop
     if projection.columns is not None:
         parts = [p for p in parts if projection.columns & set(p.columns)] or parts[:1]
@@ -117,7 +117,7 @@ def _series(name: str, values: np.ndarray) -> pl.Series:
     return pl.Series(name, np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
 
 
-def row_type(dtypes: list[np.dtype]) -> np.dtype:
+def _row_type(dtypes: list[np.dtype]) -> np.dtype:
     """Return the dtype of a row. Booleans are read as uint8, so that a byte of 2 is not taken for a valid label."""
     plain = [np.dtype(np.uint8) if d == np.bool_ else d for d in dtypes]
     return np.dtype([(f"f{i}", d) for i, d in enumerate(plain)])
@@ -126,7 +126,7 @@ def row_type(dtypes: list[np.dtype]) -> np.dtype:
 def _binaries(source: SourceConfig, file: Path) -> list[FixedPart]:
     parts = []
     for c in source.parts[str(file)]:
-        dtype = row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
+        dtype = _row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
         segments = []
         for name in c.files:
             size = _size(Path(name), ", ".join(c.columns))
@@ -172,4 +172,4 @@ def _array(file: Path, columns: list[str]) -> FixedPart:
         raise UserError(f"{file}: holds {contents}, not rows of {len(columns)} numbers ({columns[0]}, ...)")
     if not array.flags.c_contiguous:
         raise UserError(f"{file}: is in Fortran (column-major) order; save np.ascontiguousarray(array) instead")
-    return FixedPart(tuple(columns), row_type([array.dtype] * width), (Segment(file, array.offset, array.shape[0]),))
+    return FixedPart(tuple(columns), _row_type([array.dtype] * width), (Segment(file, array.offset, array.shape[0]),))

@@ -63,7 +63,7 @@ def exploded_paths(source: SourceConfig) -> dict[str, str | None]:
     return dict(given) if isinstance(given, dict) else dict.fromkeys(given)
 
 
-def columns_at(path: str, names: Sequence[str]) -> list[str]:
+def _columns_at(path: str, names: Sequence[str]) -> list[str]:
     """Return the column `path`, or the columns of the fields below it."""
     return [n for n in names if n == path or n.startswith(f"{path}.")]
 
@@ -78,7 +78,7 @@ def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optiona
         optional: columns that the file may lack.
     """
     for path, separator in exploded_paths(source).items():
-        names = columns_at(path, frame.columns)
+        names = _columns_at(path, frame.columns)
         if not names and path not in optional:
             near = did_you_mean(path, frame.columns)
             raise UserError(f"data.source.explode: {file.name} has no column {path}{near}")
@@ -98,7 +98,7 @@ def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optiona
 def explode_types(source: SourceConfig, frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame without rows that has the columns and types of the exploded rows."""
     for path in exploded_paths(source):
-        for name in columns_at(path, frame.columns):
+        for name in _columns_at(path, frame.columns):
             dtype = frame.schema[name]
             if isinstance(dtype, pl.List | pl.Array):
                 frame = frame.with_columns(pl.lit(None, dtype.inner).alias(name))
@@ -111,7 +111,7 @@ def with_exploded(source: SourceConfig, projection: Projection, names: Sequence[
         return Projection()
     wanted = set(projection.columns)
     for path in exploded_paths(source):
-        own = columns_at(path, names)
+        own = _columns_at(path, names)
         if not wanted & set(own) or path in own:
             wanted |= set(own[:1])
     return Projection(frozenset(wanted))
@@ -127,7 +127,7 @@ def explode_blocks(
     paths = exploded_paths(source)
     for block in blocks:
         schema = block.frame.schema  # polars makes another one at each call
-        separators = {n: sep for path, sep in paths.items() for n in columns_at(path, list(schema))}
+        separators = {n: sep for path, sep in paths.items() for n in _columns_at(path, list(schema))}
         whole = block.frame.with_columns(
             pl.col(n).arr.to_list() if isinstance(schema[n], pl.Array) else pl.col(n) for n in separators
         ).with_columns(_parts(n, sep, alone=len(separators) == 1) for n, sep in separators.items() if sep is not None)

@@ -150,7 +150,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
             features need, by the index of their join. By default they lie under data.root.
     """
     if data.source.explode is not None:
-        optional = [] if sides is None else unlabelled_columns(data)
+        optional = [] if sides is None else _unlabelled_columns(data)
         check_explode(data.source, file, unexploded_frame(data.source, file), optional)
     frame = raw_frame(data, file)
     for name, raw_name in data.source.rename.items():
@@ -172,7 +172,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
     names = frame.columns
-    for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+    for key, column in [*data.raw_columns, *_group_columns(data), *(_split_columns(data) if sides is None else [])]:
         if column not in names and sides is None:
             _check_other_files(data, key, data.source.rename.get(column, column), file)
         _check_column(key, column, file, names)
@@ -221,7 +221,7 @@ def read_blocks(
     source = data.source
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
-        names = drop_missing_labels(source, unlabelled_columns(data), file, names)
+        names = drop_missing_labels(source, _unlabelled_columns(data), file, names)
     if complete is None:
         sides = [(join, side_table(data, join)) for join in source.joins]
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
@@ -251,13 +251,13 @@ def projection(data: ResolvedData, *, labelled: bool) -> Projection:
     for key, sql in expressions.items():
         for column in parse_sql(sql, key)[1]:
             reads.setdefault(column, set()).add("value")
-    for _, column in group_columns(data):
+    for _, column in _group_columns(data):
         reads.setdefault(column, set()).add("value")
     for join in data.source.joins:
         reads.setdefault(join.key, set()).add("value")
     if labelled:
         as_numbers = _number_columns(data)
-        for _, column in split_columns(data):
+        for _, column in _split_columns(data):
             reads.setdefault(column, set()).add("number" if column in as_numbers else "value")
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
     text = data.source.column_null_values
@@ -265,7 +265,7 @@ def projection(data: ResolvedData, *, labelled: bool) -> Projection:
     return Projection(frozenset(raw_names.values()), numbers)
 
 
-def group_columns(data: ResolvedData) -> list[tuple[str, str]]:
+def _group_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the columns that group and order rows."""
     if data.group is None:
         return []
@@ -273,7 +273,7 @@ def group_columns(data: ResolvedData) -> list[tuple[str, str]]:
     return [("data.group.by", data.group.by), *order]
 
 
-def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
+def _split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the label and the split; rows to be predicted may lack these columns."""
     label = [(data.label_key(name), c.column or "") for name, c in data.label_configs.items()]
     label += [("data.weight", data.weight_column)] if data.weight_column else []
@@ -281,7 +281,7 @@ def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     return label + ([("data.split", data.split.column or "")] if by_column else [])
 
 
-def unlabelled_columns(data: ResolvedData) -> list[str]:
+def _unlabelled_columns(data: ResolvedData) -> list[str]:
     """Return the raw columns that rows to be predicted may lack."""
     return [*data.label_columns, *([data.weight_column] if data.weight_column else [])]
 
@@ -289,7 +289,7 @@ def unlabelled_columns(data: ResolvedData) -> list[str]:
 def _number_columns(data: ResolvedData) -> set[str]:
     """Return the columns of labels and weight that are read as numbers only."""
     text = {c.column for c in data.label_configs.values() if c.positive or c.kind == "classes"}
-    return set(unlabelled_columns(data)) - text
+    return set(_unlabelled_columns(data)) - text
 
 
 def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:

@@ -217,7 +217,7 @@ class Fitted:
         for name, c in self.data.dense_columns.items():
             lookup = self._lookup(c.parsed, indices) if c.reads == "value" else None
             if c.row_vector is not None:
-                columns[name] = vector_expr(c.parsed, c.row_vector).alias(name)
+                columns[name] = _vector_expr(c.parsed, c.row_vector).alias(name)
                 continue
             dtype = pl.Float32 if c.vectors is None else pl.Int32
             columns[name] = dense_expr(c, self.dense[name], lookup).cast(dtype).alias(name)
@@ -386,7 +386,7 @@ def _reader(data: ResolvedData, parsed: str) -> str | None:
     return next((n for n, c in data.dense_columns.items() if c.parsed == parsed and c.reads == "value"), None)
 
 
-def vector_expr(column: str, vector: RowVector) -> pl.Expr:
+def _vector_expr(column: str, vector: RowVector) -> pl.Expr:
     """Return the vectors of a column, normalised; zeros if missing."""
     dtype = pl.Array(pl.Float32, vector.width)
 

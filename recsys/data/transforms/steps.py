@@ -184,7 +184,7 @@ class Clip(Transform, name="clip"):
     def __post_init__(self) -> None:
         if (self.quantiles is None) == (self.lower is None and self.upper is None):
             raise ValueError("needs either bounds (lower, upper) or quantiles")
-        low, high = (self.lower, self.upper) if self.quantiles is None else check_quantiles(self.quantiles)
+        low, high = (self.lower, self.upper) if self.quantiles is None else _check_quantiles(self.quantiles)
         if any(b is not None and not abs(b) <= FLOAT32_MAX for b in (low, high)):
             raise ValueError("its bounds must be finite numbers")
         if low is not None and high is not None and low > high:
@@ -215,7 +215,7 @@ class Clip(Transform, name="clip"):
         return (p["lower"], p["upper"]) if self.quantiles else (self.lower, self.upper)
 
 
-def check_quantiles(given: Any) -> tuple[float, float]:
+def _check_quantiles(given: Any) -> tuple[float, float]:
     """Return two quantiles as numbers. Raises ValueError if they are invalid."""
     if not isinstance(given, list) or len(given) != 2 or not all(0 <= q <= 1 for q in given):
         raise ValueError("quantiles must be two numbers from 0 to 1, such as [0.01, 0.99]")

@@ -146,7 +146,7 @@ class RelativeAttention(nn.Module):
         else:
             seen = ((place < lengths[:, None]) | (lengths == 0)[:, None])[:, None, None, :]
         r = self.distance(sinusoids(torch.arange(longest - 1, -longest - 1, -1, device=lengths.device), dim))
-        bias = by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
+        bias = _by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)
         mixed = nn.functional.scaled_dot_product_attention(q + self.u, k, v, attn_mask=bias)
         return self.out(_merge_heads(mixed)[at])
@@ -159,7 +159,7 @@ def sinusoids(distances: Tensor, dim: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :dim]
 
 
-def by_pair(scores: Tensor) -> Tensor:
+def _by_pair(scores: Tensor) -> Tensor:
     """Turn scores by distance into scores by pair: (..., L, 2 L) -> (..., L, L).
 
     Row i of the input has the scores of query i for the distances L - 1, ..., -L; row i of the output those for each

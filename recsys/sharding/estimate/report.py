@@ -142,7 +142,7 @@ def report(
     groups: dict[Any, int] = {}
     on_device: list[set[int]] = [set() for _ in devices]
     for o in options:
-        group = groups.setdefault(group_key(o), len(groups) + 1)
+        group = groups.setdefault(_group_key(o), len(groups) + 1)
         rows, dim = o.tensor.shape
         load = o.cache_params.load_factor if o.cache_params else None
         tables.append(
@@ -190,7 +190,7 @@ def report(
     return PlanReport(cluster, world, batch_size * world, tables, devices, devices_a_node=topology.local_world_size)
 
 
-def group_key(option: ShardingOption) -> tuple[Any, ...]:
+def _group_key(option: ShardingOption) -> tuple[Any, ...]:
     """Return the properties that tables of one fused kernel call share, as in
     torchrec.distributed.embedding_sharding.group_tables.
 

@@ -72,7 +72,7 @@ def evaluated(
         counts = np.bincount(seen[(seen >= 0) & chosen], minlength=len(catalogue)).astype(np.float64)
     vectors = next(iter(catalogue.embeddings.values()), None)
     collected = collect(pipeline, queries, targets, counts, k, e.group)
-    best = best_lists(config, wanted, pipeline, queries) if e.best is not None else None
+    best = _best_lists(config, wanted, pipeline, queries) if e.best is not None else None
     found = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
     found["latency_ms"] = latency(pipeline, queries)
     found["calibration"] = calibration(collected) if e.group is not None else []
@@ -85,7 +85,7 @@ def evaluated(
     return found
 
 
-def best_lists(
+def _best_lists(
     config: PipelineConfig, wanted: HeldOut, pipeline: StagedRecommender, queries: Sequence[Query]
 ) -> list[np.ndarray]:
     """Return the items with the largest expected gains for each user, of those that the filters leave.
