@@ -11,7 +11,7 @@ from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
 from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.label import LabelGuess
-from recsys.new.leaks import outcome_form
+from recsys.new.outcomes import outcome_form
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.statistics import largest
 

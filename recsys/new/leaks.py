@@ -5,26 +5,11 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.new.column_kinds import Column, Marks, column_of, watched
-from recsys.new.copies import determines
-from recsys.new.find_files import ROLES
 from recsys.new.known_names import (
-    AFTER,
-    CONTEXT,
-    LASTING,
-    MODELS,
-    OUTCOMES,
-    PREDICTIONS,
     RATINGS,
-    REASONS,
-    SPENT,
-    SURVEYS,
-    WATCHED,
     has_word,
-    plain,
-    rank_of,
-    words,
 )
-from recsys.new.label import NO, YES, LabelGuess, label_of
+from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
@@ -46,16 +31,8 @@ MOST_NEGATIVE = 0.9  # the same, if they are not
 DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
-SURE_RATINGS = tuple(name for name in RATINGS if name not in ("score", "note", "nota", "vote", "grade", "rate", "star"))
-FEWEST_GRADES, MOST_GRADES = 4, 21  # different grades of a rating
-GOES_ALONG = 0.3  # correlation of the grades of one review
 SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
-GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it may be written with the rating
-FEW_REASONS = 0.2  # share of rows without a reason
-MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
-MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
 AFTERWARDS = "known only afterwards?"
-WRITTEN = ("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire")
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
 
@@ -76,17 +53,17 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
     truth, found = y.filter(picked), dict[str, str]()
-    for c in watched("comparing with the label", _comparable(columns, label)):
+    for c in watched("comparing with the label", comparable(columns, label)):
         auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
             by_value = _auc(c.numbers.filter(picked), truth)
             auc = max(by_value, 1 - by_value)
         if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
-            auc = _auc_of_means(_codes(c).filter(picked), truth)
+            auc = auc_of_means(as_codes(c).filter(picked), truth)
         if auc >= LEAK:
             found[c.name] = KNOWN_AFTERWARDS
-        elif (what := _implies(c, y)) is not None:
-            found[c.name] = f"{what} implies the label: {AFTERWARDS}{_as_second_label(c, label)}"
+        elif (what := implies(c, y)) is not None:
+            found[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
         elif (what := _excludes(c, y)) is not None:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
             found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
@@ -101,135 +78,6 @@ def _as_presence(c: Column) -> Column:
         else c.values.list.drop_nulls().list.len().fill_null(0) > 0
     )
     return column_of(given.alias(c.name), Marks())
-
-
-def outcome_form(name: str) -> str:
-    """Return the words of a name without a unit of time."""
-    return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
-
-
-def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
-    parents = tuple(f"{name}." for name in ("outcome", "outcomes", "result", "response", "feedback", "label", "labels"))
-    found = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
-    found.pop(label.column.name, None)
-    for c in columns:
-        form = outcome_form(c.name)
-        answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
-        spent = form in SPENT or (c.numbers is not None and has_word(c.name, WATCHED) and has_word(c.name, LASTING))
-        if c is label.column or c.role or not ((form in OUTCOMES and answers) or spent):
-            continue
-        found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
-    item = next((c for c in columns if c.role == "item"), None)
-    for c in columns:
-        surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS) or _is_rating_like(c, label)
-        if c is label.column or c.role or c.name in found or not surveyed or (item and determines(item, c)):
-            continue
-        found[c.name] = f"a rating of the row: {AFTERWARDS}"
-    return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
-
-
-def _is_rating_like(c: Column, label: LabelGuess) -> bool:
-    """Return True for numbers on the scale of a label of ratings that go with it, as the parts of a review do."""
-    own, theirs = c.numbers, label.column.numbers
-    if (
-        own is None
-        or theirs is None
-        or not FEWEST_GRADES <= label.column.distinct <= MOST_GRADES
-        or c.distinct < FEWEST_GRADES
-    ):
-        return False
-    grades = set(theirs.drop_nulls().unique().to_list())
-    if set(own.drop_nulls().unique().to_list()) - grades or (
-        grades == {*range(len(grades))} and "rating" not in label.reason
-    ):
-        return False
-    both = pl.DataFrame({"x": own, "y": theirs}).drop_nulls()
-    return both.height >= FEWEST and (both.select(pl.corr("x", "y")).item() or 0) > GOES_ALONG
-
-
-def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[Column]) -> dict[str, str]:
-    """Return the columns with a value only where another outcome is positive, such as the time of a purchase."""
-    found = {}
-    for other in outcomes:
-        made = label_of(other)
-        if made is None or made.kind != "binary" or mean(made.values) == 0:
-            continue
-        for c in _comparable(columns, label):
-            if c is not other and not c.role and (what := _implies(c, made.values)) is not None:
-                found[c.name] = f"{what} implies {other.name}, another outcome: {AFTERWARDS}"
-    return found
-
-
-def afterwards(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns whose names say that a matter is over, and reasons that many rows lack."""
-    free = [c for c in columns if c is not label.column and not c.role]
-    found = [c for c in free if has_word(c.name, AFTER) or (has_word(c.name, REASONS) and c.missing > FEW_REASONS)]
-    return {c.name: f"its name says that a matter is over: {AFTERWARDS}" for c in found}
-
-
-def perhaps_outcomes(
-    columns: Sequence[Column], label: LabelGuess, user: Column | None, item: Column | None
-) -> list[str]:
-    """Return the columns that may be outcomes, too: they belong neither to the user nor to the item.
-
-    They are columns of yes and no and, beside a rating, those of a few values that go with it. Names of what is known
-    before, such as promotion, and families of columns, such as one-hot codes, are left out.
-    """
-    keys = [key for key in (user, item) if key is not None]
-    if not keys or label.kind != "binary":
-        return []
-    free = [c for c in columns if c is not label.column and not c.role and not c.is_partition]
-    found = [c for c in free if _is_answer(c)]
-    if rank_of(label.column.name, RATINGS) is not None:
-        few = [
-            c
-            for c in free
-            if c not in found and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
-        ]
-        found += [c for c in few if _auc_of_means(_codes(c), label.values.fill_null(0)) > GOES_WITH]
-    named = [c for c in found if not c.name.startswith("column_")]  # those of a file without a header say nothing
-    found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
-    found = [c for c in found if not any(_belongs_to(key, c) for key in keys)]
-    return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
-
-
-def _is_answer(c: Column) -> bool:
-    return c.distinct == 2 and {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
-
-
-def _says_part(c: Column, others: Sequence[Column]) -> bool:
-    """Return True for one of several columns whose names begin with the same word: os_ios and os_android."""
-    if c not in others:
-        return False
-    return sum(words(c.name)[:1] == words(o.name)[:1] for o in others) > 1 or c.name[-1:].isdigit()
-
-
-def _belongs_to(key: Column, c: Column) -> bool:
-    """Return True if the rows of a key that has a yes have mostly nothing else; also if no key has several rows."""
-    made = label_of(c)
-    if made is None:
-        return True
-    if made.kind == "classes":
-        return determines(key, c)
-    rows = (
-        pl.DataFrame({"key": key.values, "y": made.values})
-        .drop_nulls()
-        .group_by("key")
-        .agg(pl.len(), pl.col("y").mean())
-    )
-    some = rows.filter((pl.col("len") > 1) & (pl.col("y") > 0))
-    return not some.height or mean(some["y"] < 1) < MIXED
-
-
-def written_with(columns: Sequence[Column], label: LabelGuess, item: Column | None) -> dict[str, str]:
-    """Return the texts that a user writes with a rating: titles and texts that differ between rows of an item."""
-    if item is None or rank_of(label.column.name, RATINGS) is None:
-        return {}
-    texts = [c for c in columns if c is not label.column and not c.role and has_word(c.name, WRITTEN)]
-    texts = [c for c in texts if c.values.dtype == pl.String and c.distinct > 1]
-    why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
-    return {c.name: why for c in texts if not determines(item, c)}
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
@@ -278,26 +126,11 @@ def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     truth, found = label.values.filter(known), dict[str, str]()
     if min(float(truth.sum() or 0), float((1 - truth).sum() or 0)) < FEWEST:
         return {}
-    for c in (c for c in _comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
-        auc = _auc_of_means(_codes(c).filter(known), truth)
+    for c in (c for c in comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
+        auc = auc_of_means(as_codes(c).filter(known), truth)
         if SUSPECT <= auc < LEAK:
             found[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
     return found
-
-
-def predictions(columns: Sequence[Column]) -> list[Column]:
-    """Return the numbers that are another model's predictions, by their names, such as model_score and pctr."""
-    numbers = [c for c in columns if not c.role and c.kind == "number" and c.numbers is not None]
-    scores = [c for c in numbers if has_word(c.name, MODELS) and has_word(c.name, ("score", "scores"))]
-    rates = [c for c in numbers if "p" in words(c.name) and has_word(c.name, ("ctr", "cvr", "click", "conversion"))]
-    return [c for c in numbers if c in scores or c in rates or has_word(c.name, PREDICTIONS)]
-
-
-def names_splits(columns: Sequence[Column]) -> list[Column]:
-    """Return the columns whose values are names of splits, such as train and test."""
-    few = [c for c in columns if not c.role and c.values.dtype == pl.String and 2 <= c.distinct <= MOST_KINDS]
-    known = {word for words_ in ROLES.values() for word in words_} | {"prior"}
-    return [c for c in few if {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= known]
 
 
 def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
@@ -325,7 +158,7 @@ def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Labe
     return found
 
 
-def _comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
+def comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
     kinds = ("constant", "empty", "nested", "vector")
     return [c for c in columns if c is not label.column and c.kind not in kinds and not c.values.dtype.is_nested()]
 
@@ -333,7 +166,7 @@ def _comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
 def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
     y, found = label.values, dict[str, str]()
-    for c in _comparable(columns, label):
+    for c in comparable(columns, label):
         if min(c.rows, y.len() - c.rows) >= FEWEST:
             missing = c.values.is_null()
             usual = y.filter(missing).drop_nulls().mode()
@@ -381,7 +214,7 @@ def _excludes(c: Column, y: pl.Series) -> str | None:
     return None
 
 
-def _implies(c: Column, y: pl.Series) -> str | None:
+def implies(c: Column, y: pl.Series) -> str | None:
     """Return the values of a column with which every row is positive, in a few words; None if there are none.
 
     Such values are the other value of two, a value other than the usual one, a value that is not missing, and one of
@@ -409,7 +242,7 @@ def _implies(c: Column, y: pl.Series) -> str | None:
     return None
 
 
-def _as_second_label(c: Column, label: LabelGuess) -> str:
+def as_second_label(c: Column, label: LabelGuess) -> str:
     """Return how a column of two values becomes a second label of the rows where the first is positive."""
     second = label_of(c) if c.distinct == 2 else None
     if second is None:
@@ -429,7 +262,7 @@ def _as_first_label(c: Column, label: LabelGuess) -> str:
     return f" To learn both, write labels: {flow({c.name: before, label.column.name: own})}"
 
 
-def _codes(c: Column) -> pl.Series:
+def as_codes(c: Column) -> pl.Series:
     """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
     if c.kind in ("time", "text", "row id"):
         return c.values.is_null().cast(pl.String)
@@ -438,7 +271,7 @@ def _codes(c: Column) -> pl.Series:
     return c.values.cast(pl.String)
 
 
-def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
+def auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
     """Return the AUC on one half of the rows of the mean label by group on the other half."""
     frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
     base = mean(truth)
