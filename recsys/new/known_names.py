@@ -62,7 +62,13 @@ def plain(name: str) -> str:
 def rank_of(name: str, among: tuple[str, ...]) -> int | None:
     """Return the place of a column's name among known names, None if it is not one of them."""
     own = plain(name)
-    for form in (own, own.replace("_", ""), own.removeprefix("is_"), own.removesuffix("_flag")):
+    for form in (
+        own,
+        own.replace("_", ""),
+        own.removeprefix("is_"),
+        own.removesuffix("_flag"),
+        own.removesuffix("_flg"),
+    ):
         if form in among:
             return among.index(form)
     return None
@@ -76,7 +82,22 @@ def has_word(name: str, among: tuple[str, ...]) -> bool:
 def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     """Return True for user, user_id, userId, uid, reviewerID and the like, but not for user_age."""
     own = words(name)
-    about = {"parent", "hashed", "index", "idx", "name", "the", "target", "buying", "pseudo", "ean", "unique"}
+    about = {
+        "parent",
+        "hashed",
+        "index",
+        "idx",
+        "name",
+        "the",
+        "target",
+        "buying",
+        "pseudo",
+        "from",
+        "to",
+        "source",
+        "ean",
+        "unique",
+    }
     about |= {"anon", "anonymous", "sha", "md5", "नंबर", "आईडी"}
     rest = [w for w in own if w not in ID_WORDS and w not in about]
     joined = "".join(own)

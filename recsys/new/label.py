@@ -35,8 +35,9 @@ FEWEST_THAT_DIFFER = 0.1  # share of users, and of items, whose rows have both v
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 MOST_LETTERS = 300  # of the names of columns in an error
-YES = ("yes", "y", "true", "t", "positive", "1", "1.0", "ja", "j", "oui", "si", "sí", "sim", "да", "是")
+YES = ("yes", "y", "s", "o", "true", "t", "positive", "1", "1.0", "ja", "j", "oui", "si", "sí", "sim", "да", "是")
 NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non", "nao", "não", "нет", "否")
+NEGATIONS = {"not", "no", "non", "un", "never"}
 UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
 FEWEST_ALIKE = 2
 MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
@@ -149,7 +150,8 @@ def choose(
         only = _with_reason(two[0], "the only column with two values")
         unnamed = unnamed and _are_answers(two[0])
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
-        others = [c for c in candidates(columns) if c is not two[0]]
+        later = [c for c in columns if c.kind == "time" and c.missing > 1 - MOST_TIMES]
+        others = [*later, *(c for c in candidates(columns) if c is not two[0])]
         doubt = "it alone has two values, and its name is no label's"
         return only if unnamed and at_an_end else _doubted(only, doubt, others)
     for names, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
@@ -166,7 +168,10 @@ def choose(
             return _doubted(made, f"it would tell {made.positive[0]} from other kinds of events: {rest}")
         if first is not None and retrieval and first.numbers is not None and first.is_whole:
             why = "its numbers are kinds of events, and nothing says which ones count"
-            return _doubted(_with_reason(first, why), why)
+            made = _with_reason(first, why)
+            if made is not None:
+                made.undecided = _which_values(first)
+            return _doubted(made, why)
     if (rating := _named_amount(free, CERTAIN_RATINGS)) is not None:
         return _with_reason(rating, "a rating, by its name")
     answers = [c for c in two if _differs(c, columns)] if retrieval else []
@@ -177,7 +182,11 @@ def choose(
         why = f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
         return _doubted(_with_reason(answers[0], "the first column of yes and no"), why, answers)
     if retrieval:
-        return None
+        states = [
+            c for c in free if has_word(c.name, STATUSES) and 2 < c.distinct <= MOST_RATINGS and c.numbers is None
+        ]
+        why = f"its values are states: {', '.join(states[0].examples(4))}" if states else ""
+        return _doubted(_with_reason(states[0], why), why) if states else None
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
         return _doubted(_with_reason(amount, "its name may say so"), "its name may also be that of a feature", two)
     return _at_an_end(columns, two) if two else None
@@ -202,6 +211,11 @@ def _undecided(label: LabelGuess) -> str:
     gaps = 2 < len(values) <= MOST_CODES and any(b - a > 1 for a, b in pairwise(values))
     if label.at_least is None or not gaps or rank_of(c.name, (*RATINGS, *LABELS[:3])) is not None:
         return ""
+    return _which_values(c)
+
+
+def _which_values(c: Column) -> str:
+    values = sorted(c.numbers.drop_nulls().unique().to_list()) if c.numbers is not None else []
     return f"which values of {c.name} are positive: {', '.join(f'{v:g}' for v in values)}?"
 
 
@@ -212,7 +226,7 @@ def candidates(columns: Sequence[Column]) -> list[Column]:
     """
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id") and not c.is_partition]
     free = [c for c in free if 2 <= c.distinct <= MOST_RATINGS and not c.sql and not c.values.dtype.is_nested()]
-    named = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES)) for c in free}
+    named = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES, *REFUSALS)) for c in free}
     free.reverse()
     return sorted(free, key=lambda c: (named[c.name], not _are_answers(c), c.distinct > 2))
 
@@ -411,10 +425,10 @@ def _of_text(c: Column) -> LabelGuess | None:
         return LabelGuess(c, _is_one_of(c, rarer), positive=rarer, reason=why)
     if len(values) == 2:
         positive, why = values[-1], "; the rarer of two values is positive"
-        yes = [v for v in values if v.lower() in YES]
-        if shares[-1] > 0.45 and yes:  # about as frequent: by its meaning
+        yes = [v for v in values if v.lower() in YES] if _are_answers(c) else []
+        if yes:  # by its meaning, however frequent
             positive, why = yes[0], ""
-        if yes and has_word(c.name, REFUSALS):
+        if yes and has_word(c.name, REFUSALS) and not NEGATIONS & {*words(c.name)}:
             positive, why = next(v for v in values if v != yes[0]), "; yes means that the user did not want the item"
     elif is_event(c):
         positive = (_positive_event(c) or "").strip()

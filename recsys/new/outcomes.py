@@ -59,6 +59,10 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, st
     found.pop(label.column.name, None)
     for c in columns:
         form = outcome_form(c.name)
+        counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
+        if counted != form and counted in OUTCOMES and c.numbers is not None and not c.role and c is not label.column:
+            found[c.name] = f"it counts outcomes: {AFTERWARDS}"
+            continue
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         spent = form in SPENT or (c.numbers is not None and has_word(c.name, WATCHED) and has_word(c.name, LASTING))
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or spent):

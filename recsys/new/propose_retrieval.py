@@ -28,8 +28,8 @@ def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> Non
     p.group = {"by": user.name}
     if p.roles.time is not None:
         p.group["order"] = p.time_column(p.roles.time, typed=typed)
-    if item.missing:
-        p.where = f"{sql_name(item.name)} IS NOT NULL"
+    if missing := [c.name for c in (user, item) if c.missing]:
+        p.where = " AND ".join(f"{sql_name(name)} IS NOT NULL" for name in missing)
     longest = int(quantile(user.values.drop_nulls().value_counts()["count"], 0.9))
     p.max_length = min(max(longest, 10), 200)
     p.reasons["sequences"] = f"nine of ten users of the sample have at most {longest} rows"

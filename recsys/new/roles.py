@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from recsys.errors import UserError, did_you_mean
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import (
+    AFTER,
     BIRTHS,
     ID_WORDS,
     ITEMS,
@@ -174,7 +175,7 @@ def _are_of_days(c: Column, days: Column) -> bool:
 
 def _time_order(c: Column) -> tuple[bool, int, int]:
     rank = next((TIMES.index(w) for w in words(c.name) if w in TIMES), len(TIMES))
-    return has_word(c.name, OTHER_TIMES), rank, -c.distinct
+    return has_word(c.name, (*OTHER_TIMES, *AFTER)), rank, -c.distinct
 
 
 def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column | None:

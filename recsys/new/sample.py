@@ -165,6 +165,9 @@ def _layout(file: Path, header: bool | None) -> Layout:
         d.reasons["encoding"] = why
     if d.format == "csv" and d.quote == '"':
         d.escape, d.line_breaks = escape, d.separator == broken_by
+    if d.format in ("svmlight", "lists") and _are_counted(lines[:200]):
+        hint = f"remove it: cut -d ' ' -f 2- {file} > NEW"
+        raise OtherRows(f"{file}: each line begins with the number of the values that follow; {hint}")
     if d.title:
         raise OtherRows(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
@@ -180,6 +183,12 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if d.format == "csv" and d.width < 2:
         return Layout("text", [], d)
     return Layout(d.format, list(d.columns), d)
+
+
+def _are_counted(lines: Sequence[str]) -> bool:
+    """Return True if the first number of each line is the number of values after it."""
+    parts = [line.split() for line in lines if line.strip()]
+    return len(parts) > 1 and all(p[0] == str(len(p) - 1) for p in parts) and len({len(p) for p in parts}) > 1
 
 
 def _quoting(text: str) -> tuple[bool, str | None]:

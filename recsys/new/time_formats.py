@@ -1,15 +1,17 @@
 """Recognise columns that hold times: those that the reader knows, and formats that SQL can translate."""
 
+import re
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from recsys.data.transforms.times import as_time
-from recsys.new.known_names import CODES, TIMES, has_word, rank_of
+from recsys.new.known_names import CODES, ID_WORDS, TIMES, has_word, rank_of
 from recsys.new.statistics import largest, least, mean, quantile
 
 ENOUGH = 0.995  # share of values that have to be times
 SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
+NUMBERED = r"(nr|no|num|id|sk)$"  # ends of names of numbers: Bestellnr
 EARLIEST = 1000  # year
 EXCEL = (32_874, 55_153)  # days since the end of 1899: 1990 to 2050
 EXCEL_TO_UNIX = 25_569
@@ -148,7 +150,13 @@ def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
     for unit in UNITS:
         if SECONDS[0] * unit <= low and high <= SECONDS[1] * unit:
             narrow = (high - low) / unit < YEARS_30
-            if named or (narrow and not has_word(name, CODES) and x.n_unique() > 20 and _not_everywhere(x, unit)):
+            if named or (
+                narrow
+                and not has_word(name, (*CODES, *ID_WORDS))
+                and not re.search(NUMBERED, name.lower())
+                and x.n_unique() > 20
+                and _not_everywhere(x, unit)
+            ):
                 label = {1: "seconds", 1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}[unit]
                 return TimeGuess(_parsed(x), f"unix {label}")
     if rank_of(name, ("timestamp", "time", "ts")) is not None and x.n_unique() > max(100, x.len() // 1000) and low >= 0:

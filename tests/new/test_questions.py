@@ -449,8 +449,7 @@ def test_outcomes_without_a_known_name_are_no_interactions(
     columns: dict[str, int], question: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "log.csv", outcomes(**columns))
-    [text] = asked(tmp_path)
-    assert question in text
+    assert question in asked(tmp_path)[0]
     assert not asked(tmp_path, label=None)
 
 
@@ -1192,3 +1191,79 @@ def test_plain_spaces_between_thousands(tmp_path: Path) -> None:
     assert (p.source["thousands"], p.source["decimal"]) == (" ", ",") and "montant" in {
         f.name for f in p.features.dense
     }
+
+
+# --- what the words say, and what only counts --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("yes", "no"), [("true", "false"), ("Y", "N"), ("oui", "non"), ("ja", "nein"), ("S", "N")])
+def test_yes_is_positive_however_frequent(tmp_path: Path, yes: str, no: str) -> None:
+    often = pl.Series("completed", [yes if x < 0.8 else no for x in np.random.default_rng(0).random(len(clicks()))])
+    write(tmp_path / "log.csv", clicks().drop(LABEL).with_columns(often))
+    p = proposed(tmp_path, label="completed")
+    assert p.label is not None and p.label.positive == [yes]
+
+
+def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:
+    frame = clicks().with_columns(
+        pl.when(pl.col(LABEL) == 1).then(pl.lit("yes")).otherwise(pl.lit("no")).alias("not_skipped")
+    )
+    write(tmp_path / "log.csv", frame.drop(LABEL))
+    p = proposed(tmp_path, label="not_skipped")
+    assert p.label is not None and p.label.positive == ["yes"]
+
+
+def test_counts_of_outcomes_are_no_features(tmp_path: Path) -> None:
+    counts = pl.Series("n_clicks", np.random.default_rng(0).integers(0, 5, len(clicks())))
+    write(tmp_path / "log.csv", clicks().with_columns(counts))
+    assert "n_clicks" not in inputs(proposed(tmp_path))
+
+
+def test_states_of_rows_with_a_user_and_an_item_are_asked_about(tmp_path: Path) -> None:
+    write(tmp_path / "deals.csv", with_states("Stage", ["Closed Won", "Closed Lost", "Negotiation"]))
+    assert asked(tmp_path)[0].startswith("is Stage the label? its values are states: ")
+
+
+def test_surrogate_keys_are_ids(tmp_path: Path) -> None:
+    frame = clicks().with_columns(
+        pl.col("user").str.slice(1).cast(pl.Int64) + 7000, pl.col("item").str.slice(1).cast(pl.Int64)
+    )
+    write(tmp_path / "log.csv", frame.rename({"user": "CUSTOMER_SK", "item": "OFFER_SK"}))
+    p = proposed(tmp_path)
+    assert p.roles.user is not None and p.roles.item is not None
+    assert (p.roles.user.name, p.roles.item.name) == ("CUSTOMER_SK", "OFFER_SK")
+
+
+def test_the_time_of_a_row_is_not_that_of_its_end(tmp_path: Path) -> None:
+    day = pl.from_epoch("ts").dt.date()
+    frame = (
+        clicks()
+        .drop("ts")
+        .with_columns(clicks().select(day.alias("Date de clôture"), day.alias("Proposé le")))
+        .with_columns(pl.col("Date de clôture") + pl.duration(days=9))
+    )
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert p.split.settings["column"] == "Proposé le" and "Date de clôture" not in inputs(p)
+
+
+def test_numbers_of_orders_are_no_times(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().with_columns(Bestellnr=pl.int_range(pl.len()) // 3 + 2_026_000_001))
+    p = proposed(tmp_path)
+    assert p.split.settings["column"] == "ts" and not any("Bestellnr" in q.text for q in p.questions)
+
+
+def test_interactions_without_a_user_are_left_out(tmp_path: Path) -> None:
+    user = pl.when(pl.int_range(pl.len()) % 5 == 0).then(None).otherwise(pl.col("user"))
+    write(tmp_path / "log.csv", clicks().select(user.alias("user"), "item", "ts"))
+    assert proposed(tmp_path).where == '"user" IS NOT NULL' or proposed(tmp_path).where == "user IS NOT NULL"
+
+
+def test_lines_that_begin_with_their_number_of_values(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.choice(90, rng.integers(3, 9), replace=False) for _ in range(80)]
+    (tmp_path / "users.dat").write_text("".join(f"{len(r)} {' '.join(map(str, r))}\n" for r in rows))
+    with pytest.raises(
+        UserError, match="each line begins with the number of the values that follow; remove it: cut -d"
+    ):
+        proposed(tmp_path)
