@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.errors import UserError
+from recsys.new import raw_bytes
 from recsys.new.find_files import Found, split_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
 from recsys.new.questions import Answers, Question
@@ -19,6 +20,7 @@ MOST_ANSWERED = 8  # files that an answer names
 MOST_COMPARED, MOST_BYTES = 12, 1 << 28  # files, and their bytes, whose lines are compared
 MOSTLY_HELD, FEWEST_LINES = 0.9, 50  # share of a file's lines that another one has, and lines of that one
 MOST_NARROW = 3  # columns of a file of pairs or triples, as of friends
+MOST_HEAD = 500  # lines that are looked at for repeated values
 MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
 PARTS = frozenset(  # words of parts of one log
     (
@@ -310,6 +312,16 @@ def _untested(
     return lacking if few and added <= 1 else ()
 
 
+def _is_wide_log(file: Path, layout: Layout) -> bool:
+    """Return True for more than pairs or triples, as of friends, whose first column repeats, unlike that of a table."""
+    d = layout.dialect
+    if d is None or d.width <= MOST_NARROW or d.encoding.startswith("utf-16"):
+        return False
+    lines = raw_bytes.head(file, 1 << 16).decode(d.encoding, errors="replace").splitlines()[:MOST_HEAD]
+    firsts = [line.split(d.separator)[0] for line in lines]
+    return len(set(firsts)) < MOSTLY_HELD * len(firsts)
+
+
 def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], answers: Answers) -> Layout:
     """Return the layout with a header if the first line is that of another file: rows rarely repeat."""
     d = layout.dialect
@@ -359,7 +371,7 @@ def _like_rows(
     label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in own)
     shared = sum(bool(set(own) & set(other)) for k, other in columns.items() if k != key)
     named = layout.dialect is None or layout.dialect.header
-    keys = shared if named else layout.dialect.width - MOST_NARROW if layout.dialect else 0  # a log has more columns
+    keys = shared if named else int(_is_wide_log(files[0], layout))
     return (
         any(split_of(f, root) == "train" for f in files),
         both,
