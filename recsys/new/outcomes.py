@@ -57,10 +57,10 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, st
     parents = tuple(f"{name}." for name in ("outcome", "outcomes", "result", "response", "feedback", "label", "labels"))
     found = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
     found.pop(label.column.name, None)
+    keys = [c for c in columns if c.role in ("user", "item")]
     for c in columns:
         form = outcome_form(c.name)
-        counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count").removesuffix("s")
-        if counted != form and counted in OUTCOMES and c.numbers is not None and not c.role and c is not label.column:
+        if c is not label.column and not c.role and _counts_outcomes(form, c, keys):
             found[c.name] = f"it counts outcomes: {AFTERWARDS}"
             continue
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
@@ -68,13 +68,20 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, st
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or spent):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{as_second_label(c, label)}"
-    item = next((c for c in columns if c.role == "item"), None)
+    item = next((c for c in keys if c.role == "item"), None)
     for c in columns:
         surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS) or _is_rating_like(c, label)
         if c is label.column or c.role or c.name in found or not surveyed or (item and determines(item, c)):
             continue
         found[c.name] = f"a rating of the row: {AFTERWARDS}"
     return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
+
+
+def _counts_outcomes(form: str, c: Column, keys: Sequence[Column]) -> bool:
+    """Return True for n_clicks and num_likes, unless they are properties of a user or an item."""
+    counted = form.removeprefix("n_").removeprefix("num_").removesuffix("_count")
+    named = counted != form and counted.removesuffix("s") in OUTCOMES and c.numbers is not None
+    return named and not any(determines(key, c) for key in keys)
 
 
 def _is_rating_like(c: Column, label: LabelGuess) -> bool:

@@ -1214,7 +1214,7 @@ def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:
 
 
 def test_counts_of_outcomes_are_no_features(tmp_path: Path) -> None:
-    counts = pl.Series("n_clicks", np.random.default_rng(0).integers(0, 5, len(clicks())))
+    counts = pl.Series("n_clicks", np.random.default_rng(7).integers(0, 5, len(clicks())))
     write(tmp_path / "log.csv", clicks().with_columns(counts))
     assert "n_clicks" not in inputs(proposed(tmp_path))
 
