@@ -225,8 +225,10 @@ def _is_within_groups(cfg: RunConfig) -> bool:
 
 def loss_facts(cfg: RunConfig) -> LossFacts | None:
     """Return the facts of the config's loss, also of a class of the user's; None if there is no loss."""
-    if cfg.loss is None or (known := loss_facts_of(cfg)) is not None:
-        return None if cfg.loss is None else known
+    if cfg.loss is None:
+        return None
+    if (known := loss_facts_of(cfg)) is not None:
+        return known
     from recsys.losses import RankingLoss
 
     loss: Any = locate(cfg.loss.get("_target_") or "", "loss")

@@ -31,19 +31,8 @@ SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
-PARTS = (
-    "\x01",
-    "\x02",
-    "\x03",
-    "\x1d",
-    "|",
-    ";",
-    "^",
-    ",",
-    "::",
-    "/",
-    " ",
-)  # separators of several values, the surest first
+# separators of several values, the surest first
+PARTS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")
 STOP_WORDS = frozenset(
     ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
 )
@@ -52,7 +41,7 @@ THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
 THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
 PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
-MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which it is no list of codes
+MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 MOST_NUMBERS = 64  # in a text
 OFTEN = 0.05  # share of rows from which 99 may stand for a missing value

@@ -10,7 +10,7 @@ from recsys.new.column_kinds import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
 from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
-from recsys.new.label import LabelGuess
+from recsys.new.label import LabelGuess, codes_of
 from recsys.new.outcomes import outcome_form
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.statistics import largest
@@ -50,12 +50,7 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
             found.append(Question(text, typed(role, own.name), tuple(typed(role, c.name) for c in [own, *others_][:4])))
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
         found += _who_rates(p, answers)
-    t = p.roles.time.time.moments if p.roles.time is not None and p.roles.time.time is not None else None
-    if t is not None and (year := largest(t.dt.year())) > datetime.now(UTC).year + 1:
-        text = (
-            f"{p.roles.time.name} has times of the year {year:.0f}: does another calendar, or an error, explain them?"  # type: ignore[union-attr]
-        )
-        found.append(Question(text, "no", ("time=null",)))
+    found += _of_the_future(p.roles.time)
     if p.rows < FEW_ROWS:
         found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
     return found
@@ -63,12 +58,7 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
 
 def _which_are_positive(label: LabelGuess) -> Question:
     """Return the question which values of a label are positive."""
-    numbers = label.column.numbers
-    values = (
-        label.classes or [f"{v:g}" for v in sorted(numbers.drop_nulls().unique())]
-        if numbers is not None
-        else label.classes
-    )
+    values = label.classes or codes_of(label.column)
     chosen = tuple(f"{typed('label', label.column.name)} {typed('positive', v)}" for v in values[:4])
     guess = "each is a class" if label.classes else f"{label.at_least:g} and more"
     null = (f"{typed('label', label.column.name)} positive=null",) if label.classes else ()
@@ -80,7 +70,7 @@ def _of_the_future(c: Column | None) -> list[Question]:
     moments = c.time.moments if c is not None and c.time is not None else None
     if c is None or moments is None or (year := largest(moments.dt.year())) <= datetime.now(UTC).year + 1:
         return []
-    text = f"{c.name} has times of the year {year:.0f}: are they of another calendar, or wrong?"
+    text = f"{c.name} has times of the year {year:.0f}: does another calendar, or an error, explain them?"
     return [Question(text, "no", ("time=null",))]
 
 

@@ -104,19 +104,17 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
     fit = dict.fromkeys(name for name in fit if name in LATIN or not _mixes_letters(lines[:LINES], name))
     best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
-    turkish = b"\n".join(lines[:LINES])
-    if (
-        best in (*LATIN, "latin-1")
-        and len(re.findall(rb"[\xf0\xfe\xfd\xdd\xde\xd0]", turkish)) > TURKISH
-        and b"\xe6" not in turkish
-    ):
+    head = b"\n".join(lines[:LINES])
+    used = {b for b in head if b > 127}
+    turkish = len(re.findall(rb"[\xf0\xfe\xfd\xdd\xde\xd0]", head)) > TURKISH and 0xE6 not in used
+    if best in (*LATIN, "latin-1") and turkish:
         return "cp1254", "a guess: bytes above 127 are not UTF-8, and make Turkish letters; look at them"
     if best in ALPHABETS:
         return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
-    portuguese = {b for line in lines[:LINES] for b in line if b > 127 and _letter(b, "cp1250") != _letter(b, "cp1252")}
-    if best == "cp1250" and portuguese <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
+    differ = {b for b in used if _letter(b, "cp1250") != _letter(b, "cp1252")}
+    if best == "cp1250" and differ <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
         best = "cp1252"
-    if best in ("cp1250", "cp1252", "latin-1") and _is_central_european({b for line in lines[:LINES] for b in line}):
+    if best in ("cp1250", "cp1252", "latin-1") and _is_central_european(used):
         return "cp1250", "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"

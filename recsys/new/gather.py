@@ -238,13 +238,14 @@ def _same_lines(files: Sequence[Path], layout: Layout, root: Path, sides: Sequen
     """Return the question which files to read, if the rows of one are those of others: u.data, u1.base and u1.test."""
     if layout.dialect is None or not 2 <= len(files) <= MOST_COMPARED:
         return None
+    if all(split_of(f, root) is not None for f in files):
+        return None
     if sum(f.stat().st_size for f in files) > MOST_BYTES:
         return None
     lines = {f: set(f.read_bytes().splitlines()) for f in files}
-    by_size = sorted(files, key=lambda f: -len(lines[f]))
-    largest, others = by_size[0], by_size[1:]
-    parts = [f for f in others if len(lines[f]) < len(lines[largest])]
-    held = [f for f in parts if len(lines[f] & lines[largest]) > MOSTLY_HELD * len(lines[f])]
+    largest = max(files, key=lambda f: len(lines[f]))
+    smaller = [f for f in files if len(lines[f]) < len(lines[largest])]
+    held = [f for f in smaller if len(lines[f] & lines[largest]) > MOSTLY_HELD * len(lines[f])]
     if not held or len(lines[largest]) < FEWEST_LINES or split_of(largest, root) is not None:
         return None
     some = [os.path.relpath(f, root) for f in held]

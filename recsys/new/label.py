@@ -148,7 +148,7 @@ def choose(
     has_rating = any(rank_of(c.name, RATINGS) is not None and 2 < c.distinct <= MOST_RATINGS for c in free)
     if len(two) == 1 and not has_rating and not events and (unnamed or not retrieval):
         only = _with_reason(two[0], "the only column with two values")
-        unnamed = unnamed and _are_answers(two[0])
+        unnamed = unnamed and are_answers(two[0])
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
         later = [c for c in columns if c.kind == "time" and c.missing > 1 - MOST_TIMES]
         others = [*later, *(c for c in candidates(columns) if c is not two[0])]
@@ -207,7 +207,7 @@ def _undecided(label: LabelGuess) -> str:
         if len(label.classes) > MOST_RATINGS or not has_word(c.name, STATUSES):
             return ""
         return f"which values of {c.name} are positive: {', '.join(label.classes[:8])}?"
-    values = sorted(c.numbers.drop_nulls().unique().to_list()) if c.numbers is not None else []
+    values = _numbers_of(c)
     gaps = 2 < len(values) <= MOST_CODES and any(b - a > 1 for a, b in pairwise(values))
     if label.at_least is None or not gaps or rank_of(c.name, (*RATINGS, *LABELS[:3])) is not None:
         return ""
@@ -215,8 +215,16 @@ def _undecided(label: LabelGuess) -> str:
 
 
 def _which_values(c: Column) -> str:
-    values = sorted(c.numbers.drop_nulls().unique().to_list()) if c.numbers is not None else []
-    return f"which values of {c.name} are positive: {', '.join(f'{v:g}' for v in values)}?"
+    return f"which values of {c.name} are positive: {', '.join(codes_of(c))}?"
+
+
+def codes_of(c: Column) -> list[str]:
+    """Return the different numbers of a column in order, as text."""
+    return [f"{v:g}" for v in _numbers_of(c)]
+
+
+def _numbers_of(c: Column) -> list[float]:
+    return [] if c.numbers is None else sorted(c.numbers.drop_nulls().unique().to_list())
 
 
 def candidates(columns: Sequence[Column]) -> list[Column]:
@@ -228,7 +236,7 @@ def candidates(columns: Sequence[Column]) -> list[Column]:
     free = [c for c in free if 2 <= c.distinct <= MOST_RATINGS and not c.sql and not c.values.dtype.is_nested()]
     named = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES, *REFUSALS)) for c in free}
     free.reverse()
-    return sorted(free, key=lambda c: (named[c.name], not _are_answers(c), c.distinct > 2))
+    return sorted(free, key=lambda c: (named[c.name], not are_answers(c), c.distinct > 2))
 
 
 def _doubted(label: LabelGuess | None, why: str, others: Sequence[Column] = ()) -> LabelGuess | None:
@@ -245,13 +253,14 @@ def _derived(c: Column) -> str:
     return f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
 
 
-def _are_answers(c: Column) -> bool:
+def are_answers(c: Column) -> bool:
+    """Return True for values that mean yes or no, in some languages."""
     return {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
 
 
 def _differs(c: Column, columns: Sequence[Column]) -> bool:
     """Return True for yes and no that are neither properties of the user nor of the item."""
-    if not _are_answers(c):
+    if not are_answers(c):
         return False
     for key in columns:
         if key.role in ("user", "item"):
@@ -425,7 +434,7 @@ def _of_text(c: Column) -> LabelGuess | None:
         return LabelGuess(c, _is_one_of(c, rarer), positive=rarer, reason=why)
     if len(values) == 2:
         positive, why = values[-1], "; the rarer of two values is positive"
-        yes = [v for v in values if v.lower() in YES] if _are_answers(c) else []
+        yes = [v for v in values if v.lower() in YES] if are_answers(c) else []
         if yes:  # by its meaning, however frequent
             positive, why = yes[0], ""
         if yes and has_word(c.name, REFUSALS) and not NEGATIONS & {*words(c.name)}:

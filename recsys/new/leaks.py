@@ -19,6 +19,7 @@ BINS = 50
 AVERAGES = ("average", "avg", "mean", "promedio", "durchschnitt", "moyenne", "media")
 FEWEST_OF_MEAN = 3  # rows of a key whose mean label is compared
 MEAN_OF_LABEL = 0.9  # correlation with the mean label of each key
+MOST_CELLS = 4_000_000  # that are compared with the label
 MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
 MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
@@ -43,15 +44,13 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         return _leaks_of_classes(columns, label)
     if label.kind != "binary":
         return {}
-    rows = y.is_not_null()
-    if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
+    if _is_rare(y):
         return {}
     columns = [
         *columns,
         *(_as_presence(c) for c in columns if c.kind == "list" and not c.role and c is not label.column),
     ]
-    step = max(y.len() * len(columns) // 4_000_000, 1)
-    picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
+    picked = _picked(y, len(columns))
     truth, found = y.filter(picked), dict[str, str]()
     for c in watched("comparing with the label", comparable(columns, label)):
         auc = 0.0
@@ -68,6 +67,17 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
             found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
     return found
+
+
+def _is_rare(y: pl.Series) -> bool:
+    """Return True if one of the classes has too few rows for an AUC."""
+    return min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST
+
+
+def _picked(y: pl.Series, columns: int) -> pl.Series:
+    """Return which rows with a label are compared with the columns: all, or every n-th if there are many cells."""
+    step = max(y.len() * columns // MOST_CELLS, 1)
+    return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
 
 
 def _as_presence(c: Column) -> Column:
@@ -122,12 +132,12 @@ def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the numbers that alone order the rows nearly as the label does, though not perfectly."""
     if label.kind != "binary":
         return {}
-    known = label.values.is_not_null()
-    truth, found = label.values.filter(known), dict[str, str]()
-    if min(float(truth.sum() or 0), float((1 - truth).sum() or 0)) < FEWEST:
+    if _is_rare(label.values):
         return {}
+    picked, found = _picked(label.values, len(columns)), dict[str, str]()
+    truth = label.values.filter(picked)
     for c in (c for c in comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
-        auc = auc_of_means(as_codes(c).filter(known), truth)
+        auc = auc_of_means(as_codes(c).filter(picked), truth)
         if SUSPECT <= auc < LEAK:
             found[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
     return found

@@ -24,7 +24,7 @@ from recsys.new.known_names import (
     rank_of,
     words,
 )
-from recsys.new.label import NO, YES, LabelGuess, label_of
+from recsys.new.label import LabelGuess, are_answers, label_of
 from recsys.new.leaks import (
     AFTERWARDS,
     FEWEST,
@@ -135,7 +135,7 @@ def perhaps_outcomes(
     if not keys or label.kind != "binary":
         return []
     free = [c for c in columns if c is not label.column and not c.role and not c.is_partition]
-    found = [c for c in free if _is_answer(c)]
+    found = [c for c in free if c.distinct == 2 and are_answers(c)]
     if rank_of(label.column.name, RATINGS) is not None:
         few = [
             c
@@ -147,10 +147,6 @@ def perhaps_outcomes(
     found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
     found = [c for c in found if not any(_belongs_to(key, c) for key in keys)]
     return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
-
-
-def _is_answer(c: Column) -> bool:
-    return c.distinct == 2 and {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}
 
 
 def _says_part(c: Column, others: Sequence[Column]) -> bool:

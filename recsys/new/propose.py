@@ -156,16 +156,13 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         derived[asked] = outcomes.sql
         columns.append(outcomes.label)
         gathered.sides.remove(file)
-    try:
-        label = (
-            None
-            if asked is None
-            else labels.choose(
-                columns, asked, retrieval=retrieval, untested=gathered.untested, positive=answers.positive
-            )
-        )
-    except NeedsAnswer as e:
-        raise _with_questions(e, gathered) from e
+    label = None
+    if asked is not None:
+        untested, positive = gathered.untested, answers.positive
+        try:
+            label = labels.choose(columns, asked, retrieval=retrieval, untested=untested, positive=positive)
+        except NeedsAnswer as e:
+            raise _with_questions(e, gathered) from e
     if asked == "auto":
         for c in columns:
             if c.kind == "constant" and rank_of(c.name, LABELS) is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +13,7 @@ import polars as pl
 from recsys.data.raw.blocks import LIST
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
-from recsys.new.copies import (
-    basket,
-    copies,
-)
+from recsys.new.copies import basket, copies
 from recsys.new.find_files import split_of
 from recsys.new.gather import Gathered, files_answer
 from recsys.new.group_keys import EVENT_KEYS, group_of, has_one, queries_of_grades
@@ -89,10 +86,7 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         why = f"its name is like {label.column.name}: an outcome, too? To learn all, write labels: {every}"
         known_later |= dict.fromkeys(label.family, why)
     free = [c for c in p.columns if c.name not in known_later]
-    for c in predictions(free):
-        why = "its name is that of a model's prediction"
-        p.questions.append(Question(f"is {c.name} known before {label.column.name}? {why}", "no, so it is no feature"))
-        known_later[c.name] = f"{why}: {AFTERWARDS}"
+    known_later |= _asked(p, {c.name: "its name is that of a model's prediction" for c in predictions(free)})
     for c in names_splits([*free, *joined]):
         text = f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to train and test on?"
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
@@ -100,9 +94,7 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         known_later[c.name] = "it names the splits of whoever made the data"
     known_later |= _asked_outcomes(p, [c for c in p.columns if c.name not in known_later])
     free = [c for c in p.columns if c.name not in known_later]
-    for name, why in (doubtful(free, label) | suspects(free, label)).items():
-        p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
-        known_later[name] = f"{why}: {AFTERWARDS}"
+    known_later |= _asked(p, doubtful(free, label) | suspects(free, label))
     p.features = features_of([*p.columns, *joined], known_later, typed=typed)
     p.features.derive = derive | p.features.derive
     if group is not None:
@@ -125,6 +117,15 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     if found is None and order is not None:
         found = splits.by_groups(order.name, f"rows of one {order.name} stay together")
     p.split = found or p.split
+
+
+def _asked(p: Proposal, doubts: Mapping[str, str]) -> dict[str, str]:
+    """Ask whether columns are known before the label, and return why they are left out. doubts: why, by column"""
+    assert p.label is not None
+    for name, why in doubts.items():
+        text = f"is {name} known before {p.label.column.name}? {why}"
+        p.questions.append(Question(text, "no, so it is no feature"))
+    return {name: f"{why}: {AFTERWARDS}" for name, why in doubts.items()}
 
 
 def _leave_unlabelled(p: Proposal, gathered: Gathered, root: Path) -> None:
