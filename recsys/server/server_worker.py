@@ -1,4 +1,4 @@
-"""One process of the server: python -m recsys.server.server_worker [again], started by the supervisor (processes.py).
+"""One process of the server: python -m recsys.server.server_worker [again], started by the supervisor (supervisor.py).
 
 It reads its settings as one line of JSON from standard input, reports one line of JSON on standard output once it
 serves or has failed, and drains when standard input ends, because the supervisor is gone then.
@@ -45,6 +45,15 @@ MOST_FILES = 65536
 
 class _Server(uvicorn.Server):
     """uvicorn's server without signal handlers, since the worker has its own. It drains connections that wait, too."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and set `listening`."""
+        await super().startup(sockets)
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,7 +147,7 @@ def _tracer(settings: ServeConfig) -> Any:
     return Tracer(settings.traces, settings.trace_share)
 
 
-def http_server(core: Core) -> uvicorn.Server:
+def http_server(core: Core) -> _Server:
     """Return the HTTP server of a worker, which is not started yet."""
     settings = core.settings
     config = uvicorn.Config(
@@ -181,6 +190,7 @@ async def run(settings: ServeConfig, *, again: bool = False) -> None:
     serving = loop.create_task(server.serve([shared_socket(settings.host, settings.port)]))
     rpc = await grpc_v2.start(core) if settings.grpc_port is not None else None
     polling = loop.create_task(_poll(core))
+    await asyncio.wait([serving, loop.create_task(server.listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     core.ready = True
     report({"ready": os.getpid()})
     await asyncio.wait([serving, loop.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import re
 import signal
@@ -243,6 +245,19 @@ def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_p
 
     answered, silent = uvloop.run(drain())
     assert answered.startswith(b"HTTP/1.1 200") and b"connection: close" in answered and silent == b""
+
+
+def test_a_worker_that_is_ready_listens(tmp_path: Path) -> None:
+    settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")), loader="fake_models:load")
+    settings = dataclasses.replace(settings, port=free_port(), grpc_port=None)
+    command = [sys.executable, "-m", server_worker.__name__]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=ENVIRONMENT) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write(json.dumps(dataclasses.asdict(settings)).encode() + b"\n")
+        worker.stdin.flush()
+        assert "ready" in json.loads(worker.stdout.readline())
+        socket.create_connection(("127.0.0.1", settings.port), 5).close()
 
 
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
