@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from recsys.new.column_kinds import Column
@@ -13,7 +12,7 @@ from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of,
 from recsys.new.label import LabelGuess, codes_of
 from recsys.new.outcomes import outcome_form
 from recsys.new.questions import Answers, Question, typed
-from recsys.new.statistics import largest
+from recsys.new.roles import year_to_come
 
 if TYPE_CHECKING:
     from recsys.new.propose import Proposal
@@ -67,10 +66,9 @@ def _which_are_positive(label: LabelGuess) -> Question:
 
 def _of_the_future(c: Column | None) -> list[Question]:
     """Return a question if rows are of a year to come, as those of the Buddhist calendar seem to be."""
-    moments = c.time.moments if c is not None and c.time is not None else None
-    if c is None or moments is None or (year := largest(moments.dt.year())) <= datetime.now(UTC).year + 1:
+    if c is None or (year := year_to_come(c)) is None:
         return []
-    text = f"{c.name} has times of the year {year:.0f}: does another calendar, or an error, explain them?"
+    text = f"{c.name} has times of the year {year}: does another calendar, or an error, explain them?"
     return [Question(text, "no", ("time=null",))]
 
 

@@ -97,6 +97,7 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
         "source",
         "ean",
         "unique",
+        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched"),
     }
     about |= {"anon", "anonymous", "sha", "md5", "नंबर", "आईडी"}
     rest = [w for w in own if w not in ID_WORDS and w not in about]

@@ -86,7 +86,7 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         why = f"its name is like {label.column.name}: an outcome, too? To learn all, write labels: {every}"
         known_later |= dict.fromkeys(label.family, why)
     free = [c for c in p.columns if c.name not in known_later]
-    known_later |= _asked(p, {c.name: "its name is that of a model's prediction" for c in predictions(free)})
+    known_later |= {c.name: f"its name is that of a model's prediction: {AFTERWARDS}" for c in predictions(free)}
     for c in names_splits([*free, *joined]):
         text = f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to train and test on?"
         guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from recsys.errors import UserError, did_you_mean
 from recsys.new.column_kinds import Column
@@ -173,9 +174,17 @@ def _are_of_days(c: Column, days: Column) -> bool:
     return mean(c.time.moments.dt.date() == days.time.moments.dt.date()) > MOSTLY_OF_DAY
 
 
-def _time_order(c: Column) -> tuple[bool, int, int]:
+def _time_order(c: Column) -> tuple[bool, bool, int, int]:
     rank = next((TIMES.index(w) for w in words(c.name) if w in TIMES), len(TIMES))
-    return has_word(c.name, (*OTHER_TIMES, *AFTER)), rank, -c.distinct
+    return year_to_come(c) is not None, has_word(c.name, (*OTHER_TIMES, *AFTER)), rank, -c.distinct
+
+
+def year_to_come(c: Column) -> int | None:
+    """Return the last year of a column of times if it is to come; None otherwise."""
+    moments = c.time.moments if c.time is not None else None
+    if moments is None or (year := largest(moments.dt.year())) <= datetime.now(UTC).year + 1:
+        return None
+    return int(year)
 
 
 def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column | None:

@@ -15,6 +15,7 @@ from small_csv import Commands
 
 from recsys.errors import NeedsAnswer, UserError
 from recsys.new.document import document
+from recsys.new.leaks import AFTERWARDS
 from recsys.new.propose import Proposal, propose
 from recsys.new.questions import MARK, Answers
 
@@ -603,10 +604,8 @@ def test_the_prediction_of_another_model(name: str, tmp_path: Path) -> None:
     score = pl.Series(name, np.random.default_rng(0).random(400))
     write(tmp_path / "log.csv", clicks().with_columns(score, credit_score=score))
     p = proposed(tmp_path)
-    assert [q.text for q in p.questions] == [
-        f"is {name} known before clicked? its name is that of a model's prediction"
-    ]
-    assert name not in inputs(p) and "credit_score" in inputs(p)
+    assert not p.questions and name not in inputs(p) and "credit_score" in inputs(p)
+    assert f"its name is that of a model's prediction: {AFTERWARDS}" in dict(p.features.left_out)[name]
 
 
 def shown(folder: Path) -> None:
@@ -1267,3 +1266,18 @@ def test_lines_that_begin_with_their_number_of_values(tmp_path: Path) -> None:
         UserError, match="each line begins with the number of the values that follow; remove it: cut -d"
     ):
         proposed(tmp_path)
+
+
+def test_a_date_that_stands_for_never_is_not_the_time_of_a_row(tmp_path: Path) -> None:
+    days = pl.date_range(pl.date(2026, 1, 1), pl.date(2026, 2, 9), eager=True).head(40)
+    delivered = pl.Series([*days[1:], None]).fill_null(pl.date(9999, 12, 31))
+    row = pl.int_range(len(clicks()), eager=True) % 40
+    write(tmp_path / "log.csv", clicks().drop("ts").with_columns(lieferdatum=delivered[row], bestelldatum=days[row]))
+    p = proposed(tmp_path)
+    assert p.roles.time is not None and p.roles.time.name == "bestelldatum" and not p.questions
+
+
+def test_an_item_under_the_name_of_an_event(tmp_path: Path) -> None:
+    write(tmp_path / "clicks_hour_000.csv", clicks().select("user", "ts", click_article_id="item", click_os="price"))
+    p = proposed(tmp_path)
+    assert p.retrieves and p.roles.item is not None and p.roles.item.name == "click_article_id"
