@@ -250,9 +250,8 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv; the action and RUN_DIR come first, or as action= and run=."""
-    command_line.name_words(("action", "run"), f"usage: {USAGE}")
-    command_line.run("checkpoint", _command)
+    """Run the command with this process's overrides; the action and RUN_DIR come first, or as action= and run=."""
+    command_line.run("checkpoint", _command, command_line.named_words(("action", "run"), f"usage: {USAGE}"))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def _evaluate_ensemble(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     command_line.run("evaluate", _command)
 
 

@@ -181,9 +181,8 @@ def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv; the action comes first."""
-    command_line.name_words(("action",), "see --help")
-    command_line.run("feature_store", _command)
+    """Run the command with this process's overrides; the action comes first."""
+    command_line.run("feature_store", _command, command_line.named_words(("action",), "see --help"))
 
 
 if __name__ == "__main__":

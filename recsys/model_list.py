@@ -139,13 +139,13 @@ def show(overrides: Sequence[str], *, long: bool = False) -> None:
 
 
 def run() -> None:
-    """Run the command with sys.argv."""
+    """Run the command."""
     long = LONG in sys.argv
-    sys.argv[1:] = arguments = [a for a in sys.argv[1:] if a != LONG]
+    arguments = [a for a in sys.argv[1:] if a != LONG]
     if any(a in command_line.HELP for a in arguments):
         print(__doc__)
         return
-    command_line.check_flags()
+    command_line.check_flags(arguments)
     if named := next((a for a in arguments if a.startswith("model=")), None):
         sys.exit(command_line.say_error(f"{named}: all models are listed; leave it out"))
-    sys.exit(command_line.call(lambda: show(arguments, long=long)))
+    sys.exit(command_line.call(lambda: show(arguments, long=long), "models", arguments))

@@ -55,16 +55,16 @@ def _demo(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv; the action may come first."""
+    """Run the command with this process's overrides; the action may come first."""
     from recsys.config.compose import check_file
 
-    command_line.name_words(("action",), f"usage: {USAGE}")
-    given = dict(a.partition("=")[::2] for a in sys.argv[1:] if "=" in a)
+    arguments = command_line.named_words(("action",), f"usage: {USAGE}")
+    given = dict(a.partition("=")[::2] for a in arguments if "=" in a)
     action = given.get("action", "run")
     if action not in ACTIONS:
         sys.exit(command_line.say_error(f"{action}: no such action{did_you_mean(action, ACTIONS)}; usage: {USAGE}"))
-    if action == "demo" or any(a in command_line.HELP for a in sys.argv[1:]):
-        command_line.run("pipeline", _demo)
+    if action == "demo" or any(a in command_line.HELP for a in arguments):
+        command_line.run("pipeline", _demo, arguments)
         return
     if "run" not in given:
         sys.exit(command_line.say_error(f"run: is missing; usage: {USAGE}"))
@@ -72,7 +72,7 @@ def main() -> None:
         check_file(Path(given["run"]))
     except UserError as e:
         sys.exit(command_line.say_error(str(e)))
-    command_line.run("pipeline", _command, Path(given["run"]))
+    command_line.run("pipeline", _command, arguments, file=Path(given["run"]))
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ def expand(arguments: list[str]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv; all choices are composed before the first is planned."""
+    """Run the command with this process's overrides; all choices are composed before the first is planned."""
     choices: list[tuple[str, DictConfig]] = []
 
     def collect(cfg: DictConfig) -> None:
@@ -255,11 +255,11 @@ def main() -> None:
 
         choices.append((HydraConfig.get().runtime.choices.get("sharding", ""), cfg))
 
-    for arguments in expand(sys.argv[1:]):
-        sys.argv[1:] = arguments
-        if code := command_line.status("plan", collect):
+    given = sys.argv[1:]
+    for arguments in expand(given):
+        if code := command_line.status("plan", collect, arguments):
             sys.exit(code)
-    sys.exit(command_line.call(lambda: _command(choices)) if choices else 0)
+    sys.exit(command_line.call(lambda: _command(choices), "plan", given) if choices else 0)
 
 
 if __name__ == "__main__":

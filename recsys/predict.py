@@ -83,7 +83,7 @@ def _report_scores(cfg: DictConfig, summary: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     command_line.run("predict", _command)
 
 

@@ -108,7 +108,7 @@ def _show(prepared: Prepared) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
 
     def command(cfg: DictConfig) -> None:
         preprocess(cfg)

@@ -47,8 +47,8 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with sys.argv, which has a folder or model=FOLDER. A folder's name may contain a =."""
-    command_line.check_flags()
+    """Run the command, whose argument is a folder or model=FOLDER. A folder's name may contain a =."""
+    command_line.check_flags(sys.argv[1:])
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
     if len(words) > 1:
@@ -57,8 +57,7 @@ def main() -> None:
                 f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"
             )
         )
-    sys.argv[1:] = [f"model={quoted(w)}" for w in words] + rest
-    command_line.run("serve", _command)
+    command_line.run("serve", _command, [f"model={quoted(w)}" for w in words] + rest)
 
 
 if __name__ == "__main__":

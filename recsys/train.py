@@ -25,7 +25,7 @@ def _sweep(arguments: list[str]) -> int:
     """Run a sweep and return its exit status; `model=zoo` stands for all models that fit the data."""
     from recsys.sweep.begin import begin
 
-    if ZOO in arguments and (code := command_line.call(lambda: _name_models(arguments))):
+    if ZOO in arguments and (code := command_line.call(lambda: _name_models(arguments), "train", arguments)):
         return code
     return begin(arguments)
 
@@ -42,14 +42,16 @@ def _name_models(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     start = time.monotonic()
 
     def command(cfg: DictConfig) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
         from recsys.config.resumed import names_a_run, resumed_config
         from recsys.training.run import train
 
-        train(resumed_config(cfg, sys.argv[1:]) if names_a_run(cfg) else cfg)
+        train(resumed_config(cfg, HydraConfig.get().overrides.task) if names_a_run(cfg) else cfg)
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]
@@ -57,8 +59,7 @@ def main() -> None:
         exit_process(_sweep(rest))
     if ZOO in rest:
         exit_process(command_line.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
-    sys.argv[1:] = rest  # --help and --cfg show one run
-    command_line.run("train", command)
+    command_line.run("train", command, rest)  # --help and --cfg show one run
 
 
 if __name__ == "__main__":

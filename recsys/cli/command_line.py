@@ -33,14 +33,24 @@ HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
 KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
-def run(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> None:
-    """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status.
+def run(
+    command: str,
+    function: Callable[[DictConfig], None],
+    arguments: Sequence[str] | None = None,
+    *,
+    file: Path | None = None,
+) -> None:
+    """Compose the config of `command`, call `function` on it, and exit with its status.
 
-    file: a YAML file of the user's that is composed instead of the command's
+    Args:
+        command: the command's name.
+        function: does the work.
+        arguments: overrides and Hydra's options; those of this process without it.
+        file: a YAML file of the user's that is composed instead of the command's.
     """
     interrupts.install()
     try:
-        code = status(command, function, file)
+        code = status(command, function, arguments, file=file)
     except interrupts.Interrupted as e:
         code = say_error(interrupts.message(), status=e.status)
     exit_process(code)
@@ -49,17 +59,18 @@ def run(command: str, function: Callable[[DictConfig], None], file: Path | None 
 PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
 
 
-def name_words(keys: Sequence[str], usage: str) -> None:
-    """Give the bare words of sys.argv, which come in the order of `keys`, the form KEY=WORD.
+def named_words(keys: Sequence[str], usage: str) -> list[str]:
+    """Return this process's arguments; bare words, which come in the order of `keys`, get the form KEY=WORD.
 
     Exits with an error if there are more words than keys.
     """
-    check_flags()
-    words = _bare_words(sys.argv[1:])
+    arguments = sys.argv[1:]
+    check_flags(arguments)
+    words = _bare_words(arguments)
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
-    sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+    return named + [a for a in arguments if a not in words]
 
 
 def _bare_words(arguments: Sequence[str]) -> list[str]:
@@ -70,9 +81,9 @@ def _bare_words(arguments: Sequence[str]) -> list[str]:
     return [a for last, a in pairs if "=" not in a and not a.startswith(("-", "~")) and last not in values]
 
 
-def check_flags() -> None:
-    """Exit with an error if sys.argv sets a key as programs do that are not Hydra's: --port 8100."""
-    for argument in sys.argv[1:]:
+def check_flags(arguments: Sequence[str]) -> None:
+    """Exit with an error if an argument sets a key as programs do that are not Hydra's: --port 8100."""
+    for argument in arguments:
         found = FLAG.fullmatch(argument)
         if found is not None and found[1] not in (VALUED if found[2] is not None else HYDRAS):
             sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
@@ -85,7 +96,13 @@ def strings(value: Any) -> list[str]:
     return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
 
 
-def status(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> int:
+def status(
+    command: str,
+    function: Callable[[DictConfig], None],
+    arguments: Sequence[str] | None = None,
+    *,
+    file: Path | None = None,
+) -> int:
     """Run `function` as `run` does, and return the exit status."""
     import hydra
 
@@ -94,8 +111,9 @@ def status(command: str, function: Callable[[DictConfig], None], file: Path | No
 
     silence()
     register()
-    check_flags()
-    if command not in command_help.COMPOSED and any(a in HELP for a in sys.argv[1:]):
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    check_flags(given)
+    if command not in command_help.COMPOSED and any(a in HELP for a in given):
         command_help.show(command)
         return 0
     log_to(None)  # an earlier command in this process may have set its own log file
@@ -104,19 +122,19 @@ def status(command: str, function: Callable[[DictConfig], None], file: Path | No
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
         _hide_secrets(cfg)
-        code = call(lambda: _checked(function, cfg))
+        code = call(lambda: _checked(function, cfg), command, sys.argv[1:])
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
-    sys.argv[0] = f"recsys.{command}"
-    if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
+    if flag := next((a for a in given if a in MULTIRUN), None):
         return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
-    if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
+    if command == "train" and (sweep_key := next((a for a in given if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
-    sys.argv[1:] = free_keys(sys.argv[1:], command)
     folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
-    sys.argv[1:1] = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
+    quiet = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
+    given = [*quiet, *free_keys(given, command)]
+    sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
     try:
-        with explained(sys.argv[1:], command):
+        with explained(given, command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
         return say_error(str(e), e.status)
@@ -166,9 +184,9 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
         raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
 
 
-def call(function: Callable[[], None]) -> int:
-    """Run `function` and return the exit status, with OmegaConf's errors explained in one line."""
-    return failures.call(function, lambda error: _explain(error, sys.argv[0].rpartition(".")[2], sys.argv[1:]))
+def call(function: Callable[[], None], command: str, arguments: Sequence[str]) -> int:
+    """Run `function` and return the exit status, with OmegaConf's errors about `arguments` explained in one line."""
+    return failures.call(function, lambda error: _explain(error, command, arguments))
 
 
 def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:

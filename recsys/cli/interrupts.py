@@ -16,11 +16,17 @@ RETRY = 0.02  # seconds after which an interruption that Python has swallowed is
 
 
 class Interrupted(BaseException):
-    """A signal has ended the command. status: the exit status, as a shell reports it."""
+    """A signal has ended the command. status: the exit status, as a shell reports it.
+
+    It can be pickled: torch sends the errors of a collective save to rank 0.
+    """
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"signal {number}")
+        super().__init__(number)
         self.status = 128 + number
+
+    def __str__(self) -> str:
+        return f"signal {self.status - 128}"
 
 
 _advice = "run the command again"  # what to do after an interruption

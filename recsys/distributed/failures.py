@@ -123,6 +123,9 @@ def _call(function: Callable[[], None], explain: Callable[[Exception], str] | No
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises a BaseException
+        for cause in _with_causes(e):
+            if isinstance(cause, interrupts.Interrupted):  # the signal came during the save
+                raise cause from None
         if (disk := _disk_error_message(e)) is not None:
             return say_error(disk)
         text = mask_text(describe(e))

@@ -120,9 +120,8 @@ def show(about: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv; `verify DIR` may come first."""
-    command_line.name_words(("action", "artefact"), f"usage: {USAGE}")
-    command_line.run("export", _command)
+    """Run the command with this process's overrides; `verify DIR` may come first."""
+    command_line.run("export", _command, command_line.named_words(("action", "artefact"), f"usage: {USAGE}"))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def _report(settings: LoadTestConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     command_line.run("loadtest", _command)
 
 

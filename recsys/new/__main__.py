@@ -37,7 +37,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     command_line.run("new", _command)
 
 

@@ -64,11 +64,11 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command with sys.argv, which has folders or runs=[...]. A folder's name may contain a =."""
+    """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
-    sys.argv[1:] = ([f"runs=[{','.join(map(command_line.quoted, words))}]"] if words else []) + rest
-    command_line.run("report", _command)
+    runs = [f"runs=[{','.join(map(command_line.quoted, words))}]"] if words else []
+    command_line.run("report", _command, runs + rest)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def begin(arguments: list[str]) -> int:
         with record.lock(folder):
             code = run(sweep, space, folder, runner)
 
-    return command_line.call(work) or code
+    return command_line.call(work, "train", arguments) or code
 
 
 def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:

@@ -78,7 +78,7 @@ def _change(sweep: record.Sweep, changes: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command with the overrides of sys.argv."""
+    """Run the command with this process's overrides."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         results.print(HELP, markup=False)
@@ -100,4 +100,4 @@ def main() -> None:
         else:
             (status if action == "status" else best)(folder)
 
-    sys.exit(command_line.call(work) or code)
+    sys.exit(command_line.call(work, "sweep", arguments) or code)

@@ -1,10 +1,12 @@
 """A rank that ends takes its job down, its own error told first; what is started again goes on."""
 
+import pickle
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
+from torch.distributed.checkpoint.api import CheckpointException
 
 from recsys.cli import interrupts
 from recsys.config.compose import compose
@@ -138,6 +141,20 @@ def test_the_launchers_signal_ends_a_rank_in_silence_while_it_describes_its_erro
     monkeypatch.setenv(interrupts.QUIET, "1")
     assert failures.call(fail) == 128 + signal.SIGTERM
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_signal_during_a_collective_save_is_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch pickles the errors of all ranks, and raises them as one error."""
+
+    def save() -> None:
+        sent = pickle.loads(pickle.dumps(interrupts.Interrupted(signal.SIGINT)))
+        raise CheckpointException("write", {0: (sent, StackSummary())})
+
+    monkeypatch.delenv("RANK", raising=False)
+    assert failures.call(save) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == f"error: {interrupts.message()}\n"
 
 
 def test_ranks_meet_though_the_store_remembers_those_of_an_earlier_start() -> None:
