@@ -143,7 +143,7 @@ LEARNED: list[tuple[str, int, int, dict[str, Any]]] = [  # config, rows, epochs,
 
 @pytest.mark.parametrize(
     ("name", "rows", "epochs", "most"),
-    [pytest.param(*x, id=x[0], marks=[] if x[0] == "sample_tasks" else pytest.mark.slow) for x in LEARNED],
+    [pytest.param(*x, id=x[0], marks=pytest.mark.slow) for x in LEARNED],
 )
 def test_a_model_comes_near_the_teacher(
     name: str, rows: int, epochs: int, most: dict[str, float], tmp_path: Path

@@ -138,6 +138,7 @@ def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
     assert "dlrm does not beat the baseline gbm beyond chance" in Path("report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
     """Of a deep model and trees, with transforms of their own; evaluate and predict average the same predictions."""
     linear = ["model=lr", *SHOP, "data.dense.x.transform=[standardise]", "trainer.max_epochs=3", "run_dir=linear"]

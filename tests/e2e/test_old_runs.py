@@ -100,6 +100,7 @@ def test_an_artefact_scores_as_its_run() -> None:
     assert verified.rows > 0 and verified.difference <= verified.tolerance
 
 
+@pytest.mark.slow
 def test_a_pipeline_makes_the_same_lists(home: Path) -> None:
     cfg = compose_file(home / "pipeline.yaml", [f"root={home}", f"input={home / 'requests.csv'}", "k=5"])
     run_files(cfg, home / "lists.parquet")

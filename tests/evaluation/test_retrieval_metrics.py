@@ -76,6 +76,7 @@ def test_ties_are_the_mean_over_all_orders_of_a_tiny_case() -> None:
         same(found, {name: float(np.mean([one[name] for one in orders])) for name in orders[0]})
 
 
+@pytest.mark.slow
 def test_map_of_several_tied_targets_is_the_mean_over_all_orders() -> None:
     """Targets within one tie, and targets above and below it."""
     scores = torch.tensor([[9.0, 3, 2, 2, 2, 2, 1, 1]])

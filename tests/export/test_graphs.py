@@ -305,7 +305,11 @@ def test_an_odd_number_of_columns_has_no_int4() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "type_"),
-    [("deepfm", "int8"), ("din", "fp32"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
+    [
+        ("din", "fp32"),
+        pytest.param("deepfm", "int8", marks=pytest.mark.slow),
+        pytest.param("dlrm", "fp32", marks=pytest.mark.slow),
+    ]
     + [
         pytest.param(n, t, marks=pytest.mark.slow)
         for n, t in (
