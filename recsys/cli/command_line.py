@@ -22,7 +22,7 @@ from recsys.cli.secrets import mask_overrides, remember
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import UserError
 from recsys.ranges import check_values
 
 MULTIRUN = ("-m", "--multirun")
@@ -30,7 +30,6 @@ HELP = ("-h", "--help")
 FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
 VALUED = ("cfg", "package", "info")  # Hydra's own options, if their names have no -
 HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
-KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
 def run(
@@ -168,7 +167,9 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
     try:
         yield
     except (HydraException, OmegaConfBaseException, YAMLError) as e:
-        raise UserError(_explain(e, command, arguments)) from e
+        from recsys.cli.config_mistakes import explain
+
+        raise UserError(explain(e, command, arguments)) from e
     except UserError:
         raise
     except ValueError as e:  # raised by Hydra for model=3 and the like
@@ -186,123 +187,10 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
 
 def call(function: Callable[[], None], command: str, arguments: Sequence[str]) -> int:
     """Run `function` and return the exit status, with OmegaConf's errors about `arguments` explained in one line."""
-    return failures.call(function, lambda error: _explain(error, command, arguments))
 
+    def said(error: Exception) -> str:
+        from recsys.cli.config_mistakes import explain
 
-def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
-    """Return the message of an error of Hydra or OmegaConf on one line, with the nearest valid name."""
-    from yaml import YAMLError
+        return explain(error, command, arguments)
 
-    from recsys.config.compose import yaml_mistake
-
-    errors: list[BaseException] = [error]
-    while (cause := errors[-1].__cause__) is not None:
-        errors.append(cause)
-    if yaml := next((e for e in errors if isinstance(e, YAMLError)), None):
-        return yaml_mistake(yaml)
-    texts = [str(e) for e in errors]
-    text = "\n".join(texts)
-    if m := re.search(r"In '.*?': Could not find '([^']*)'\s+Available options in '([^']*)':\s+(.*)", text, re.S):
-        group, _, value = m[1].rpartition("/")
-        options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
-        return f"{group}={value}: no such choice{did_you_mean(value, options)}"
-    if m := re.search(r"Ambiguous value for argument '(.*)'", text):
-        if command == "train":
-            return f"{m[1]}: several values make a sweep; add -m: python -m recsys.train -m {' '.join(arguments)}"
-        return f"{m[1]}: takes one value; a list is written KEY=[a,b]"
-    if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
-        return _unknown_key(m[1], command, arguments)
-    if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
-        full = re.search(r"full_key: (\S+)", text)
-        return _unknown_key(full[1] if full else m[1], command, arguments)
-    if m := re.search(r"Error parsing override '([\w.@/+~-]+)=(.*?)'\s*$", text.splitlines()[0]):
-        return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
-    if re.match("mismatched input|no viable alternative|token recognition", text):  # Hydra does not name the override
-        spaced = next((a.partition("=") for a in arguments if re.fullmatch(r"[^=]+=[^'\"\[{]*[ '\"].*", a)), None)
-        if spaced is not None:
-            return f"{''.join(spaced)}: cannot be parsed; write the value in quotes: \"{spaced[0]}='{spaced[2]}'\""
-    if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
-        return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
-    if m := re.search(r"override \S+=(.*?)\s+Value .* of type '\w+' could not be converted to (\w+)", text):
-        key = re.search(r"full_key: (\S+)", text)
-        return f"{key[1] if key else 'a key'}={m[1]}: must be {KINDS.get(m[2], m[2])}"
-    if m := re.search(r"override (\S+)=null\s+field '[^']*' is not Optional", text):
-        return _not_null(m[1])
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    where = re.search(r"full_key: (\S+)", text)
-    if m := re.search(r"Environment variable '([^']*)' not found", text):
-        fix = f"set it, or write {where[1]}=VALUE" if where else "set it"
-        return (f"{where[1]}: " if where else "") + f"the environment variable {m[1]} is not set; {fix}"
-    details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
-    if composed := re.match(r"In '(.*)': \w+ raised while composing config", first):
-        place, why = f"{where[1]}: " if where else "", text.splitlines()[1].strip()
-        if kind := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", why):
-            why = f"{kind[1]} must be {KINDS.get(kind[2], kind[2])}"
-        return f"{composed[1]}.yaml: {place}{why}"
-    reason = details[0] if details and details[0] not in first else ""
-    return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
-
-
-def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
-    """Return the message for an unknown key, with the nearest name in the config composed without it."""
-    from omegaconf import OmegaConf
-
-    from recsys.config.compose import RENAMED, compose
-
-    for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
-        if key == old or key.startswith(f"{old}."):
-            return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
-    others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
-    parent, _, name = key.rpartition(".")
-    try:
-        cfg = compose(command, others)
-        node = OmegaConf.select(cfg, parent) if parent else cfg
-        valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
-        if command == "new":  # the keys of `create` are typed without it
-            valid = [*cfg.create, *valid[1:]]
-    except Exception:  # another override is wrong too, or the key is in a YAML file
-        valid = _schema_keys(parent, command)
-    if name in valid and not any(a.startswith(f"+{key}") for a in arguments):
-        return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
-    if name in valid:
-        return f"{key}: exists already; leave out the + in front of it"
-    return f"{key}: no such key{did_you_mean(name, valid)}"
-
-
-def _schema_keys(key: str, command: str = "train") -> list[str]:
-    """Return the keys of a part of a command's config in its schema; none if users choose them."""
-    from dataclasses import fields, is_dataclass
-    from typing import get_args, get_type_hints
-
-    from recsys.config.compose import COMMANDS
-    from recsys.ranges import without_none
-
-    hint: Any = COMMANDS[command]
-    for part in filter(None, key.split(".")):
-        if is_dataclass(hint):
-            hint = without_none(get_type_hints(hint).get(part))[1]
-        else:  # a name that users choose, such as that of a label
-            hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
-    return [f.name for f in fields(hint)] if is_dataclass(hint) else []
-
-
-def _not_null(key: str) -> str:
-    """Return the message for null as the value of a key that cannot be null."""
-    if not (names := _schema_keys(key)):
-        return f"{key}=null: cannot be null; leave it out for the default"
-    likely = next((n for n in ("patience", "column", "file") if n in names), None)
-    hint = f"set {key}.{likely}=null" if likely else "set one of its keys"
-    return f"{key}=null: has keys of its own, and cannot be null; {hint} (keys: {', '.join(names)})"
-
-
-def _has_keys(key: str, value: str, schema: str) -> str:
-    """Return the message for a value that is given to a key that has keys of its own."""
-    from dataclasses import fields
-
-    from recsys.schema import data_schema, run_schema
-
-    kind = getattr(data_schema, schema, None) or getattr(run_schema, schema, None)
-    names = [f.name for f in fields(kind)] if kind else []
-    likely = next((n for n in ("by", "column", "kind") if n in names), None)
-    hint = f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
-    return f"{key}={value}: has keys of its own{hint}"
+    return failures.call(function, said)

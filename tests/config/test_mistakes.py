@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hydra
 import numpy as np
 import polars as pl
 import pytest
 
 from recsys.cli import command_line, versions
 from recsys.cli.console import log_to
-from recsys.config.compose import compose, compose_file
+from recsys.config.compose import compose, compose_file, composing
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.training.run import check_raw_files, train
@@ -217,7 +218,7 @@ def test_renamed_key_in_yaml(own: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (own / "conf" / "experiment").mkdir(parents=True)
     (own / "conf" / "experiment" / "old.yaml").write_text("# @package _global_\nranking: {k: [10]}\n")
     status, said = run(monkeypatch, capsys, "experiment=old")
-    assert (status, said) == (2, "ranking: is protocol now; rename it in your YAML file")
+    assert (status, said) == (2, "experiment/old.yaml: ranking: is protocol now; rename it in your YAML file")
 
 
 def test_feature_named_under_dense_and_sparse(
@@ -335,13 +336,14 @@ def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsy
     ("key", "expected"),
     [
         ("optim.sparse", "cannot be null; set one of its keys (keys: name, lr, eps, "),
-        ("data.labels.click", "cannot be null; set data.labels.click.column=null (keys: column, "),
+        ("data.split", "cannot be null; set data.split.column=null (keys: by, "),
         ("trainer.max_epochs", "trainer.max_epochs=null: cannot be null; leave it out for the default"),
     ],
 )
 def test_null_for_a_key_that_cannot_be_null(key: str, expected: str) -> None:
-    text = f"Error merging override {key}=null\n    field '{key}' is not Optional"
-    assert expected in command_line._explain(ValueError(text), "train", [])
+    with pytest.raises(UserError) as found, command_line.explained([f"{key}=null"]), composing():
+        hydra.compose("train", [f"{key}=null"])
+    assert expected in str(found.value)
 
 
 def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
@@ -364,7 +366,7 @@ def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
         (b"k: 3", "p.yaml: lacks the schema; let it begin with defaults"),
         (b"a: " + b"[" * 20_000, "p.yaml: is nested too deeply"),
         (b"defaults: [pipeline_schema, _self_]\nk: [\n", "p.yaml, line 3: not YAML: "),
-        (b"defaults: [pipeline_schema, _self_]\nk: 1.5\n", "p.yaml: k: 1.5 must be a whole number"),
+        (b"defaults: [pipeline_schema, _self_]\nk: 1.5\n", "p.yaml: k=1.5: must be a whole number"),
         (b"defaults: [pipeline_schema, _self_]\nsources: []\n", "p.yaml: Cannot merge DictConfig with ListConfig"),
         (b"\xff\xfe", "p.yaml: cannot be read (not text)"),
     ],

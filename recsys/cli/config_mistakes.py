@@ -1,0 +1,152 @@
+"""Say in one line what is wrong with an override or a YAML file, by the facts in the errors of Hydra and OmegaConf."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+    ValidationError,
+)
+from yaml import YAMLError
+
+from recsys.config.compose import COMMANDS, RENAMED, compose, yaml_mistake
+from recsys.errors import did_you_mean
+from recsys.ranges import without_none
+
+KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+QUOTED = re.compile("'([^']*)'")  # the first name in a message is what the message is about
+
+
+def explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
+    """Return the message of an error about the config of `command` on one line, with the nearest valid name."""
+    errors = [error, *_causes(error)]
+    for e in errors:
+        if (message := _by_facts(e, command, arguments)) is not None:
+            file = _file_of(error)
+            return f"{file}: {message}" if file is not None and not isinstance(e, YAMLError) else message
+    if (message := _by_text(str(error), command, arguments)) is not None:
+        return message
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    last = next((line.strip() for line in str(errors[-1]).splitlines() if line.strip()), "")
+    where = _key_of(errors)
+    if (file := _file_of(error)) is not None:
+        return f"{file}: {f'{where}: ' if where else ''}{last}"
+    reason = f" {last}" if last not in lines[0] else ""
+    return (f"{where}: " if where else "") + lines[0] + reason
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    while (cause := error.__cause__ or error.__context__) is not None:  # Hydra does not name the cause in a file
+        yield cause
+        error = cause
+
+
+def _key_of(errors: Sequence[BaseException]) -> str | None:
+    return next((e.full_key for e in errors if isinstance(e, OmegaConfBaseException) and e.full_key), None)
+
+
+def _file_of(error: Exception) -> str | None:
+    """Return the YAML file that could not be composed, None if an override is wrong."""
+    text = str(error)
+    if not isinstance(error, HydraException) or "raised while composing config" not in text.partition("\n")[0]:
+        return None
+    return f"{QUOTED.findall(text)[0]}.yaml"
+
+
+def _by_facts(e: BaseException, command: str, arguments: Sequence[str]) -> str | None:
+    if isinstance(e, YAMLError):
+        return yaml_mistake(e)
+    if isinstance(e, MissingConfigException) and e.options:
+        group, _, value = str(e.missing_cfg_file).rpartition("/")
+        return f"{group}={value}: no such choice{did_you_mean(value, e.options)}"
+    if isinstance(e, OverrideParseException):
+        key, _, value = e.override.partition("=")
+        quoted = value.strip("'\"")
+        return f"{e.override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
+    if isinstance(e, ConfigKeyError | ConfigAttributeError) and e.full_key:
+        return _unknown_key(e.full_key, command, arguments)
+    if isinstance(e, ValidationError) and e.full_key:
+        return _wrong_value(e)
+    if isinstance(e, InterpolationResolutionError) and "Environment variable" in str(e):
+        where, name = e.full_key, QUOTED.findall(str(e))[0]
+        fix = f"set it, or write {where}=VALUE" if where else "set it"
+        return (f"{where}: " if where else "") + f"the environment variable {name} is not set; {fix}"
+    return None
+
+
+def _by_text(text: str, command: str, arguments: Sequence[str]) -> str | None:
+    """Return the message for what Hydra says in words alone."""
+    names = QUOTED.findall(text)
+    if text.startswith("Ambiguous value for argument") and names:
+        if command == "train":
+            return f"{names[0]}: several values make a sweep; add -m: python -m recsys.train -m {' '.join(arguments)}"
+        return f"{names[0]}: takes one value; a list is written KEY=[a,b]"
+    if text.startswith(("Could not override", "Could not append to config")) and names:
+        return _unknown_key(names[0], command, arguments)
+    return None
+
+
+def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
+    """Return the message for an unknown key, with the nearest name in the config composed without it."""
+    for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
+        if key == old or key.startswith(f"{old}."):
+            return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
+    others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
+    parent, _, name = key.rpartition(".")
+    try:
+        cfg = compose(command, others)
+        node = OmegaConf.select(cfg, parent) if parent else cfg
+        valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
+        if command == "new":  # the keys of `create` are typed without it
+            valid = [*cfg.create, *valid[1:]]
+    except Exception:  # another override is wrong too, or the key is in a YAML file
+        valid = _schema_keys(parent, command)
+    if name in valid and not any(a.startswith(f"+{key}") for a in arguments):
+        return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
+    if name in valid:
+        return f"{key}: exists already; leave out the + in front of it"
+    return f"{key}: no such key{did_you_mean(name, valid)}"
+
+
+def _schema_keys(key: str, command: str) -> list[str]:
+    """Return the keys of a part of a command's config in its schema; none if users choose them."""
+    hint: Any = COMMANDS[command]
+    for part in filter(None, key.split(".")):
+        if is_dataclass(hint):
+            hint = without_none(get_type_hints(hint).get(part))[1]
+        else:  # a name that users choose, such as that of a label
+            hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
+    return [f.name for f in fields(hint)] if is_dataclass(hint) else []
+
+
+def _wrong_value(e: ValidationError) -> str | None:
+    """Return the message for a value of the wrong type; None if the schema does not say which type is right."""
+    key, value, hint = str(e.full_key), e.value, _type_of(e)
+    names = [f.name for f in fields(hint)] if is_dataclass(hint) else []
+    if value is None and "is not Optional" in str(e):
+        if not names:
+            return f"{key}=null: cannot be null; leave it out for the default"
+        unset = next((n for n in ("patience", "column", "file") if n in names), None)
+        advice = f"set {key}.{unset}=null" if unset else "set one of its keys"
+        return f"{key}=null: has keys of its own, and cannot be null; {advice} (keys: {', '.join(names)})"
+    if names:
+        likely = next((n for n in ("by", "column", "kind") if n in names), None)
+        return f"{key}={value}: has keys of its own" + (
+            f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
+        )
+    return f"{key}={value}: must be {KINDS[hint]}" if hint in KINDS else None
+
+
+def _type_of(e: ValidationError) -> Any:
+    """Return the type of the value that an error is about, by the schema; None if it has none."""
+    if is_dataclass(e.object_type):
+        return without_none(get_type_hints(e.object_type).get(str(e.key)))[1]
+    values = get_args(e.ref_type)  # of a mapping or a list, whose keys users choose
+    return without_none(values[-1])[1] if values else None
