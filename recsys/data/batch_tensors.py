@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.transforms import Fitted
+from recsys.data.transforms.column_names import label_column
 from recsys.features import FeatureSpec
 
 if TYPE_CHECKING:
@@ -92,3 +93,12 @@ def candidates_of(fitted: Fitted) -> Candidates:
     items = BatchTensors.from_frame(fitted.items.rows, own.features, own.matrices)
     offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
     return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)
+
+
+def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
+    """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
+    columns = [label_column(i, label.name) for i, label in enumerate(features.labels)]
+    labels = np.zeros((frame.height, len(columns)), np.float32)
+    if columns and columns[0] in frame.columns:
+        labels = frame.select(columns).to_numpy()
+    return BatchTensors.from_frame(frame, features, vectors).batch(labels)

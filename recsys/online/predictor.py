@@ -77,7 +77,7 @@ class Predictor:
         """
         import torch
 
-        from recsys.data.loader import batch_of
+        from recsys.data.batch_tensors import batch_of
         from recsys.data.raw.blocks import LINE
         from recsys.predictions import columns, predict
 

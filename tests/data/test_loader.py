@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.batch import Batch
-from recsys.data.loader import ParquetLoader, batch_of
+from recsys.data.batch_tensors import batch_of
+from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import writer as write
 from recsys.data.prepare.writer import PartWriter
 from recsys.data.transforms import LABEL
@@ -313,7 +314,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     most = 0
     for _ in range(3):
         for _batch in loader:
-            most = max(most, sum(b.nbytes for b in loader._buffers))
+            most = max(most, sum(b.nbytes for b in loader._layout._buffers))
     assert most <= 5 * 500 * 5 * 4  # five chunks of 500 rows: two dense, a label, two ids
 
 

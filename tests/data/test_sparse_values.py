@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
 
+from recsys.data.batch_tensors import batch_of
 from recsys.data.check_data import check_data, check_files
-from recsys.data.loader import batch_of
 from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.hashing import bucket_ids

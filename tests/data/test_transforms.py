@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.data.loader import batch_of
+from recsys.data.batch_tensors import batch_of
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
 from recsys.errors import UserError

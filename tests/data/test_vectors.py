@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from raw_rows import of_yaml
 
+from recsys.data.batch_tensors import batch_of
 from recsys.data.check_data import check_data
-from recsys.data.loader import ParquetLoader, batch_of
+from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError

@@ -1,0 +1,250 @@
+"""Lay rows of prepared Parquet out by batch, and slice Batches off them. No Python code runs per row."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch, JaggedIds
+from recsys.data.arrays import dense_slices
+from recsys.data.transforms import HISTORY, TARGETS
+from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
+from recsys.features import FeatureSpec
+
+KEPT_BUFFERS = 25
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of prepared rows that batches need.
+
+    dense: the dense features of one number
+    row_vectors: the dense features whose vectors are in the rows
+    vectors: the dense features whose rows hold an index of a matrix of vectors
+    single: the single-valued sparse features
+    multi: the multi-valued ones
+    queries: the columns of targets and history; none in training
+    """
+
+    labels: Sequence[str]
+    dense: Sequence[str]
+    row_vectors: Sequence[str]
+    vectors: Sequence[str]
+    single: Sequence[str]
+    multi: Sequence[str]
+    queries: Sequence[str]
+    weighted: bool
+    grouped: bool
+
+    @classmethod
+    def of(cls, features: FeatureSpec, *, training: bool) -> "Columns":
+        """Return the columns that models of these features read."""
+        return cls(
+            [label_column(i, label.name) for i, label in enumerate(features.labels)],
+            [f.name for f in features.dense if not f.vectors and f.width == 1],
+            [f.name for f in features.dense if not f.vectors and f.width > 1],
+            [f.name for f in features.dense if f.vectors],
+            [f.name for f in features.sparse if not f.multi_valued],
+            [f.name for f in features.sparse if f.multi_valued],
+            [] if training or features.item is None else [TARGETS, HISTORY],
+            features.weighted,
+            features.grouped,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        of_rows = [*([WEIGHT] if self.weighted else []), *([GROUP] if self.grouped else [])]
+        dense = [*self.dense, *self.row_vectors, *self.vectors]
+        return [*self.labels, *dense, *self.single, *self.multi, *of_rows, *self.queries]
+
+
+@dataclass
+class Chunk:
+    """The rows of one chunk, laid out by batch.
+
+    rows: R, the number of rows
+    dense: (R, D) float32
+    labels: (R, T) float32
+    ids: (batches, S, B) int32, of the S single-valued features
+    bags: for each multi-valued feature, its values and offsets (R + 1,)
+    queries: values and offsets of targets and history; empty in training
+    weights: (R,) float32; None if all rows have weight 1
+    groups: (R,) int64; None if rows have no groups
+    """
+
+    rows: int
+    dense: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    bags: list[tuple[np.ndarray, np.ndarray]]
+    queries: list[tuple[np.ndarray, np.ndarray]]
+    weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
+
+
+class ChunkLayout:
+    """Makes chunks of frames, and batches of chunks.
+
+    Args:
+        features: the feature spec.
+        columns: the columns of the frames.
+        vectors: the matrix of each feature in `columns.vectors`.
+        batch_size: rows of a batch.
+    """
+
+    def __init__(
+        self, features: FeatureSpec, columns: Columns, vectors: Mapping[str, np.ndarray], batch_size: int
+    ) -> None:
+        self._features, self._columns, self._batch_size = features, columns, batch_size
+        self._matrices = {name: vectors[name] for name in columns.vectors}
+        self._slices = dense_slices(features)
+        self._keys = [f.name for f in features.sparse]
+        self._buffers: list[np.ndarray] = []
+        self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def chunk(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> Chunk:
+        """Lay the rows of a frame out as this many batches.
+
+        order: (R,) the rows in a new order; None keeps theirs
+        """
+        rows, full = frame.height, batches * self._batch_size
+        dense = self._dense(frame, full, order)
+        labels = self._buffer((full, len(self._columns.labels)), np.float32)
+        labels[rows:] = 0
+        column = self._buffer((rows,), np.float32)
+        for i, name in enumerate(self._columns.labels):
+            labels[:rows, i] = _permute(_copy(frame, name, column), order)
+        weights = None
+        if self._columns.weighted:
+            weights = self._buffer((full,), np.float32)
+            weights[:rows], weights[rows:] = _permute(_copy(frame, WEIGHT, column), order), 0
+        groups = _permute(frame[GROUP].to_numpy(), order) if self._columns.grouped else None
+        ids = self._ids(frame, batches, order)
+        bags = [_bags(frame[name], order) for name in self._columns.multi]
+        queries = [_bags(frame[name], order) for name in self._columns.queries]
+        return Chunk(rows, dense, labels, ids, bags, queries, weights, groups)
+
+    def _dense(self, frame: pl.DataFrame, full: int, order: np.ndarray | None) -> np.ndarray:
+        """Return the dense features of all rows, followed by zeros: (full, D) float32."""
+        rows, names = frame.height, self._columns.dense
+        dense = self._buffer((full, self._features.dense_width), np.float32)
+        dense[rows:] = 0
+        if names:
+            alone = not self._columns.vectors and not self._columns.row_vectors
+            in_place = order is None and alone
+            by_row = dense[:rows] if in_place else self._buffer((rows, len(names)), np.float32)
+            column = self._buffer((rows,), np.float32)
+            for i, name in enumerate(names):
+                by_row[:, i] = _copy(frame, name, column)
+            if not alone:
+                dense[:rows, [self._slices[name].start for name in names]] = _permute(by_row, order)
+            elif order is not None:
+                np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
+        for name in self._columns.row_vectors:
+            dense[:rows, self._slices[name]] = _permute(frame[name].to_numpy(), order)
+        for name, matrix in self._matrices.items():
+            dense[:rows, self._slices[name]] = matrix[_permute(frame[name].to_numpy(), order)]
+        return dense
+
+    def _ids(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> np.ndarray:
+        """Return the ids of the single-valued features by batch, followed by zeros: (batches, S, B) int32."""
+        rows, size = frame.height, self._batch_size
+        ids = self._buffer((batches, len(self._columns.single), size), np.int32)
+        ids[rows // size :] = 0
+        column = self._buffer((rows,), np.int32)
+        for i, name in enumerate(self._columns.single):
+            values = _copy(frame, name, column)
+            for b in range(batches):
+                start, stop = b * size, min((b + 1) * size, rows)
+                out = ids[b, i, : stop - start]
+                if order is None:
+                    out[:] = values[start:stop]
+                else:
+                    np.take(values, order[start:stop], out=out, mode="clip")
+        return ids
+
+    def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+        """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
+        for old in self._buffers:
+            if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
+                return old
+        new = np.empty(shape, dtype)
+        self._buffers = [*self._buffers[1 - KEPT_BUFFERS :], new]
+        return new
+
+    def batch(self, chunk: Chunk, b: int) -> Batch:
+        """Return batch number `b` of a chunk; its tensors are views of the chunk's arrays where they can be."""
+        start = b * self._batch_size
+        rows = min(max(chunk.rows - start, 0), self._batch_size)
+        size = max(rows, 1)
+        weight = None if rows == size else torch.zeros(size)
+        if chunk.weights is not None:
+            weight = torch.from_numpy(chunk.weights[start : start + size])
+        group = None
+        if chunk.groups is not None:
+            group = torch.zeros(size, dtype=torch.int64)
+            group[:rows] = torch.from_numpy(chunk.groups[start : start + rows])
+        dense = torch.from_numpy(chunk.dense[start : start + size])
+        labels = torch.from_numpy(chunk.labels[start : start + size])
+        values = torch.from_numpy(chunk.ids[b])[:, :size].reshape(-1)
+        lengths, offsets = self._single_shape(size)
+        if self._columns.multi:
+            parts, sizes = [values], [lengths]
+            for bag_values, bag_offsets in chunk.bags:
+                stops = bag_offsets[min(start, rows + start) : start + rows + 1]
+                parts.append(torch.from_numpy(bag_values[stops[0] : stops[-1]]))
+                bag_lengths = torch.zeros(size, dtype=torch.int32)
+                bag_lengths[:rows] = torch.from_numpy(np.diff(stops).astype(np.int32))
+                sizes.append(bag_lengths)
+            sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
+        else:
+            sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
+        targets, history = [_jagged_ids(x, start, rows, size) for x in chunk.queries] or (None, None)
+        return Batch(dense, sparse, labels, weight, group, targets, history)
+
+    def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached."""
+        if size not in self._shapes:
+            n = size * len(self._columns.single)
+            self._shapes[size] = (torch.ones(n, dtype=torch.int32), torch.arange(n + 1, dtype=torch.int32))
+        return self._shapes[size]
+
+
+def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
+    """Copy a column into `out`, a contiguous array, cast to its type."""
+    at = 0
+    for values in frame[name].get_chunks():
+        out[at : at + len(values)] = values.to_numpy()
+        at += len(values)
+    return out
+
+
+def _jagged_ids(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> JaggedIds:
+    """Return the lists of rows [start, start + rows), followed by empty lists up to `size` rows."""
+    values, offsets = bags
+    stops = offsets[min(start, len(offsets) - 1) : start + rows + 1]
+    lengths = torch.zeros(size, dtype=torch.int64)
+    lengths[:rows] = torch.from_numpy(np.diff(stops))
+    return JaggedIds(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
+
+
+def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
+    return x if order is None else x[order]
+
+
+def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and offsets (rows + 1,) of a list column, its rows permuted by `order`."""
+    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy()
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    if order is None:
+        return values, starts
+    new_lengths = lengths[order]
+    offsets = np.concatenate([[0], np.cumsum(new_lengths)])
+    index = np.repeat(starts[:-1][order] - offsets[:-1], new_lengths) + np.arange(offsets[-1])
+    return values[index], offsets
