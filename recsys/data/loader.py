@@ -23,7 +23,7 @@ import polars as pl
 import torch
 
 from recsys.batch import Batch
-from recsys.data.chunks import Chunk, ChunkLayout, Columns
+from recsys.data.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
 from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
@@ -133,7 +133,7 @@ class ParquetLoader:
         self.steps, self.rows = share.steps, share.valid
         self._first, self._rows = share.first, share.rows
         self._chunk_steps = max(buffer_rows // batch_size, 1)
-        self._columns = Columns.of(features, training=training)
+        self._columns = BatchColumns.of(features, training=training)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
         self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
         self.epoch = 0
@@ -193,7 +193,7 @@ class ParquetLoader:
         last = -(-self.steps // self._chunk_steps)
         decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
 
-        def submit(k: int) -> Future[Chunk]:
+        def submit(k: int) -> Future[LaidOutChunk]:
             frame = decoder.submit(self._read, groups, k)
             return writer.submit(lambda: self._chunk(frame.result(), k))
 
@@ -250,7 +250,7 @@ class ParquetLoader:
                 self._check.check_now(file for file, _, _ in parts)
             raise
 
-    def _chunk(self, frame: pl.DataFrame, k: int) -> Chunk:
+    def _chunk(self, frame: pl.DataFrame, k: int) -> LaidOutChunk:
         """Lay out this rank's chunk k, its rows permuted by an order of (seed, epoch, rank, k)."""
         order = None
         if self._shuffle:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,64 @@ class Score(ABC):
         """
 
 
+@dataclass(frozen=True)
+class _Reads:
+    """Where the raw columns that a model reads come from.
+
+    item, user: the columns that name them, under the names of the model's files
+    order: the column that sorts earlier rows; None if the model reads no earlier rows
+    of_items: columns of the catalogue, the item among them
+    of_store: columns of the store of items
+    of_sources: columns that the sources say of their candidates
+    shared: columns of the user and the request
+    missing: a column that nothing has, and the nearest name; empty if nothing is missing
+    """
+
+    item: str
+    user: str
+    order: str | None
+    of_items: Sequence[str]
+    of_store: Sequence[str]
+    of_sources: Sequence[str]
+    shared: frozenset[str]
+    missing: str
+
+
+def _reads(data: ResolvedData, resources: Resources, item: str, user: str, time: str | None) -> _Reads:
+    names = {ours: theirs for theirs, ours in data.source.rename.items()}
+    item, user = names.get(item, item), names.get(user, user)
+    order = None if data.group is None else data.group.order
+    needs = FeatureInputs.from_config(data).raw
+    of_catalogue = {item, *(needs & set(resources.catalogue.columns.columns))}
+    of_store = needs & resources.items.names - of_catalogue if resources.items is not None else set[str]()
+    of_sources = needs & set(column_names(resources.sources))
+    past = _past(data)
+    provided = {user, *resources.user, *resources.context, *of_catalogue, *of_store, *of_sources}
+    provided |= {names.get(time, time)} if time else set()
+    provided |= past if resources.events is None else past & set(resources.events.frame.columns)
+    provided |= set(data.source.optional_columns)
+    lacking = sorted(needs - provided - {order})
+    missing = f"{lacking[0]}, which no table and no request has{did_you_mean(lacking[0], provided)}" if lacking else ""
+    shared = frozenset(needs - of_catalogue - of_store - of_sources)
+    return _Reads(item, user, order, sorted(of_catalogue), sorted(of_store), sorted(of_sources), shared, missing)
+
+
+def _past(data: ResolvedData) -> set[str]:
+    """Return the columns that only features of earlier rows read."""
+    if data.group is None:
+        return set()
+    looks_back = [c.column or n for n, c in data.sparse_columns.items() if c.last is not None]
+    looks_back += [c.column or n for n, c in data.dense.items() if c and (c.lag is not None)]
+    return {*looks_back, data.group.by, *filter(None, [data.group.order])}
+
+
+def _prediction_names(data: ResolvedData, outputs: Sequence[str]) -> dict[str, str]:
+    """Return the names of predictions in formulas: p_ and the label."""
+    if len(outputs) == 1 and not data.labels and data.label.column:
+        return {outputs[0]: f"p_{data.label.column}"}
+    return {n: n if n.startswith("p_") else f"p_{n}" for n in outputs}
+
+
 class Ranking(Score):
     """The predictions of a ranking model, combined by a formula.
 
@@ -75,55 +135,27 @@ class Ranking(Score):
 
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
         data = self.model.pipeline.fitted.data
-        names = {there: here for here, there in data.source.rename.items()}
-        self._item, self._user = names.get(item, item), names.get(user, user)
-        self._order = None if data.group is None else data.group.order
-        self._last = _longest_past(data)
-        self._catalogue = resources.catalogue
-        reads = self.model.pipeline.fitted
-        needs = FeatureInputs.from_config(reads.data).raw
-        of_items = {self._item, *(needs & set(resources.catalogue.columns.columns))}
-        self._of_items, self._stored = sorted(of_items), resources.items
-        self._of_store = sorted(needs & resources.items.names - of_items) if resources.items is not None else []
-        of_items |= set(self._of_store)
-        provided = {self._user, *resources.user, *resources.context, *of_items}
-        provided |= {names.get(time, time)} if time else set()
-        provided |= set(resources.events.frame.columns) & self._past() if resources.events is not None else self._past()
-        self._of_sources = sorted(needs & set(column_names(resources.sources)))
-        provided |= {*data.source.optional_columns, *self._of_sources}
-        if missing := sorted(needs - provided - {self._order}):
-            known = did_you_mean(missing[0], provided)
+        self._catalogue, self._stored = resources.catalogue, resources.items
+        self._reads = _reads(data, resources, item, user, time)
+        if self._reads.missing:
             raise UserError(
-                f"{key}.run={self.run}: the model reads the column {missing[0]}, which no table and no request has"
-                f"{known}; add it to items, users or context"
+                f"{key}.run={self.run}: the model reads the column {self._reads.missing}; add it to items, users or "
+                "context"
             )
-        self._shared = frozenset(needs - of_items - set(self._of_sources))
-        self._division = self.model.shared_columns.division(self._shared)
+        self._last = _longest_past(data)
+        self._division = self.model.shared_columns.division(self._reads.shared)
         self._check_items(key)
-        self._predictions = {n: n if n.startswith("p_") else f"p_{n}" for n in (o.name for o in self.model.outputs)}
-        if len(self._predictions) == 1 and not data.labels and data.label.column:
-            self._predictions = dict.fromkeys(self._predictions, f"p_{data.label.column}")
-        names_of = list(self._predictions.values())
-        text = names_of[0] if self._text is None else self._text
-        self._formula = Formula(text, f"{key}.formula", names_of, resources)
-        alone = not self._division.needed and not self._division.past
-        alone = alone and not self._of_sources and not self._of_store
-        self._items = self._item_features() if alone else None
-
-    def _past(self) -> set[str]:
-        """Return the columns that only features of earlier rows read."""
-        data = self.model.pipeline.fitted.data
-        if data.group is None:
-            return set()
-        looks_back = [c.column or n for n, c in data.sparse_columns.items() if c.last is not None]
-        looks_back += [c.column or n for n, c in data.dense.items() if c and (c.lag is not None)]
-        return {*looks_back, data.group.by, *filter(None, [data.group.order])}
+        self._predictions = _prediction_names(data, [o.name for o in self.model.outputs])
+        names = list(self._predictions.values())
+        self._formula = Formula(names[0] if self._text is None else self._text, f"{key}.formula", names, resources)
+        of_request = self._division.needed or self._division.past or self._reads.of_sources or self._reads.of_store
+        self._items = None if of_request else self._item_features()
 
     def _check_items(self, key: str) -> None:
         """Raise UserError if the model does not know many items of the catalogue."""
         fitted = self.model.pipeline.fitted
         item = next((n for n, c in fitted.data.sparse_columns.items()
-                     if (c.column or n) == self._item and c.last is None), None)  # fmt: skip
+                     if (c.column or n) == self._reads.item and c.last is None), None)  # fmt: skip
         vocabulary = fitted.vocabularies.get((fitted.data.sparse_columns[item].table or item) if item else "")
         if vocabulary is None:
             return
@@ -148,29 +180,30 @@ class Ranking(Score):
     def _item_error(self, error: RowError, items: np.ndarray) -> UserError:
         """Return the error of an item's row, with the item's name."""
         name = self._catalogue.names[int(items[error.row or 0])]
-        return UserError(f"items: {self._item} {name}: column {error.column}: {error.value!r} {error.why}")
+        return UserError(f"items: {self._reads.item} {name}: column {error.column}: {error.value!r} {error.why}")
 
     def _item_rows(self, items: np.ndarray) -> list[dict[str, Any]]:
         """Return raw rows with the columns of items that the model reads."""
-        columns = {n: self._catalogue.columns[n][items].to_list() for n in self._of_items if n != self._item}
-        columns[self._item] = self._catalogue.names[items].to_list()
+        item, catalogue = self._reads.item, self._catalogue.columns
+        columns = {n: catalogue[n][items].to_list() for n in self._reads.of_items if n != item}
+        columns[item] = self._catalogue.names[items].to_list()
         rows: list[dict[str, Any]] = [
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
-        if self._of_store and self._stored is not None:
+        if self._reads.of_store and self._stored is not None:
             [key] = self._stored.keys
-            found = self._stored.join([{key: name} for name in columns[self._item]])
+            found = self._stored.join([{key: name} for name in columns[item]])
             for row, values in zip(rows, found, strict=True):
-                row |= {n: values[n] for n in self._of_store if n in values}
+                row |= {n: values[n] for n in self._reads.of_store if n in values}
         return rows
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
-        own: dict[str, Any] = {self._user: visitor.key}
-        if self._order is not None and any(row.get(self._order) is None for row in past):
-            past = [{**row, self._order: shared[self._order]} for row in past]  # they are in order
+        own: dict[str, Any] = {self._reads.user: visitor.key}
+        if self._reads.order is not None and any(row.get(self._reads.order) is None for row in past):
+            past = [{**row, self._reads.order: shared[self._reads.order]} for row in past]  # they are in order
         history = [{**own, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
@@ -183,7 +216,7 @@ class Ranking(Score):
                 each = self._items.take(items)
             else:
                 rows = self._item_rows(items)
-                for name in self._of_sources:
+                for name in self._reads.of_sources:
                     for row, value in zip(rows, retrieved.column(name).tolist(), strict=True):
                         row[name] = None if math.isnan(value) else value
                 each = self.model.shared_columns.each(self._division, shared, rows, history)
@@ -200,11 +233,11 @@ class Ranking(Score):
 
     def _row(self, visitor: Visitor) -> Row:
         """Return the raw row that all candidates share."""
-        row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._shared}
-        row[self._user] = visitor.key
-        if self._order is not None and row.get(self._order) is None:
-            last = visitor.events[-1].get(self._order) if visitor.events else None
-            row[self._order] = last if last is not None else int(time.time())
+        row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._reads.shared}
+        row[self._reads.user] = visitor.key
+        if self._reads.order is not None and row.get(self._reads.order) is None:
+            last = visitor.events[-1].get(self._reads.order) if visitor.events else None
+            row[self._reads.order] = last if last is not None else int(time.time())
         return row
 
 

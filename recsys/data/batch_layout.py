@@ -19,7 +19,7 @@ KEPT_BUFFERS = 25
 
 
 @dataclass(frozen=True)
-class Columns:
+class BatchColumns:
     """The columns of prepared rows that batches need.
 
     dense: the dense features of one number
@@ -41,7 +41,7 @@ class Columns:
     grouped: bool
 
     @classmethod
-    def of(cls, features: FeatureSpec, *, training: bool) -> "Columns":
+    def of(cls, features: FeatureSpec, *, training: bool) -> "BatchColumns":
         """Return the columns that models of these features read."""
         return cls(
             [label_column(i, label.name) for i, label in enumerate(features.labels)],
@@ -64,7 +64,7 @@ class Columns:
 
 
 @dataclass
-class Chunk:
+class LaidOutChunk:
     """The rows of one chunk, laid out by batch.
 
     rows: R, the number of rows
@@ -98,7 +98,7 @@ class ChunkLayout:
     """
 
     def __init__(
-        self, features: FeatureSpec, columns: Columns, vectors: Mapping[str, np.ndarray], batch_size: int
+        self, features: FeatureSpec, columns: BatchColumns, vectors: Mapping[str, np.ndarray], batch_size: int
     ) -> None:
         self._features, self._columns, self._batch_size = features, columns, batch_size
         self._matrices = {name: vectors[name] for name in columns.vectors}
@@ -107,7 +107,7 @@ class ChunkLayout:
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def chunk(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> Chunk:
+    def chunk(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> LaidOutChunk:
         """Lay the rows of a frame out as this many batches.
 
         order: (R,) the rows in a new order; None keeps theirs
@@ -127,7 +127,7 @@ class ChunkLayout:
         ids = self._ids(frame, batches, order)
         bags = [_bags(frame[name], order) for name in self._columns.multi]
         queries = [_bags(frame[name], order) for name in self._columns.queries]
-        return Chunk(rows, dense, labels, ids, bags, queries, weights, groups)
+        return LaidOutChunk(rows, dense, labels, ids, bags, queries, weights, groups)
 
     def _dense(self, frame: pl.DataFrame, full: int, order: np.ndarray | None) -> np.ndarray:
         """Return the dense features of all rows, followed by zeros: (full, D) float32."""
@@ -177,7 +177,7 @@ class ChunkLayout:
         self._buffers = [*self._buffers[1 - KEPT_BUFFERS :], new]
         return new
 
-    def batch(self, chunk: Chunk, b: int) -> Batch:
+    def batch(self, chunk: LaidOutChunk, b: int) -> Batch:
         """Return batch number `b` of a chunk; its tensors are views of the chunk's arrays where they can be."""
         start = b * self._batch_size
         rows = min(max(chunk.rows - start, 0), self._batch_size)
