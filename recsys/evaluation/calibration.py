@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.evaluation.binary import Rows
+from recsys.evaluation.collected_rows import Rows
 from recsys.features import CALIBRATIONS, Label
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json

@@ -17,8 +17,9 @@ from torch import Tensor
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import GROUP, Fitted
-from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, groups_at, rank, several, undefined
+from recsys.evaluation.binary import BinaryMetrics, binary_metrics, groups_at, undefined
 from recsys.evaluation.calibration import calibrate
+from recsys.evaluation.collected_rows import Rows, is_distributed, rank
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
@@ -147,7 +148,7 @@ class LabelsEvaluator:
                 if label.kind != "classes" and rows is not None and len(rows.place):
                     group = groups_at(partial(_column, loader, GROUP), rows.place)
                     own |= group_metrics(group, rows.probability, rows.label, self._group_ks, rows.weight)
-        if several():
+        if is_distributed():
             dist.broadcast_object_list(box)
         return box[0]
 
@@ -164,7 +165,7 @@ class LabelsEvaluator:
                     for label, metrics in pairs
                 )
             ]
-        if several():
+        if is_distributed():
             dist.broadcast_object_list(box)
         self.labels = box[0]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from recsys.evaluation.binary import RowCollector, Rows, added, groups_at, on_rank_0, sampled
+from recsys.evaluation.binary import groups_at, sampled
+from recsys.evaluation.collected_rows import RowCollector, Rows, on_rank_0, summed_over_ranks
 from recsys.features import Label
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
@@ -88,7 +89,7 @@ class ValueMetrics:
             NotFinite: a prediction is NaN or infinite; on all ranks.
         """
         mine = self._collected.take(np.float32, len(self.label.classes))
-        sums = added(_sums(mine, self.label.kind))
+        sums = summed_over_ranks(_sums(mine, self.label.kind))
         if sums[-1] > self.exact_rows:
             keys = mine.place
             if self.groups is not None:

@@ -14,7 +14,8 @@ import polars as pl
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import LABEL
 from recsys.data.transforms.labels import label_columns
-from recsys.evaluation.binary import Rows, binary_metrics
+from recsys.evaluation.binary import binary_metrics
+from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.value_metrics import value_metrics
 
 FILE = "teacher.parquet"

@@ -23,8 +23,9 @@ from recsys.data.raw.reasons import Reasons
 from recsys.data.transforms import Fitted, ResolvedData
 from recsys.errors import UserError
 from recsys.evaluation import calibration
-from recsys.evaluation.binary import Rows, binary_metrics
+from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.calibration import calibrate
+from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.value_metrics import value_metrics
 from recsys.features import FeatureSpec, Label
