@@ -41,6 +41,7 @@ THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
 THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
 PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
+FEWEST_ELEMENTS = 0.02  # elements of lists for each row
 MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 MOST_NUMBERS = 64  # in a text
@@ -376,8 +377,8 @@ def _nested(c: Column) -> Column:
     parts = values.explode().drop_nulls()
     c.distinct = parts.n_unique()
     lengths = values.list.len().drop_nulls()
-    if not parts.len():
-        c.kind, c.reason = "empty", "all lists are empty"
+    if parts.len() < FEWEST_ELEMENTS * c.rows:
+        c.kind, c.reason = "empty", "all lists are empty" if not parts.len() else "nearly all lists are empty"
     elif dtype.inner.is_float() and lengths.n_unique() == 1:
         c.kind, c.reason = "vector", f"lists of {lengths[0]} numbers"
     elif dtype.inner.is_float():

@@ -32,7 +32,8 @@ def copies(columns: Sequence[Column]) -> dict[str, str]:
 
 def determines(one: Column, other: Column) -> bool:
     """Return True if each value of a column has one value of another, as each track has one artist."""
-    frame = pl.DataFrame({"x": one.values.cast(pl.String), "y": other.values.cast(pl.String)}).drop_nulls()
+    x, y = (c.values.hash() if c.values.dtype.is_nested() else c.values.cast(pl.String) for c in (one, other))
+    frame = pl.DataFrame({"x": x, "y": y}).drop_nulls()
     several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
     return several.height > 0 and mean(several["n"] == 1) > MOSTLY
 

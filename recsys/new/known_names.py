@@ -29,6 +29,7 @@ CODES = _WORDS["codes"]
 RANGES = _WORDS["ranges"]
 QUANTITIES = _WORDS["quantities"]
 ID_WORDS = frozenset(_WORDS["id_words"])
+ID_ENDINGS = _WORDS["id_endings"]
 STATUSES = _WORDS["statuses"]
 REFUSALS = _WORDS["refusals"]
 CONTEXT = _WORDS["context"]
@@ -97,13 +98,11 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
         "source",
         "ean",
         "unique",
-        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched"),
+        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched", "review", "rating"),
     }
     about |= {"anon", "anonymous", "sha", "md5", "नंबर", "आईडी"}
-    rest = [w for w in own if w not in ID_WORDS and w not in about]
+    stems = [stem if (stem := w.removesuffix("id")) in among else w for w in own]  # beer_beerid
+    rest = list(dict.fromkeys(w for w in stems if w not in ID_WORDS and w not in about))
     joined = "".join(own)
-    ends = {
-        joined.removesuffix(end)
-        for end in ("id", "nr", "no", "nummer", "number", "编号", "番号", "번호", "code", "コード")
-    }
+    ends = {joined.removesuffix(end) for end in ID_ENDINGS}
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or bool(ends & set(among))

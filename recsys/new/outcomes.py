@@ -44,7 +44,10 @@ GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it m
 FEW_REASONS = 0.2  # share of rows without a reason
 MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
 MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
-WRITTEN = ("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire")
+WRITTEN = (
+    *("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire"),
+    *("image", "images", "photo", "photos", "picture", "pictures", "video", "videos"),
+)
 
 
 def outcome_form(name: str) -> str:
@@ -178,7 +181,7 @@ def written_with(columns: Sequence[Column], label: LabelGuess, item: Column | No
     if item is None or rank_of(label.column.name, RATINGS) is None:
         return {}
     texts = [c for c in columns if c is not label.column and not c.role and has_word(c.name, WRITTEN)]
-    texts = [c for c in texts if c.values.dtype == pl.String and c.distinct > 1]
+    texts = [c for c in texts if (c.values.dtype == pl.String or c.kind == "list") and c.distinct > 1]
     why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
     return {c.name: why for c in texts if not determines(item, c)}
 

@@ -206,9 +206,12 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
 
 def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) -> str:
     """Return what to type if neither a label nor a user and an item are known: the likeliest columns."""
-    users = [roles.user] if roles.user is not None else likely_ids(columns, USERS)
-    items = [c for c in likely_ids(columns, ITEMS) if c not in users[:1]] if roles.item is None else [roles.item]
-    choice = " ".join(typed(r, found[0].name if found else "NAME") for r, found in (("user", users), ("item", items)))
+    lists = any(c.name == LIST for c in columns)  # each is the items of one user
+    named = [c for c in columns if c.name != LIST]
+    users = [roles.user] if roles.user is not None else [] if lists else likely_ids(named, USERS)
+    items = [c for c in likely_ids(named, ITEMS) if c not in users[:1]] if roles.item is None else [roles.item]
+    wanted = [("item", items)] if lists else [("user", users), ("item", items)]
+    choice = " ".join(typed(r, found[0].name if found else "NAME") for r, found in wanted)
     others = [typed(role, c.name) for role, found in (("user", users), ("item", items)) for c in found[1:3]]
     choice += f" (or {', '.join(others)})" if others else ""
     if asked is None:

@@ -15,6 +15,7 @@ from small_csv import Commands
 
 from recsys.errors import NeedsAnswer, UserError
 from recsys.new.document import document
+from recsys.new.known_names import ITEMS, USERS, names_an_id_of
 from recsys.new.leaks import AFTERWARDS
 from recsys.new.propose import Proposal, propose
 from recsys.new.questions import MARK, Answers
@@ -1281,3 +1282,31 @@ def test_an_item_under_the_name_of_an_event(tmp_path: Path) -> None:
     write(tmp_path / "clicks_hour_000.csv", clicks().select("user", "ts", click_article_id="item", click_os="price"))
     p = proposed(tmp_path)
     assert p.retrieves and p.roles.item is not None and p.roles.item.name == "click_article_id"
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("beer_beerid", ITEMS),
+        ("review_profilename", USERS),
+        ("會員卡號", USERS),
+        ("商品編碼", ITEMS),
+        ("商品编码", ITEMS),
+    ],
+)
+def test_names_of_users_and_items(name: str, of: tuple[str, ...]) -> None:
+    assert names_an_id_of(name, of) and not names_an_id_of(name, USERS if of is ITEMS else ITEMS)
+
+
+def test_pictures_of_a_review_are_written_with_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"user_id": f"u{i % 60}", "asin": f"B{i % 37}", "rating": int(rng.integers(1, 6)), "ip": int(rng.integers(9000)),
+         "images": [f"p{i}"] * int(rng.integers(0, 3)), "badges": ["top"] if i == 7 else []}
+        for i in range(600)
+    ]  # fmt: skip
+    (tmp_path / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    p = proposed(tmp_path)
+    left_out = dict(p.features.left_out)
+    assert "may be written with rating" in left_out["images"] and left_out["badges"] == "nearly all lists are empty"
+    assert "ip" in {f.name for f in p.features.sparse}
