@@ -16,7 +16,7 @@ from recsys.data.arrays import single_valued
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms import Fitted, known_rows
 from recsys.data.transforms.resolved_data import DenseColumn
-from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Quantile, Standardise, Step
+from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Quantile, Standardise, Transform
 from recsys.errors import UserError
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.schema.data_schema import SourceConfig, SparseConfig
@@ -139,14 +139,14 @@ class Transforms:
         x = self._add("Gather", [x, self._constant(np.argsort(order).astype(np.int64))], axis=1)
         self._add("Cast", [x], "dense", to=TensorProto.FLOAT)
 
-    def _step(self, x: str, step: Step, own: list[tuple[Step, Params]]) -> str:
+    def _step(self, x: str, step: Transform, own: list[tuple[Transform, Params]]) -> str:
         """Apply a step to a matrix, with the parameters of each column."""
         if isinstance(step, Fill):
             return self._filled(x, [p["value"] for _, p in own])
+        numbers = [s.numbers(p) for s, p in own]
         if isinstance(step, Clip):
-            lows, highs = zip(*(_bounds(s, p) for s, p in own), strict=True)
-            return self._clipped(x, np.array(lows), np.array(highs))
-        numbers = [s.numbers(p) for s, p in own]  # type: ignore[union-attr]
+            lows, highs = (np.array([n[name] for n in numbers]) for name in ("lower", "upper"))
+            return self._clipped(x, lows, highs)
 
         def column(name: str) -> str:
             return self._constant(np.array([n[name] for n in numbers]))
@@ -203,14 +203,8 @@ class Transforms:
         return name
 
 
-def _step_key(step: Step) -> tuple[Any, ...]:
+def _step_key(step: Transform) -> tuple[Any, ...]:
     return (type(step), step.lower is None, step.upper is None) if isinstance(step, Clip) else (type(step),)
-
-
-def _bounds(step: Step, p: Params) -> tuple[float, float]:
-    assert isinstance(step, Clip)
-    low, high = (p["lower"], p["upper"]) if step.quantiles else (step.lower, step.upper)
-    return -np.inf if low is None else low, np.inf if high is None else high
 
 
 def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:

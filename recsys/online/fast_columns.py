@@ -18,7 +18,7 @@ from recsys.data.transforms.fitted import dense_expr
 from recsys.data.transforms.resolved_data import NUMBERS, DenseColumn, is_split
 from recsys.data.transforms.steps import Params
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
-from recsys.online.fast_numbers import NumberFeatures, NumberParser, agree, bucket_ids_of, chain_of, table_rows
+from recsys.online.fast_numbers import NumberFeatures, NumberParser, bucket_ids_of, chain_of, is_fast, table_rows
 from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose
 from recsys.online.row_frames import RowFrames
 from recsys.schema.data_schema import SparseConfig
@@ -76,11 +76,11 @@ class ColumnFeatures:
             return self._add_table(name, c, raw)
         if c.reads == "time":
             return self._remember(name, raw)
-        params = self._fitted.dense[name]
-        if not _holds_numbers(raw) or not agree(c, params):
+        steps = chain_of(c, self._fitted.dense[name])
+        if not _holds_numbers(raw) or not is_fast(steps):
             return False
         parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
-        self._numbers.add_dense(parser, self._place(raw.name), self._slices[name].start, chain_of(c, params))
+        self._numbers.add_dense(parser, self._place(raw.name), self._slices[name].start, steps)
         return True
 
     def _add_table(self, name: str, c: DenseColumn, raw: RawColumn) -> bool:

@@ -1,4 +1,4 @@
-"""Parse numbers and transform them with numpy, bit for bit as polars does, for all features at once.
+"""Parse numbers bit for bit as polars does, and transform them for all features at once.
 
 This is for the values that services usually pass: numbers, plain text such as "3" and "1.5e3", and missing values. For
 others the functions raise ValueError, TypeError or OverflowError; the caller then takes the path through polars, which
@@ -22,18 +22,17 @@ import polars as pl
 from recsys.data.arrays import Arrays
 from recsys.data.raw.blocks import BLANK
 from recsys.data.transforms import steps
-from recsys.data.transforms.fitted import dense_expr
 from recsys.data.transforms.resolved_data import DenseColumn
-from recsys.data.transforms.steps import FLOAT32_MAX, Columns, Fill, Params, Step, Transform
+from recsys.data.transforms.steps import FLOAT32_MAX, Columns, Fill, Params, Transform, stacked
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats, null_texts
 from recsys.schema.data_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
 EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64
-PROBES = np.array([0.0, -0.0, 1.0, -1.0, 0.1, 7.0, -3.7, 1e-300, *np.geomspace(1e-9, 3.3e38, 40), -1e5, -3.3e38])
 IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
-Chain = list[tuple[Step, Params]]
+Chain = list[tuple[Transform, Params]]
+Kinds = tuple[type[Transform], ...]
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class NumberFeatures:
 
     def __init__(self) -> None:
         self._rows: dict[NumberParser, dict[int, int]] = {}  # parser -> column -> row of its matrix of numbers
-        self._dense: dict[tuple[NumberParser, tuple[type[Step], ...]], list[tuple[int, int, Chain]]] = defaultdict(list)
+        self._dense: dict[tuple[NumberParser, Kinds], list[tuple[int, int, Chain]]] = defaultdict(list)
         self._ids: list[tuple[NumberParser, int, int, IdsOfNumbers]] = []
 
     def add_dense(self, parser: NumberParser, column: int, target: int, steps: Chain) -> None:
@@ -173,18 +172,15 @@ class _Group:
     parser: NumberParser
     rows: np.ndarray
     targets: np.ndarray
-    steps: Sequence[tuple[type[Step], Columns]]
+    steps: Sequence[tuple[type[Transform], Columns]]
 
     @classmethod
-    def from_features(
-        cls, parser: NumberParser, kinds: tuple[type[Step], ...], features: list[tuple[int, int, Chain]]
-    ) -> _Group:
+    def from_features(cls, parser: NumberParser, kinds: Kinds, features: list[tuple[int, int, Chain]]) -> _Group:
         rows, targets = (np.array([f[i] for f in features]) for i in (0, 1))
         steps = []
         for i, kind in enumerate(kinds):
             numbers = [step.numbers(p) for step, p in (f[2][i] for f in features)]
-            columns = {name: _rows([n[name] for n in numbers]) for name in numbers[0]}
-            steps.append((kind, columns))
+            steps.append((kind, stacked(numbers)))
         return cls(parser, rows, targets, steps)
 
     def __call__(self, numbers: np.ndarray) -> np.ndarray:
@@ -195,34 +191,15 @@ class _Group:
         return x
 
 
-def _rows(values: list[Any]) -> np.ndarray:
-    """Return a number or an array of each feature as one matrix; the last numbers of shorter arrays are repeated."""
-    arrays = [np.atleast_1d(np.asarray(x, np.float64)) for x in values]
-    longest = max(map(len, arrays))
-    return np.stack([np.pad(x, (0, longest - len(x)), mode="edge") for x in arrays])
-
-
 def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
     """Return all steps of a dense feature, the filling of missing values among them."""
     fill: Chain = [] if c.fill is None else [(Fill("mean"), {"value": c.fill})]
     return fill + list(zip(c.steps, params, strict=False))
 
 
-def agree(c: DenseColumn, params: list[Params]) -> bool:
-    """Return whether numpy gives the same bits as polars for a dense feature.
-
-    It does with the versions that the tests run with; another polars or another C library might round differently.
-    """
-    links = chain_of(c, params)
-    kinds = tuple(type(step) for step, _ in links)
-    if any(kind.apply_array is Transform.apply_array for kind in kinds):
-        return False
-    own = [v for p in params for given in p.values() for v in (given if isinstance(given, list) else [given])]
-    x = np.array([math.nan, *PROBES, *own])
-    expected = pl.DataFrame({c.parsed: x}).fill_nan(None).select(dense_expr(c, params, None)).to_series().to_numpy()
-    group = _Group.from_features(NumberParser(pl.Float64(), None, "."), kinds, [(0, 0, links)])
-    with np.errstate(over="ignore"):
-        return group(x[None])[0].tobytes() == expected.tobytes()
+def is_fast(steps: Chain) -> bool:
+    """Return whether all steps transform numbers, so that they need no expression."""
+    return all(type(step).apply_array is not Transform.apply_array for step, _ in steps)
 
 
 def bucket_ids_of(bounds: list[float], missing: int) -> IdsOfNumbers:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from recsys.data.transforms import encodings  # noqa: F401  (registers the transforms count and target)
 from recsys.data.transforms.column_names import HISTORY, TARGETS
-from recsys.data.transforms.steps import Fill, MinMax, Quantile, Reads, Step, parse_step
+from recsys.data.transforms.steps import Fill, MinMax, Quantile, Reads, Transform, parse_step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
@@ -52,7 +52,7 @@ class DenseColumn:
     parsed: str
     reads: Reads
     fill: float | None
-    steps: tuple[Step, ...]
+    steps: tuple[Transform, ...]
     vectors: VectorsConfig | None = None
     row_vector: RowVector | None = None
 

@@ -1,14 +1,15 @@
 """The transforms of dense features, by their names in YAML.
 
-A transform is one class. Its fields are its options, `learns` is the statistic that it needs of the training split,
-`fit` turns that statistic into parameters, and `apply` returns its expression. `parse_step` reads one from YAML:
+A transform is one class. Its fields are its options, `learns` is the statistic that it needs of the training split, and
+`fit` turns that statistic into parameters. `apply_array` transforms numbers, the columns that are prepared and the rows
+that are served alike; a transform of other values returns an expression in `apply`. `parse_step` reads one from YAML:
 
     log      {clip: [0, 100]}      {clip: {quantiles: [0.01, 0.99]}}      {target: {smoothing: 20, folds: 5}}
 """
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -32,9 +33,10 @@ class Transform:
     reads: ClassVar[Reads] = "number"  # value: text, null if missing; time: Datetime, null if missing
     learns: ClassVar[type[Statistic] | None] = None
 
-    def __init_subclass__(cls, name: str, **more: Any) -> None:
+    def __init_subclass__(cls, name: str | None = None, **more: Any) -> None:
         super().__init_subclass__(**more)
-        TRANSFORMS[name] = cls
+        if name is not None:
+            TRANSFORMS[name] = cls
 
     def statistic(self) -> Statistic | None:
         """Return the statistic to collect from the training split; None if the transform learns nothing."""
@@ -46,7 +48,14 @@ class Transform:
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         """Return the transformed column. x: the column; for values: 1 + their row in p["table"], 0 if unknown."""
-        raise NotImplementedError
+        columns = stacked([self.numbers(p)])
+
+        def transformed(values: pl.Series) -> pl.Series:
+            with np.errstate(over="ignore"):
+                numbers = self.apply_array(values.to_numpy()[None], columns)[0]
+            return pl.Series(values.name, numbers, nan_to_null=True)
+
+        return x.cast(pl.Float64).map_batches(transformed, return_dtype=pl.Float64, is_elementwise=True)
 
     def numbers(self, p: Params) -> dict[str, Any]:
         """Return the numbers, or arrays of as many numbers for each feature, that `apply_array` reads."""
@@ -54,12 +63,22 @@ class Transform:
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
-        """Apply the transform to F features at once, bit for bit as `apply` does: (F, rows) -> (F, rows) float64.
+        """Transform the numbers of F features, NaN if missing: (F, rows) -> (F, rows) float64.
 
-        Serving uses it because an expression takes about 0.1 ms even for one row. It is optional: features with a
-        transform that lacks it take longer.
+        An expression takes about 0.1 ms even for one row, so rows are served without one. A transform of numbers that
+        has `apply` alone is right, and slower to serve.
         """
         raise NotImplementedError
+
+
+def stacked(features: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return the numbers, or arrays, of features as matrices; the last numbers of shorter arrays are repeated."""
+    columns = {}
+    for name in features[0]:
+        arrays = [np.atleast_1d(np.asarray(f[name], np.float64)) for f in features]
+        longest = max(map(len, arrays))
+        columns[name] = np.stack([np.pad(x, (0, longest - len(x)), mode="edge") for x in arrays])
+    return columns
 
 
 class Log(Transform, name="log"):
@@ -70,9 +89,6 @@ class Log(Transform, name="log"):
     def fit(self, seen: Moments) -> Params:
         return seen.params()
 
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return (x - p["min"] + 1).clip(lower_bound=1).log()
-
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         x = _at_least(x - p["min"] + 1, 1)
@@ -80,7 +96,7 @@ class Log(Transform, name="log"):
 
 
 def _at_least(x: np.ndarray, lower: np.ndarray | float) -> np.ndarray:
-    """Return the larger numbers. Unlike np.maximum, this keeps the sign of zero, as polars does."""
+    """Return the larger numbers. Unlike np.maximum, this keeps the sign of zero."""
     return np.where(x < lower, lower, x)
 
 
@@ -89,22 +105,19 @@ def _at_most(x: np.ndarray, upper: np.ndarray | float) -> np.ndarray:
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-    """Return ln(x), (n,) -> (n,). polars and math.log call the C library's log; numpy's own has other last bits."""
+    """Return ln(x), (n,) -> (n,): the C library's, of which numpy's differs in the last bits."""
     if x.size > MANY:
         return pl.Series(x).log().to_numpy()
     return np.fromiter(map(math.log, x.tolist()), np.float64, x.size)
 
 
 def _divisor(width: float) -> float:
-    """Return `width`, or 1 if its inverse, by which polars multiplies, would be infinite."""
+    """Return `width`, or 1 if its inverse would be infinite."""
     return width if width >= sys.float_info.min else 1.0
 
 
 class Standardise(Log, name="standardise"):
     """(x - mean) / std with the mean and standard deviation of the training split."""
-
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return ((x - p["mean"]) / _divisor(p["std"])).clip(-FLOAT32_MAX, FLOAT32_MAX)
 
     def numbers(self, p: Params) -> dict[str, float]:
         return {"mean": p["mean"], "factor": 1 / _divisor(p["std"])}
@@ -116,9 +129,6 @@ class Standardise(Log, name="standardise"):
 
 class MinMax(Log, name="minmax"):
     """Scale the range of the training split to [0, 1]; values outside are clipped."""
-
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return ((x - p["min"]) / _divisor(p["max"] - p["min"])).clip(0, 1)
 
     def numbers(self, p: Params) -> dict[str, float]:
         return {"min": p["min"], "factor": 1 / _divisor(p["max"] - p["min"])}
@@ -152,21 +162,9 @@ class Quantile(Transform, name="quantile"):
         knots = np.quantile(others, np.linspace(0, 1, max(left, 2))) if len(others) else others
         return {"knots": np.unique(np.concatenate([values[frequent], knots])).tolist() or [0.0]}
 
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        knots, places = self._places(p)
-
-        def place(numbers: pl.Series) -> pl.Series:
-            return pl.Series(numbers.name, np.interp(numbers.to_numpy(), knots, places)).fill_nan(None)
-
-        return x.cast(pl.Float64).map_batches(place, return_dtype=pl.Float64, is_elementwise=True)
-
     def numbers(self, p: Params) -> dict[str, Any]:
-        knots, places = self._places(p)
-        return {"knots": knots, "places": places}
-
-    def _places(self, p: Params) -> tuple[np.ndarray, np.ndarray]:
         """Return the K knots, ascending, and their places."""
-        return np.array(p["knots"]), np.linspace(0, 1, len(p["knots"]))
+        return {"knots": p["knots"], "places": np.linspace(0, 1, len(p["knots"]))}
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
@@ -198,21 +196,13 @@ class Clip(Transform, name="clip"):
         lower, upper = seen.quantiles(self.quantiles)
         return {"lower": lower, "upper": upper}
 
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        lower, upper = self._bounds(p)
-        x = x if lower is None else x.clip(lower_bound=lower)
-        return x if upper is None else x.clip(upper_bound=upper)
-
     def numbers(self, p: Params) -> dict[str, float]:
-        lower, upper = self._bounds(p)
+        lower, upper = (p["lower"], p["upper"]) if self.quantiles else (self.lower, self.upper)
         return {"lower": -math.inf if lower is None else lower, "upper": math.inf if upper is None else upper}
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         return _at_most(_at_least(x, p["lower"]), p["upper"])
-
-    def _bounds(self, p: Params) -> tuple[float | None, float | None]:
-        return (p["lower"], p["upper"]) if self.quantiles else (self.lower, self.upper)
 
 
 def _check_quantiles(given: Any) -> tuple[float, float]:
@@ -223,10 +213,10 @@ def _check_quantiles(given: Any) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Fill:
+class Fill(Transform):
     """Replace missing values by the mean or median of the training split; 0 if all are missing.
 
-    The config sets it by `fill`, not by `transform`.
+    The config sets it by `fill`, not by `transform`, so it has no name there.
     """
 
     kind: str
@@ -237,18 +227,9 @@ class Fill:
     def fit(self, seen: Any) -> Params:
         return {"value": seen.params()["mean"] if self.kind == "mean" else seen.quantiles([0.5])[0]}
 
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return x.fill_null(p["value"])
-
-    def numbers(self, p: Params) -> dict[str, float]:
-        return p
-
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         return np.where(np.isnan(x), p["value"], x)
-
-
-Step = Transform | Fill
 
 
 def parse_step(entry: Any, where: str) -> Transform:
