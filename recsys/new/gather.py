@@ -118,6 +118,8 @@ def gather(found: Found, answers: Answers) -> Gathered:
     labelled = [key for key in rows if named and set(named) <= set(columns[key])]
     root = Path(found.root)
     best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
+    alike = _logs_alike(best, rows, columns, answers, root)
+    best = max(alike, key=lambda key: rows_of(rows[key], layouts[key]), default=best)
     _check_headers(groups[best], layouts[best], [(groups[k], layouts[k]) for k in groups if k != best])
     _check_labels(best, rows, layouts, alone, answers)
     own = dict.fromkeys(groups[best], layouts[best])
@@ -125,11 +127,16 @@ def gather(found: Found, answers: Answers) -> Gathered:
     for key in more:
         own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
-    logs = {k: files for k, files in rows.items() if k not in more}
+    alike = [k for k in alike if k not in more]
     rest = [f for key, files in groups.items() if key != best for f in files]
-    repeated = _same_lines(groups[best], layouts[best], root, rest)
-    asked = (repeated, _other_log(best, logs, columns, answers, root, rest), _several_sets(groups[best], root, rest))
-    questions = [] if found.named else [q for q in asked if q]
+    questions = []
+    if not found.named:
+        repeated, held = _same_lines(groups[best], layouts[best], root, rest)
+        groups[best] = [f for f in groups[best] if f not in held]
+        own = {f: layout for f, layout in own.items() if f not in held}
+        unused += [(f, "another file has its rows, too") for f in held]
+        asked = (repeated, _other_log(best, alike, rows, rest), _several_sets(groups[best], root, rest))
+        questions = [q for q in asked if q]
     every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
     seen = {id(layout): tuple(layout.columns) for layout in every}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
@@ -193,19 +200,30 @@ def _check_labels(
         raise UserError(f"{theirs}: holds the label {named[0]} of the rows in {own}; {how}; {hint}")
 
 
-def _other_log(
+def _logs_alike(
     best: tuple[str, ...],
     rows: Mapping[tuple[str, ...], Sequence[Path]],
     columns: Mapping[tuple[str, ...], Sequence[str]],
     answers: Answers,
     root: Path,
-    rest: Sequence[Path],
-) -> Question | None:
-    """Return the question which of several logs of users and items to take. rest: the files of all but the best log"""
+) -> list[tuple[str, ...]]:
+    """Return the logs of users and items of which none is certainly the one of the rows; none if `best` is."""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
     logs = [k for k in logs if not any(split_of(f, root) == "test" for f in rows[k])]
     labels = {k for k in rows if any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in columns[k])}
     if best not in logs or len(logs) < 2 or answers.names() or (best in labels and not labels & set(logs) - {best}):
+        return []
+    return logs
+
+
+def _other_log(
+    best: tuple[str, ...],
+    logs: Sequence[tuple[str, ...]],
+    rows: Mapping[tuple[str, ...], Sequence[Path]],
+    rest: Sequence[Path],
+) -> Question | None:
+    """Return the question which of several logs of users and items to take. rest: the files of all but the best log"""
+    if len(logs) < 2:
         return None
     names = [", ".join(sorted({f.name for f in rows[k]})[:2]) for k in logs]
     text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
@@ -234,27 +252,30 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
     return Question(text, "all are rows of one data set, with the same users and items", answers)
 
 
-def _same_lines(files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]) -> Question | None:
-    """Return the question which files to read, if the rows of one are those of others: u.data, u1.base and u1.test."""
+def _same_lines(
+    files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]
+) -> tuple[Question | None, list[Path]]:
+    """Return the question which files to read, and those whose rows another one has: u.data has u1.base and u1.test."""
+    nothing = None, list[Path]()
     if layout.dialect is None or not 2 <= len(files) <= MOST_COMPARED:
-        return None
+        return nothing
     if all(split_of(f, root) is not None for f in files):
-        return None
+        return nothing
     if sum(f.stat().st_size for f in files) > MOST_BYTES:
-        return None
+        return nothing
     lines = {f: set(f.read_bytes().splitlines()) for f in files}
     largest = max(files, key=lambda f: len(lines[f]))
     smaller = [f for f in files if len(lines[f]) < len(lines[largest])]
     held = [f for f in smaller if len(lines[f] & lines[largest]) > MOSTLY_HELD * len(lines[f])]
     if not held or len(lines[largest]) < FEWEST_LINES or split_of(largest, root) is not None:
-        return None
+        return nothing
     some = [os.path.relpath(f, root) for f in held]
     text = f"{os.path.relpath(largest, root)} has the rows of {', '.join(some[:4])}, too: which files are to be read?"
     parts = [f for f in files if f is not largest]
     answers = [files_answer([largest, *sides])] if len(sides) < MOST_ANSWERED else [files_answer([largest])]
     if len(parts) <= MOST_ANSWERED and any(split_of(f, root) == "test" for f in parts):
         answers.append(files_answer([*parts, *sides][:MOST_ANSWERED]))
-    return Question(text, "all, so that rows repeat", tuple(answers))
+    return Question(text, largest.name, tuple(answers)), held
 
 
 def files_answer(files: Sequence[Path]) -> str:

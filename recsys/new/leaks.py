@@ -6,6 +6,7 @@ import polars as pl
 
 from recsys.new.column_kinds import Column, Marks, column_of, watched
 from recsys.new.known_names import (
+    DURATIONS,
     RATINGS,
     has_word,
 )
@@ -30,8 +31,10 @@ LARGE_PART = 0.2  # of the positive rows have the value of a column of more than
 HALF_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive, if positive rows are few
 MOST_NEGATIVE = 0.9  # the same, if they are not
 DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
+NEEDED = 0.99  # of the positive rows of an outcome, such as bookings, are positive by another one, such as clicks
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
+SUSPECT_DURATION = 0.7  # the same, of how long something took: what is predicted, or a property of an item
 SUSPECT = 0.93  # AUC of a single column from which it is a question whether it is known before the label
 AFTERWARDS = "known only afterwards?"
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
@@ -138,7 +141,7 @@ def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     truth = label.values.filter(picked)
     for c in (c for c in comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
         auc = auc_of_means(as_codes(c).filter(picked), truth)
-        if SUSPECT <= auc < LEAK:
+        if (SUSPECT_DURATION if has_word(c.name, DURATIONS) else SUSPECT) <= auc < LEAK:
             found[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
     return found
 
@@ -253,13 +256,21 @@ def implies(c: Column, y: pl.Series) -> str | None:
 
 
 def as_second_label(c: Column, label: LabelGuess) -> str:
-    """Return how a column of two values becomes a second label of the rows where the first is positive."""
+    """Return how a column of two values becomes a second label: beside the first, or where one of them is positive."""
     second = label_of(c) if c.distinct == 2 else None
-    if second is None:
+    if second is None or second.kind != "binary":
         return ""
-    first = {k: v for k, v in label.settings.items() if k != "column"}
-    own = {k: v for k, v in second.settings.items() if k != "column"} | {"only_if": label.column.name}
+    first, own = ({k: v for k, v in x.settings.items() if k != "column"} for x in (label, second))
+    if label.kind == "binary" and _needs(label.values, second.values):
+        return _as_first_label(c, label)
+    if label.kind == "binary" and _needs(second.values, label.values):
+        own["only_if"] = label.column.name
     return f" To learn both, write labels: {flow({label.column.name: first, c.name: own})}"
+
+
+def _needs(one: pl.Series, other: pl.Series) -> bool:
+    """Return True if (almost) all rows that are positive by one label are positive by another one."""
+    return mean(other.filter(one == 1).drop_nulls() == 1) > NEEDED
 
 
 def _as_first_label(c: Column, label: LabelGuess) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from recsys.new.column_kinds import Column, Marks, column_of
 from recsys.new.known_names import LABELS, RATINGS, rank_of
-from recsys.new.statistics import mean, quantile
+from recsys.new.statistics import largest, least, mean, quantile
 
 NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
 UNRATED_NINES = (99.0, 999.0, 9999.0)  # of a rating, such as 99 of ratings from -10 to 10
@@ -53,3 +53,10 @@ def _code(c: Column) -> float | None:
         return None
     zeros, lowest = mean(c.numbers == 0), mean(c.numbers == second)
     return 0.0 if zeros >= UNRATED and zeros > OFTEN * lowest else None
+
+
+def set_numbers(columns: Sequence[Column]) -> None:
+    """Take whole numbers of more than two values for numbers: in svmlight, categories are columns of 0 and 1."""
+    for c in columns:
+        if not c.role and c.kind == "category" and c.numbers is not None and c.distinct > 2 and c.name[1:].isdigit():
+            c.kind, c.reason = "number", f"{least(c.numbers):g} to {largest(c.numbers):g}"

@@ -1,6 +1,6 @@
 """Find the columns that, by their names, hold what is known only after the label: other outcomes and their parts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import polars as pl
 
@@ -55,8 +55,11 @@ def outcome_form(name: str) -> str:
     return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
 
 
-def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
+def other_outcomes(columns: Sequence[Column], label: LabelGuess, tested: Collection[str] = ()) -> dict[str, str]:
+    """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent.
+
+    tested: the columns that a file of test rows has, which are known before
+    """
     parents = tuple(f"{name}." for name in ("outcome", "outcomes", "result", "response", "feedback", "label", "labels"))
     found = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
     found.pop(label.column.name, None)
@@ -68,7 +71,7 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess) -> dict[str, st
             continue
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         spent = form in SPENT or (c.numbers is not None and has_word(c.name, WATCHED) and has_word(c.name, LASTING))
-        if c is label.column or c.role or not ((form in OUTCOMES and answers) or spent):
+        if c is label.column or c.role or c.name in tested or not ((form in OUTCOMES and answers) or spent):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{as_second_label(c, label)}"
     item = next((c for c in keys if c.role == "item"), None)
@@ -181,6 +184,7 @@ def written_with(columns: Sequence[Column], label: LabelGuess, item: Column | No
     if item is None or rank_of(label.column.name, RATINGS) is None:
         return {}
     texts = [c for c in columns if c is not label.column and not c.role and has_word(c.name, WRITTEN)]
+    texts = [c for c in texts if words(c.name)[-1:] != ["type"]]  # body type
     texts = [c for c in texts if (c.values.dtype == pl.String or c.kind == "list") and c.distinct > 1]
     why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
     return {c.name: why for c in texts if not determines(item, c)}

@@ -25,28 +25,25 @@ from recsys.new.copies import (
 )
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
-from recsys.new.find_files import find
+from recsys.new.find_files import find, split_of
 from recsys.new.gather import Gathered, gather
 from recsys.new.known_names import ITEMS, LABELS, USERS, rank_of
 from recsys.new.label import LabelGuess
-from recsys.new.missing_codes import set_codes
+from recsys.new.missing_codes import set_codes, set_numbers
 from recsys.new.propose_features import Features, sql_name, time_sql
 from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.roles import Roles, assign, likely_ids, set_item
-from recsys.new.rows_within import check_rows_within
-from recsys.new.sample import Sample, read_sample
+from recsys.new.rows_within import check_rows_within, reader
+from recsys.new.sample import Layout, Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.statistics import mean
 
 FEWEST_ITEMS = 30  # classes that may be items
 WIDE = 30  # numbers without names from which a file may be a matrix of users and items
-MELT = (
-    "python -c \"import polars as pl; pl.read_csv('FILE', has_header=False).with_row_index('user')"
-    ".unpivot(index='user', variable_name='item', value_name='rating').write_csv('rows.csv')\""
-)
+MOSTLY_ZERO = 0.5  # cells of a matrix, from which 0 stands for no rating
 FEW_ROWS = 200_000  # fewer rows make few steps of 2048 rows
 
 
@@ -123,7 +120,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
     if asked == "auto":
-        check_rows_within(sample.frame, files[0], layout.format)
+        check_rows_within(sample.frame, files[0], layout)
     made = explode(sample.frame, layout, answers)
     if made is not None and _repeats_label(made, asked):
         made = None
@@ -139,6 +136,8 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
     set_codes(columns, as_text=layout.format in TEXT)
+    if layout.format == "svmlight":
+        set_numbers(columns)
     set_ids_of_items(columns)
     set_lists_of_items(columns)
     set_ids_of_lists(columns)
@@ -175,8 +174,10 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
         hint = _likely_answers(columns, roles, asked)
         if len(columns) > WIDE and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
+            rated = next((f for f in files if split_of(f, root) == "train"), files[0])
+            melt = _melted(sample.frame, rated, layout)
             hint = (
-                f"if each row is a user and each column an item, write a row for each value: {MELT}; otherwise, {hint}"
+                f"if each row is a user and each column an item, write a row for each value: {melt}; otherwise, {hint}"
             )
         error = NeedsAnswer(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
         raise _with_questions(error, gathered)
@@ -202,6 +203,14 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
+
+
+def _melted(frame: pl.DataFrame, file: Path, layout: Layout) -> str:
+    """Return the command that writes the cells of a matrix of users and items as rows."""
+    zeros = mean(pl.Series(frame.select(pl.mean_horizontal(pl.all().cast(pl.Float64, strict=False) == 0))))
+    rated = ".filter(pl.col('rating') != 0)" if zeros > MOSTLY_ZERO else ""
+    cells = ".with_row_index('user').unpivot(index='user', variable_name='item', value_name='rating')"
+    return f"python -c \"import polars as pl; {reader(file, layout)}{cells}{rated}.write_csv('rows.csv')\""
 
 
 def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) -> str:

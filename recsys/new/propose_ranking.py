@@ -65,6 +65,7 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         for c in p.columns:
             _check_constant(c, label)
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    tested = {c.name for c in p.columns if gathered.untested and c.name not in gathered.untested}
     keys = {side.key for side in p.sides}
     known_later |= {name: why for name, why in copies(p.columns).items() if name not in keys}
     order = basket(p.columns) if group is None else None
@@ -74,7 +75,7 @@ def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.columns = [c for c in p.columns if c.name != LIST]
     known_later = (
         written_with(p.columns, label, p.roles.item)
-        | other_outcomes(p.columns, label)
+        | other_outcomes(p.columns, label, tested)
         | afterwards(p.columns, label)
         | later_times(p.columns, time)
         | known_later

@@ -5,8 +5,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.errors import NeedsAnswer
+from recsys.new.sample import Layout
 from recsys.new.statistics import mean
 
+MOST_NAMED = 20  # columns whose names stand in a command
 ROWS = 1000  # that are looked at
 MOSTLY = 0.9
 OBJECT = r'^\s*\{\s*"'
@@ -15,9 +17,23 @@ OBJECT = r'^\s*\{\s*"'
 READERS = {"parquet": "pl.read_parquet('{}')", "jsonl": "pl.read_ndjson('{}')"}
 
 
-def check_rows_within(frame: pl.DataFrame, file: Path, format_: str) -> None:
+def reader(file: Path, layout: Layout) -> str:
+    """Return the call of polars that reads a file, under the names of the layout if they are few."""
+    if layout.format in READERS or layout.dialect is None:
+        return READERS.get(layout.format, "pl.read_csv('{}')").format(file)
+    given = [f"'{file}'"]
+    if (separator := layout.dialect.separator.strip(" ") or " ") != ",":
+        given.append("separator=" + repr(separator))
+    if not layout.dialect.header:
+        given.append("has_header=False")
+        if len(layout.columns) <= MOST_NAMED:
+            given.append(f"new_columns={layout.columns}")
+    return f"pl.read_csv({', '.join(given)})"
+
+
+def check_rows_within(frame: pl.DataFrame, file: Path, layout: Layout) -> None:
     """Raise NeedsAnswer, with the command that writes the rows, if a value of a row holds rows itself."""
-    read = READERS.get(format_, "pl.read_csv('{}')").format(file)
+    read = reader(file, layout)
     for name in frame.select(pl.col(pl.String)).columns:
         head = frame[name].drop_nulls().head(ROWS)
         if head.len() and mean(head.str.contains(OBJECT)) > MOSTLY:

@@ -22,6 +22,7 @@ from recsys.new.source import quoting
 from recsys.new.statistics import mean
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
+FEW_KEYS = 50  # among which values may differ by chance
 KNOWN_KEYS = 0.9  # share of the rows' values that the table has to know
 JOINED = ("csv", "parquet", "json", "jsonl")  # formats of side tables, by their suffix
 
@@ -162,6 +163,10 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         if key.kind == "number":
             key.kind, key.reason = "id", f"it is the key of {f.name}"
         rest = [o for o in own if o is not c and o.name not in unnamed]
+        for o in rest:
+            alias = o.kind == "id" or (o.kind == "number" and o.is_whole and not named)
+            if alias and o.distinct == o.rows > FEW_KEYS:
+                o.kind, o.reason = "row id", f"each {key.name} has its own value, as under another name"
         names = {}
         for o in rest:
             new, old = _plain(o.name), o.name

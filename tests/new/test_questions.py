@@ -1,6 +1,7 @@
 """recsys.new is sure, or it asks: families of files in other names, separators and languages."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -1310,3 +1311,87 @@ def test_pictures_of_a_review_are_written_with_it(tmp_path: Path) -> None:
     left_out = dict(p.features.left_out)
     assert "may be written with rating" in left_out["images"] and left_out["badges"] == "nearly all lists are empty"
     assert "ip" in {f.name for f in p.features.sparse}
+
+
+def test_the_file_that_has_the_rows_of_another_is_taken(tmp_path: Path) -> None:
+    write(tmp_path / "full.csv", clicks())
+    write(tmp_path / "tenth.csv", clicks().sample(fraction=0.1, seed=0))
+    p = proposed(tmp_path)
+    assert p.source["files"] == ["full.csv"] and ("tenth.csv", "another file has its rows, too") in p.unused
+    assert any("full.csv has the rows of tenth.csv, too" in q.text for q in p.questions)
+
+
+def test_another_name_of_a_user_in_a_side_table_is_no_feature(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    users, alias = rng.permutation(90_000)[:1600] + 1, rng.permutation(9_000_000)[:1600]
+    rows = [
+        (users[rng.integers(1600)], rng.integers(90), rng.integers(1, 6), 1_400_000_000 + 60 * i) for i in range(6000)
+    ]
+    for name, lines_ in (("ratings", rows), ("users", list(zip(users, alias, strict=True)))):
+        (tmp_path / f"{name}.dat").write_text("".join("::".join(map(str, line)) + "\n" for line in lines_))
+    p = proposed(tmp_path)
+    assert any(name == "users.dat" for name, _ in p.unused) and "users_2" not in {
+        f.name for f in p.features.sparse + p.features.dense
+    }
+
+
+def test_how_long_it_took_is_asked_about(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    seconds = (rng.exponential(100, len(clicks())) * (1 + 2 * clicks()[LABEL].to_numpy())).astype(int)
+    write(tmp_path / "log.csv", clicks().with_columns(duration=pl.Series(seconds), distance=pl.Series(seconds)))
+    p = proposed(tmp_path)
+    assert [q.text.partition("?")[0] for q in p.questions] == [f"is duration known before {LABEL}"]
+    assert {"duration", "distance"} & inputs(p) == {"distance"}
+
+
+@pytest.mark.parametrize(("needs", "advice"), [(True, "{only_if: clicked}"), (False, "conversion: {}}")])
+def test_a_second_outcome_follows_the_first_only_if_it_needs_it(needs: bool, advice: str, tmp_path: Path) -> None:
+    bought = pl.Series("conversion", np.random.default_rng(0).random(len(clicks())) < 0.3).cast(pl.Int8)
+    bought = bought * clicks()[LABEL].cast(pl.Int8) if needs else bought
+    write(tmp_path / "log.csv", clicks().with_columns(bought))
+    assert advice in dict(proposed(tmp_path).features.left_out)["conversion"]
+
+
+def test_what_a_test_file_has_is_known_before(tmp_path: Path) -> None:
+    stay = pl.Series("length_of_stay_minutes", np.random.default_rng(0).integers(1, 900, len(clicks())))
+    frame = clicks().with_columns(stay, watched_share="price")
+    write(tmp_path / "train.csv", frame)
+    write(tmp_path / "test.csv", frame.drop(LABEL, "watched_share"))
+    p = proposed(tmp_path)
+    assert stay.name in inputs(p) and "watched_share" not in inputs(p)
+
+
+def test_the_command_for_a_matrix_reads_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = np.random.default_rng(0).choice([0, 0, 0, 0, 1, 5], (60, 40))
+    for name in ("train.ascii", "test.ascii"):
+        np.savetxt(tmp_path / name, cells, "%d")
+    with pytest.raises(NeedsAnswer) as found:
+        proposed(tmp_path)
+    command = re.search(r'python -c "(.*?)"; otherwise', str(found.value))
+    assert command is not None and "train.ascii" in command[1]
+    monkeypatch.chdir(tmp_path)
+    exec(command[1], {})
+    assert pl.read_csv("rows.csv").height == (cells > 0).sum()
+
+
+def test_json_in_a_file_without_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"track\t{i}\t{1_400_000_000 + i}\t" + json.dumps({"name": f"n{i % 7}", "tags": i % 3}) for i in range(90)]
+    (tmp_path / "tracks.idomaar").write_text("\n".join(rows) + "\n")
+    with pytest.raises(NeedsAnswer, match="column_4 holds JSON objects as text") as found:
+        proposed(tmp_path)
+    command = re.search(r'python -c "(.*?)"; or keep', str(found.value))
+    assert command is not None, found.value
+    monkeypatch.chdir(tmp_path)
+    exec(command[1], {})
+    assert {"column_4_name", "column_4_tags"} < set(pl.read_parquet("rows.parquet").columns)
+
+
+def test_counts_in_svmlight_are_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{rng.integers(3)} qid:{i // 9} 1:{rng.integers(4)} 2:{rng.integers(2)} 3:{rng.random():.3f}"
+        for i in range(900)
+    ]
+    (tmp_path / "train.txt").write_text("\n".join(rows) + "\n")
+    kinds = {c.name: c.kind for c in proposed(tmp_path).columns}
+    assert (kinds["f1"], kinds["f2"], kinds["f3"]) == ("number", "category", "number")
