@@ -10,7 +10,7 @@ from recsys.pages.formatting import visible
 def el(tag: str, *children: str, **attributes: str | float | None) -> Markup:
     """Return an element. Attributes that are None are left out, and _ stands for - in their names: class_, data_t."""
     shown = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        f' {name.rstrip("_").replace("_", "-")}="{_text(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
@@ -35,4 +35,4 @@ def pixels(value: float) -> str:
 
 
 def _text(value: str | float) -> str:
-    return visible(value) if isinstance(value, str) else pixels(value)
+    return escape(visible(value)) if isinstance(value, str) else pixels(value)

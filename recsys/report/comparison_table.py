@@ -1,7 +1,6 @@
 """Comparison of runs: as a sentence, as tables of the page, and on the terminal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from recsys.evaluation import metrics_table
@@ -110,30 +109,15 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
     return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(p)}{many}): {sure}."
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of one group.
-
-    why: difference of its test rows from the first group's
-    sentences: its verdicts
-    weight: the column of the rows' weights
-    tables: label, its rows, and a table or a note, for each label; the label is empty if there is only one
-    """
-
-    why: str
-    sentences: Sequence[str]
-    weight: str | None
-    tables: Sequence[tuple[str, str, PageTable | str]]
-
-
-def comparison(group: Group, paints: dict[int, Paint]) -> Comparison:
-    """Return the comparison of a group, with a table for each label, the best line first."""
+def comparison(group: Group, paints: dict[int, Paint]) -> dict[str, Any]:
+    """Return the comparison of a group for the template, with a table (or a note) for each label."""
     several = len(group.mains) > 1
     tables = [
         (main.rpartition("/")[0] if several else "", group.about_rows(main), _comparison(group, main, paints))
         for main in group.mains
     ]
-    return Comparison(group.why, sentences(group), group.lines[0].first.weight, tables)
+    weight = group.lines[0].first.weight
+    return {"why": group.why, "sentences": sentences(group), "weight": weight, "tables": tables}
 
 
 def sentences(group: Group) -> list[str]:

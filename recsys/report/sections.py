@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from recsys.evaluation import metrics_table
@@ -30,22 +29,8 @@ COLUMNS = 5  # number of runs up to which a table of configs has a column for ea
 Sliced = dict[str, dict[str, Any]]  # feature: value: metrics
 
 
-@dataclass(frozen=True)
-class Slices:
-    """Tables of the main metric of each label for each value of a feature.
-
-    metric: name of the first main metric
-    legend: the runs that have slices
-    tables: main metric, and the features with their tables, for each label
-    """
-
-    metric: str
-    legend: Sequence[Paint]
-    tables: Sequence[tuple[str, Sequence[tuple[str, PageTable]]]]
-
-
-def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> Slices:
-    """Return the slices of the first run of each line that has a colour.
+def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
+    """Return, for each label, tables of its main metric for each value of a feature, of the lines with a colour.
 
     AUC has intervals by Hanley and McNeil, unless rows have weights.
     """
@@ -56,7 +41,7 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> Slices:
         measured = next((e for t in (kept[0].first.metrics or {})["slices"]["test"].values() for e in t), measured)
     mains = metrics_table.main_metrics(measured)
     tables = [(metrics_table.label(main), _slices(kept, paints, main)) for main in mains] if kept else []
-    return Slices(metrics_table.label(mains[0]), [paints[id(line)] for line in kept], tables)
+    return {"metric": metrics_table.label(mains[0]), "legend": [paints[id(line)] for line in kept], "tables": tables}
 
 
 def _slices(kept: Sequence[Line], paints: dict[int, Paint], main: str) -> list[tuple[str, PageTable]]:
@@ -201,17 +186,7 @@ def _plan(entries: Sequence[dict[str, Any]]) -> PageTable:
     return PageTable(columns, rows)
 
 
-@dataclass(frozen=True)
-class Configs:
-    """Configs of runs. keys: number of keys that differ; table: of these keys; texts: name, colour, config.yaml"""
-
-    keys: int
-    collapsed: bool
-    table: PageTable | None
-    texts: Sequence[tuple[str, str, str]]
-
-
-def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> Configs:
+def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
     """Return the keys that differ, one per row, or one per column if there are many runs; and each config."""
     keys = differing([line.first for line in lines])
     texts = [(line.name, paints[id(line)].colour, line.first.text) for line in lines]
@@ -223,4 +198,4 @@ def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> Configs:
     elif keys:
         columns = [Column("run", left=True), *(Column(plain(k, 40), left=True) for k in keys)]
         table = PageTable(columns, [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines])
-    return Configs(len(keys), len(keys) > MANY, table, texts)
+    return {"differing": len(keys), "collapsed": len(keys) > MANY, "table": table, "texts": texts}

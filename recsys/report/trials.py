@@ -3,13 +3,14 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
 from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
 from recsys.pages.charts.axes import axis_of_texts
 from recsys.pages.charts.parallel import ParallelAxis, parallel
-from recsys.pages.charts.plots import HIGH, LEFT, RIGHT, WIDE, Dot, dots, figure, upwards
+from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, figure, upwards
 from recsys.pages.formatting import plain
 from recsys.pages.page_table import Cells, Column, PageTable, cut
 from recsys.report.comparison import main_metric
@@ -18,100 +19,45 @@ from recsys.report.runs import ReportedSweep, ReportedTrial
 
 
 @dataclass(frozen=True)
-class Trials:
-    """A sweep.
+class Outcomes:
+    """The values of a metric by trial. order: all trials, the best first; done: those that have a value"""
 
-    counts: a sentence about its trials
-    best, command: the best trial and the command that trains it; empty if none has finished
-    across: parallel coordinates, None for one parameter or one trial
-    charts: the metric over each parameter
-    table: all trials, the best first
-    """
+    metric: str
+    values: dict[str, float]
+    order: Sequence[ReportedTrial]
+    done: Sequence[ReportedTrial]
 
-    folder: str
-    counts: str
-    best: str
-    command: str
-    across: Markup | None
-    charts: Sequence[Markup]
-    table: PageTable
+    def of(self, t: ReportedTrial) -> float:
+        """Return the value of a trial that has one."""
+        return self.values[t.number]
+
+    def tip(self, t: ReportedTrial) -> str:
+        """Return the tooltip of a trial that has a value."""
+        head = [f"trial {t.number}", f"{self.metric} {self.of(t):.5f}"]
+        return "\n".join([*head, *(f"{k}={v}" for k, v in t.values.items())])
 
 
-def trials(s: ReportedSweep) -> Trials:
+def trials(s: ReportedSweep) -> dict[str, Any]:
     """Return all trials, the best first, charts of the metric over the parameters, and the best trial's command."""
-    metric, values = _outcomes(s)
-    sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
-    order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
+    found = _outcomes(s)
     keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
-    done = [t for t in order if t.number in values]
-    tips = {t.number: _tip(t, metric, values[t.number]) for t in done}
     failed = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
-    charts = [c for key in keys if (c := _over(key, metric, done, values, tips)) is not None]
-    return Trials(
-        folder=str(s.folder),
-        counts=f"{len(s.trials)} trials, {len(done)} with a {metric}, {failed} failed.",
-        best=done[0].number if done else "",
-        command=shlex.join(["python", "-m", "recsys.train", *done[0].overrides]) if done else "",
-        across=_across(keys, metric, done, values, tips) if len(keys) > 1 and len(done) > 1 else None,
-        charts=charts,
-        table=_table(keys, metric, order, values),
-    )
+    best = found.done[0] if found.done else None
+    return {
+        "folder": str(s.folder),
+        "counts": f"{len(s.trials)} trials, {len(found.done)} with a {found.metric}, {failed} failed.",
+        "best": best.number if best else "",
+        "command": shlex.join(["python", "-m", "recsys.train", *best.overrides]) if best else "",
+        "across": _across(keys, found) if len(keys) > 1 and len(found.done) > 1 else None,
+        "charts": [chart for key in keys if (chart := _over(key, found)) is not None],
+        "table": _table(keys, found),
+    }
 
 
-def _tip(t: ReportedTrial, metric: str, value: float) -> str:
-    return "\n".join([f"trial {t.number}", f"{metric} {value:.5f}", *(f"{k}={v}" for k, v in t.values.items())])
-
-
-def _table(keys: Sequence[str], metric: str, order: Sequence[ReportedTrial], values: dict[str, float]) -> PageTable:
-    rows: list[Cells] = []
-    for t in order:
-        swept = [cut(t.values.get(k, ""), 60) for k in keys]
-        value = f"{values[t.number]:.5f}" if t.number in values else "–"
-        rows.append([cut(t.number), *swept, cut(t.status, 60), value])
-    columns = [Column("trial"), *(Column(k, left=True) for k in keys), Column("status", left=True), Column(metric)]
-    best = ["best" if order and t is order[0] and values else "" for t in order]
-    return PageTable(columns, rows, best, first=TOP)
-
-
-def _across(
-    keys: Sequence[str],
-    metric: str,
-    done: Sequence[ReportedTrial],
-    values: dict[str, float],
-    tips: dict[str, str],
-) -> Markup:
-    """Draw all trials across their parameters and the metric."""
-    lines = done[::-1]  # the best is drawn last, over the others
-    axes = [ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
-    axes.append(ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
-    title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
-    return parallel(title, axes, [tips[t.number] for t in lines], len(lines) - 1)
-
-
-def _over(
-    key: str, metric: str, done: Sequence[ReportedTrial], values: dict[str, float], tips: dict[str, str]
-) -> Markup | None:
-    """Draw the metric over one parameter; None if it has one value only."""
-    having = [t for t in reversed(done) if key in t.values]
-    if len({t.values[key] for t in having}) < 2:
-        return None
-    x, places = axis_of_texts([t.values[key] for t in having], LEFT, WIDE - RIGHT)
-    points = [
-        Dot(values[t.number], "var(--c2)" if t is done[0] else "var(--c0)", tips[t.number], place=place)
-        for t, place in zip(having, places, strict=True)
-    ]
-    y = upwards([values[t.number] for t in having])
-    picture = dots(points, x, y, "" if x.names else key, size=(WIDE, HIGH))
-    return figure(f"{metric} over {plain(key, 60)}", picture)
-
-
-def _outcomes(s: ReportedSweep) -> tuple[str, dict[str, float]]:
-    """Return the metric that ranks trials and its mean over seeds, by trial.
-
-    It is the sweep's own metric, else the main metric of the test rows.
-    """
-    done = [run for t in s.trials for run in t.runs if run.metrics is not None]
-    metric = s.metric or f"test/{main_metric(done[0]) if done else MAIN_RANKING}"
+def _outcomes(s: ReportedSweep) -> Outcomes:
+    """Return the mean over seeds, by trial, of the sweep's own metric, else of the main metric of the test rows."""
+    finished = [run for t in s.trials for run in t.runs if run.metrics is not None]
+    metric = s.metric or f"test/{main_metric(finished[0]) if finished else MAIN_RANKING}"
     split, _, name = metric.rpartition("/")
     means: dict[str, float] = {}
     for t in s.trials:
@@ -119,4 +65,38 @@ def _outcomes(s: ReportedSweep) -> tuple[str, dict[str, float]]:
         there = [v for v in values if v is not None]
         if there and len(there) == len(values):
             means[t.number] = sum(there) / len(there)
-    return metric, means
+    sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
+    order = sorted(s.trials, key=lambda t: sign * means[t.number] if t.number in means else float("inf"))
+    return Outcomes(metric, means, order, [t for t in order if t.number in means])
+
+
+def _table(keys: Sequence[str], found: Outcomes) -> PageTable:
+    rows: list[Cells] = []
+    for t in found.order:
+        value = f"{found.of(t):.5f}" if t in found.done else "–"
+        rows.append([cut(t.number), *(cut(t.values.get(k, ""), 60) for k in keys), cut(t.status, 60), value])
+    names = [Column("trial"), *(Column(k, left=True) for k in [*keys, "status"]), Column(found.metric)]
+    return PageTable(names, rows, ["best" if t in found.done[:1] else "" for t in found.order], first=TOP)
+
+
+def _across(keys: Sequence[str], found: Outcomes) -> Markup:
+    """Draw all trials across their parameters and the metric."""
+    lines = found.done[::-1]  # the best is drawn last, over the others
+    axes = [ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
+    axes.append(ParallelAxis(found.metric, [f"{found.of(t):.6g}" for t in lines]))
+    title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
+    return parallel(title, axes, [found.tip(t) for t in lines], len(lines) - 1)
+
+
+def _over(key: str, found: Outcomes) -> Markup | None:
+    """Draw the metric over one parameter; None if it has one value only."""
+    having = [t for t in reversed(found.done) if key in t.values]
+    if len({t.values[key] for t in having}) < 2:
+        return None
+    x, places = axis_of_texts([t.values[key] for t in having], LEFT, WIDE - RIGHT)
+    points = []
+    for t, place in zip(having, places, strict=True):
+        colour = "var(--c2)" if t is found.done[0] else "var(--c0)"
+        points.append(Dot(found.of(t), colour, found.tip(t), place=place))
+    picture = dots(points, x, upwards([d.value for d in points]), "" if x.names else key)
+    return figure(f"{found.metric} over {plain(key, 60)}", picture)

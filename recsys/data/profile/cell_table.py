@@ -5,7 +5,7 @@ from markupsafe import Markup
 
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.drift import wilson
-from recsys.pages.charts.bars import Part, bars_in_cell
+from recsys.pages.charts.bars import Part, thin_bars
 from recsys.pages.charts.plots import Dot, dots_in_cell
 from recsys.pages.formatting import share
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, cut
@@ -35,8 +35,8 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
         shown = [share(part) for part in shares if part is not None]
         rate = share(r["positives"] / r["train"]) if r["train"] else "–"
         positive = [rate, rate_interval(r["positives"], r["train"], base, top)] if labelled else []
-        bars = bars_in_cell(parts, widest, 90, 4)
-        lines.append([_label(r["label"], special=r["special"]), f"{r['train']:,}", bars, *shown, *positive])
+        label = _label(r["label"], special=r["special"])
+        lines.append([label, f"{r['train']:,}", thin_bars(parts, widest), *shown, *positive])
     columns = [Column(what, left=True), Column(rows), Column("share by split", left=True)]
     columns += [Column(s) for s, n in zip(SPLITS, totals, strict=True) if n]
     if labelled:

@@ -1,8 +1,8 @@
 """The sizes of tables, with the config's threshold of frequency and with others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log10
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
@@ -18,18 +18,7 @@ HIGH = 180  # of the coverage curve, in pixels
 PAGE = 1184  # width of the page in pixels
 
 
-@dataclass(frozen=True)
-class TableSizes:
-    """A table's sizes with different thresholds. shared: the other features that share it"""
-
-    table: Table
-    shared: str
-    hashed: str
-    sizes: PageTable
-    curve: Markup | None
-
-
-def table_sizes(t: Table, f: FeatureProfile) -> TableSizes:
+def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
     """Return the sizes of a feature's table with different thresholds."""
     assert t.thresholds is not None
     largest = int(t.thresholds["rows"].max())  # type: ignore[arg-type]
@@ -47,7 +36,8 @@ def table_sizes(t: Table, f: FeatureProfile) -> TableSizes:
     ]  # fmt: skip
     shared = ", ".join(x for x in t.features if x != f.name)
     hashed = _hashed(t) if t.encode == "hash" else ""
-    return TableSizes(t, shared, hashed, PageTable(columns, rows, kinds), _coverage(t))
+    sizes = PageTable(columns, rows, kinds)
+    return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t)}
 
 
 def _sizes(rows: int) -> list[str]:
@@ -82,18 +72,7 @@ def _coverage(t: Table) -> Markup | None:
     return dots(rings, x, y, curve=curve, size=(WIDE, HIGH))
 
 
-@dataclass(frozen=True)
-class AllTables:
-    """The sizes of all tables. totals: of all of them together, by dim"""
-
-    count: int
-    rows: int
-    totals: str
-    chart: Markup
-    sizes: PageTable
-
-
-def all_tables(profile: DataProfile) -> AllTables | None:
+def all_tables(profile: DataProfile) -> dict[str, Any] | None:
     """Return the sizes of all tables with the config's thresholds."""
     order = sorted(profile.tables, key=lambda t: -t.rows)
     if not order:
@@ -111,14 +90,15 @@ def all_tables(profile: DataProfile) -> AllTables | None:
     ]  # fmt: skip
     whole = sum(t.rows for t in order)
     totals = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    return AllTables(len(order), whole, totals, _strip(order, whole), PageTable(columns, rows))
+    chart, sizes = _strip(order, whole), PageTable(columns, rows)
+    return {"number": len(order), "rows": whole, "totals": totals, "chart": chart, "sizes": sizes}
 
 
 def _strip(order: Sequence[Table], whole: int) -> Markup:
     """Draw all tables side by side, in proportion to their rows."""
     tips = [f"{t.name}: {t.rows:,} rows, {size(t.rows * 64)} at dim 16" for t in order]
     parts = [Part(t.rows, colour(i), t.name, tip) for i, (t, tip) in enumerate(zip(order, tips, strict=True))]
-    return lying([Stack(parts)], whole, wide=PAGE, thick=34)
+    return lying([Stack(parts)], Axis(0, whole, 0, PAGE), wide=PAGE, thick=34)
 
 
 def _features(t: Table) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from markupsafe import Markup
 
 from recsys.memory import GIB
-from recsys.pages.charts.bars import COLOURS, HATCH, Part, Stack, colour, lying, standing
+from recsys.pages.charts.axes import Axis
+from recsys.pages.charts.bars import COLOURS, Part, Stack, colour, lying, standing
 from recsys.pages.elements import join
 from recsys.pages.formatting import size
 from recsys.pages.page_table import Paint
@@ -48,7 +49,7 @@ def legend_of_tables(plan: PlanReport) -> list[Paint]:
     paints = [Paint(f"{t.table} {size(t.bytes)}", colour(i)) for i, t in enumerate(tables[:COLOURS])]
     if rest := tables[COLOURS:]:
         paints.append(Paint(f"{len(rest)} others {size(sum(t.bytes for t in rest))}"))
-    return [*paints, Paint("reserved", HATCH), Paint("free", "var(--free)")]
+    return [*paints, Paint("reserved", "var(--hatch)"), Paint("free", "var(--free)")]
 
 
 def memory(plan: PlanReport, kind: MemoryKind, magnified: bool = False) -> Markup:
@@ -59,11 +60,11 @@ def memory(plan: PlanReport, kind: MemoryKind, magnified: bool = False) -> Marku
             if s.get(kind.key):
                 parts[s["rank"]].append(Part(s[kind.key], colour(i), t.table, _shard_tip(t, s, kind)))
     top = max(kind.of(d, "" if magnified else "_size") for d in plan.devices) or 1
-    if not magnified:
-        for d in plan.devices:
-            parts[d.rank] += _reserved(d, kind)
-    tips = {d.rank: _device_tip(d, kind) for d in plan.devices}
-    return _devices(plan, parts, tips, top, size if magnified else lambda n: f"{n / GIB:,.0f} GiB")
+    for d in plan.devices:
+        free = top - kind.of(d) if magnified else kind.of(d, "_free")
+        rest = [Part(free, "none", tip=_device_tip(d, kind))]
+        parts[d.rank] += rest if magnified else [*rest, _reserved(d, kind)]
+    return _devices(plan, parts, top, size if magnified else lambda n: f"{n / GIB:,.0f} GiB")
 
 
 def time(plan: PlanReport) -> Markup:
@@ -74,8 +75,7 @@ def time(plan: PlanReport) -> Markup:
         shown = ((d.compute_ms, "var(--compute)"), (d.links_ms, "var(--links)"))
         parts[d.rank] = [Part(ms, paint, tip=tip) for ms, paint in shown]
     mean = sum(d.step_ms for d in plan.devices) / len(plan.devices)
-    tips = {d.rank: f"device {d.rank}" for d in plan.devices}
-    return _devices(plan, parts, tips, plan.step_ms or 1.0, lambda ms: f"{ms:.3g} ms", mean)
+    return _devices(plan, parts, plan.step_ms or 1.0, lambda ms: f"{ms:.3g} ms", mean)
 
 
 def needs(m: Infeasibility) -> Markup:
@@ -91,13 +91,13 @@ def needs(m: Infeasibility) -> Markup:
         parts = [Part(n, colours[t], t, f"{t}: {gib(n)} GiB") for t, n in shards]
         name = f"device {d}: {f'{gib(missing)} GiB missing' if missing > 0 else 'fits'}"
         bars.append(Stack(parts, name, mark=m.rooms[d]))
-    return lying(bars, top, wide=WIDE, left=200, thick=26)
+    return lying(bars, Axis(0, top, 200, WIDE), wide=WIDE, thick=26)
 
 
-def _reserved(d: DeviceReport, kind: MemoryKind) -> list[Part]:
-    reserved = kind.of(d, "_reserved")
-    tip = f"device {d.rank}\nreserved: {reserved / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
-    return [Part(reserved, HATCH, tip=tip)] if reserved > 0 else []
+def _reserved(d: DeviceReport, kind: MemoryKind) -> Part:
+    n = kind.of(d, "_reserved")
+    tip = f"device {d.rank}\nreserved: {n / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
+    return Part(n, "var(--hatch)", tip=tip)
 
 
 def _device_tip(d: DeviceReport, kind: MemoryKind) -> str:
@@ -115,34 +115,25 @@ def _shard_tip(t: TableReport, s: dict[str, Any], kind: MemoryKind) -> str:
 
 
 def _devices(
-    plan: PlanReport,
-    parts: dict[int, list[Part]],
-    tips: dict[int, str],
-    top: float,
-    text: Callable[[float], str],
-    mean: float | None = None,
+    plan: PlanReport, parts: dict[int, list[Part]], top: float, text: Callable[[float], str], mean: float | None = None
 ) -> Markup:
     """Draw the bars of all devices: below each other if they are few, else side by side, in rows."""
-    marks = [(x * top, text(x * top)) for x in (0, 0.5, 1)]
-    if len(plan.devices) <= FLAT:
-        bars = [
-            Stack(_merged(parts[d.rank], top / WIDE, d), f"device {d.rank}", tip=tips[d.rank], mark=mean)
-            for d in plan.devices
-        ]
-        return lying(bars, top, wide=WIDE, left=78, marks=marks)
-    per_row = DEVICES_PER_ROW if len(plan.devices) <= 4 * DEVICES_PER_ROW else MANY_PER_ROW
-    high = LOW if len(plan.devices) > per_row else TALL
+    devices, marks = plan.devices, (0, top / 2, top)
+    if len(devices) <= FLAT:
+        bars = [Stack(_merged(parts[d.rank], top / WIDE, d), f"device {d.rank}", mark=mean) for d in devices]
+        return lying(bars, Axis(0, top, 78, WIDE, marks=marks, text=text), wide=WIDE)
+    per_row = DEVICES_PER_ROW if len(devices) <= 4 * DEVICES_PER_ROW else MANY_PER_ROW
+    high = LOW if len(devices) > per_row else TALL
     charts = []
-    for start in range(0, len(plan.devices), per_row):
-        row = plan.devices[start : start + per_row]
+    for start in range(0, len(devices), per_row):
+        row = devices[start : start + per_row]
         gap = 10 if len(row) <= 8 else 5 if len(row) <= 32 else 2 if len(row) <= 64 else 1
         bars = []
         for d in row:
             first_of_node = plan.devices_a_node > 1 and d.rank > start and d.rank % plan.devices_a_node == 0
-            small = _merged(parts[d.rank], top / high, d)
-            name, space = _name(plan, d, len(row)), gap + 2.0 if first_of_node else 0.0
-            bars.append(Stack(small, name, tip=tips[d.rank], mark=mean, space=space))
-        charts.append(standing(bars, top, wide=WIDE, high=high, gap=gap, marks=marks))
+            space = gap + 2.0 if first_of_node else 0.0
+            bars.append(Stack(_merged(parts[d.rank], top / high, d), _name(plan, d, len(row)), mark=mean, space=space))
+        charts.append(standing(bars, Axis(0, top, high + 5, 5, marks=marks, text=text), wide=WIDE, gap=gap))
     return join(charts)
 
 
@@ -158,4 +149,6 @@ def _merged(parts: Sequence[Part], pixel: float, d: DeviceReport) -> list[Part]:
         return list(parts)
     together = sum(p.value for p in small)
     tip = f"{len(small)} small shards\n{size(together)} on device {d.rank}"
-    return [*(p for p in parts if p not in small), Part(together, "var(--other)", tip=tip)]
+    first = parts.index(small[0])
+    shown = [p for p in parts if p not in small]
+    return [*shown[:first], Part(together, "var(--other)", tip=tip), *shown[first:]]

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from recsys.evaluation.metrics_table import METRICS
 from recsys.pages import render
+from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, lying
 from recsys.pages.formatting import share
 from recsys.pages.page_table import Cell, Column, PageTable
@@ -72,7 +73,7 @@ def _funnel(funnel: Found, k: int) -> Markup:
         note = f"{share(step['recall'])} of targets in {step['items']:,.0f} items"
         most = funnel["possible"]["recall"] if i >= len(steps) - 2 else None
         bars.append(Stack([Part(step["recall"], colour)], name[:28], note, mark=most))
-    return lying(bars, 1.0, wide=850, left=210, right=200, thick=20)
+    return lying(bars, Axis(0, 1, 210, 650), wide=850, thick=20)
 
 
 def _filters(filters: Found) -> PageTable | None:
