@@ -14,7 +14,7 @@ from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line, spans
 from recsys.pages.charts.bars import COLOURS
 from recsys.pages.charts.plots import Series, across, lines, upwards
-from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint
+from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 
 MOST_MARKS = 8
 PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}
@@ -98,17 +98,7 @@ def _pair(groups: Lines, x: Value, x_label: str, slo_ms: float | None) -> list[M
 def _chart(
     title: str, groups: Lines, x: Value, y: Value, x_label: str, limit: float | None = None, marked: bool = False
 ) -> Markup | str:
-    """Draw one value over another.
-
-    Args:
-        title: text above the chart.
-        groups: measurements of each line.
-        x: the value on the x axis.
-        y: the value on the y axis.
-        x_label: name of the x axis.
-        limit: a value of the y axis that has a dashed line.
-        marked: mark the values on the x axis if they are few.
-    """
+    """Draw one value over another. limit: on the y axis; marked: whether the x axis has marks of its few values"""
     series = [
         Series(paint, [(a, b) for m in members if (a := x(m)) is not None and (b := y(m)) is not None])
         for paint, members in groups
@@ -132,7 +122,6 @@ def _limit(x: Axis, y: Axis, limit: float | None) -> list[Markup]:
 def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTable:
     parts = PARTS if any(m.queue_ms is not None for m in measurements) else ()
     names = ["batch size", "load", "requests/s", "rows/s", "p50", "p90", "p99", "p99.9", "mean", "errors", "client CPU"]
-    columns = [Column(n, left=n == "load") for n in [*names, *(p.removesuffix("_ms") for p in parts)]]
     best = list(within_slo(measurements, slo_ms).values()) if slo_ms is not None else []
     rows: list[Cells] = []
     for m in measurements:
@@ -140,4 +129,5 @@ def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTab
         rates = [f"{m.batch_size:,}", describe_load(m), f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
         times, more = ([milliseconds(getattr(m, name)) for name in names] for names in (TIMES, parts))
         rows.append([*rates, *times, Cell(f"{m.errors:,}", tip=kinds), f"{m.client_cpu:.0%}", *more])
-    return PageTable(columns, rows, ["best" if m in best else "" for m in measurements])
+    heads = columns([*names, *(p.removesuffix("_ms") for p in parts)], left=("load",))
+    return PageTable(heads, rows, ["best" if m in best else "" for m in measurements])

@@ -1,6 +1,6 @@
 """Tables and legends as plain data, which macros.html writes."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from recsys.pages.formatting import LONGEST, plain
@@ -53,6 +53,11 @@ class Cell:
 
 
 Cells = Sequence[str | Cell]
+
+
+def columns(names: Iterable[str], left: Container[str] = ()) -> list[Column]:
+    """Return columns with these names; those in `left` are aligned to the left."""
+    return [Column(name, name in left) for name in names]
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,7 @@ from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line
-from recsys.pages.charts.plots import (
-    FOOT,
-    HIGH,
-    LEFT,
-    POINTS,
-    RIGHT,
-    TOP,
-    WIDE,
-    Dot,
-    Series,
-    dots,
-    figure,
-    lines,
-    thinned,
-    upwards,
-)
+from recsys.pages.charts.plots import POINTS, Dot, Series, dots, figure, lines, thinned, unit_square, upwards
 from recsys.pages.formatting import tail
 from recsys.pages.page_table import Column, PageTable, Paint, cut
 from recsys.report import sections
@@ -43,10 +28,13 @@ SMALL = 250  # width and height of a chart of calibration
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts by label, whose name is None if there is only one, and a note below them, or in their place."""
+    """A section: charts by label, whose name is None if there is only one, and a note below or in place of them."""
 
+    heading: str
     groups: Sequence[tuple[str | None, Sequence[Markup]]] = ()
     note: str = ""
+    legend: Sequence[Paint] = ()
+    kind: str = "grid"
 
 
 def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) -> str:
@@ -56,6 +44,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
     paints = _paints(groups, unfinished)
     predicting = [one for one in compared if not one.first.retrieves]
     retrieving = [one for one in compared if one.first.retrieves]
+    of_rows = [_rates(predicting, paints), _calibration(predicting, paints)] if predicting else []
     count = len(run_set.runs)
     return render(
         "report/report_page.html",
@@ -64,12 +53,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         facts=_facts(groups[0], count) if groups else [],
         groups=[comparison(group, paints) for group in groups],
         unfinished=_unfinished(unfinished) if unfinished else None,
-        paints=list(paints.values()),
-        training=_training([*compared, *unfinished], paints),
-        validation=_validation([*compared, *unfinished], paints),
-        predicting=[paints[id(one)] for one in predicting],
-        rates=_rates(predicting, paints),
-        calibration=_calibration(predicting, paints),
+        charts=[_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
         times=sections.times(compared, paints),
         parts=sections.PARTS,
@@ -154,12 +138,13 @@ def _curve(title: str, series: Sequence[Series], linear: bool = False) -> list[M
 def _training(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     losses, factors = (_series(several, paints, f"train/{name}") for name in ("loss", "lr_factor"))
     made = _curve("training loss", losses) + _curve("factor of the learning rate", factors, linear=True)
+    every = [paints[id(one)] for one in several]
     if not made:
         why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
-        return Charts(note=f"No curves: {why}.")
+        return Charts("Training", note=f"No curves: {why}.", legend=every)
     averaged = any(len(run.history.get("train/loss", ())) > POINTS for one in several for run in one.runs)
     remark = f"With more than {POINTS} logged steps, each point is the mean of its neighbours."
-    return Charts([(None, made)], remark if averaged else "")
+    return Charts("Training", [(None, made)], remark if averaged else "", every)
 
 
 def _validation(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
@@ -175,12 +160,12 @@ def _validation(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
         if made:
             groups.append((of_label if len(labels) > 1 else None, made))
     if groups:
-        return Charts(groups)
+        return Charts("Validation", groups, legend=[paints[id(one)] for one in several])
     if any(name.startswith("validation/") for one in several for name in one.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
-        return Charts(note=f"No curve: there was only one validation. {fix}")
+        return Charts("Validation", note=f"No curve: there was only one validation. {fix}")
     why = "there are no validation rows, or the model was fitted at once"
-    return Charts(note=f"No run has validations in its history: {why}.")
+    return Charts("Validation", note=f"No run has validations in its history: {why}.")
 
 
 def _labels(several: Sequence[Line]) -> list[tuple[str, str | None]]:
@@ -191,7 +176,7 @@ def _labels(several: Sequence[Line]) -> list[tuple[str, str | None]]:
 
 def _rates(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     """Draw ROC and precision-recall curves, whose axes are from 0 to 1."""
-    x, y = Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
+    x, y = unit_square()
     chance = line(x.start, y.start, x.stop, y.stop, "dashed")
     groups = []
     for of_label, heading in _labels(several):
@@ -202,7 +187,8 @@ def _rates(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
         if any(s.points for s in roc):
             first = lines("ROC: true positive rate", roc, "false positive rate", x=x, y=y, under=[chance])
             groups.append((heading, [first, lines("precision", pr, "recall", x=x, y=y)]))
-    return Charts(groups) if groups else Charts(note="No run has curves.json.")
+    heading, legend = "ROC and precision over recall", [paints[id(one)] for one in several] if groups else []
+    return Charts(heading, groups, "" if groups else "No run has curves.json.", legend)
 
 
 def _calibration(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
@@ -215,7 +201,7 @@ def _calibration(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
             top = max(x for _, bins in drawn for d in bins for x in (d.place, d.value, d.high or 0.0)) * 1.04 or 1.0
             charts = [_reliability(one, of_label, bins, paints[id(one)], top) for one, bins in drawn]
             groups.append((heading, charts))
-    return Charts(groups) if groups else Charts(note="No run has curves.json.")
+    return Charts("Calibration", groups, "" if groups else "No run has curves.json.", kind="small")
 
 
 def _bins(one: Line, of_label: str, paint: Paint) -> list[Dot]:

@@ -8,7 +8,7 @@ from recsys.evaluation import metrics_table
 from recsys.pages.charts.bars import Part, bar
 from recsys.pages.charts.plots import Dot, dots_in_cell
 from recsys.pages.formatting import plain, tail
-from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, cut
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import TOP, bounds_of, run_cell, signed
 from recsys.report.resampling import Z, hanley_mcneil
@@ -79,20 +79,14 @@ def _slices_of_feature(
         picture = dots_in_cell(dots[v], bounds, 0.5 if ranking else None, 340) if dots[v] else None
         deltas = [_delta(found.get(v, {}).get(own), base) for *_, found in others]
         rows.append([
-            cut(v), f"{n:,}", *([_count(e.get(count))] if count else []),
+            cut(v), f"{n:,}", *(["–" if e.get(count) is None else f"{e[count]:,}"] if count else []),
             picture or ("one class only" if n else "no rows"), "–" if base is None else f"{base:.4f}", *deltas,
         ])  # fmt: skip
     title = f"{metrics_table.label(main)}{', 95 % interval' if between else ''}"
-    columns = [
-        Column(feature, left=True), Column("rows"), *([Column(count)] if count else []),
-        Column(title, left=True, tooltip="dashed line: 0.5, chance" if ranking else ""),
-        *(Column(text + tail(line.name, 13)) for text, (line, *_) in zip(["", *["Δ "] * DELTAS], having, strict=False)),
-    ]  # fmt: skip
-    return PageTable(columns, rows)
-
-
-def _count(n: int | None) -> str:
-    return "–" if n is None else f"{n:,}"
+    heads = columns([feature, "rows", *([count] if count else [])], left=[feature])
+    heads.append(Column(title, left=True, tooltip="dashed line: 0.5, chance" if ranking else ""))
+    names = [tail(having[0][0].name, 13), *(f"Δ {tail(line.name, 13)}" for line, *_ in others)]
+    return PageTable([*heads, *columns(names)], rows)
 
 
 def _of_label(e: dict[str, Any], label: str) -> dict[str, Any]:
@@ -134,15 +128,9 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> PageTable | str:
             bar(_parts(shares), 300, 14) if shares else Cell(below=[Cell("not measured")]),
             "–" if collectives is None else f"{collectives:.0%}",
         ])  # fmt: skip
-    collectives_tip = (
-        "share of the steps' time in collectives, including waiting for other ranks; "
-        "it is part of forward, backward and optimizer"
-    )
-    columns = [
-        Column("run", left=True), Column("samples/s"), Column("", left=True), Column("seconds"),
-        Column("share of time", left=True), Column("collectives", tooltip=collectives_tip),
-    ]  # fmt: skip
-    return PageTable(columns, rows, first=TOP)
+    what = "share of the steps' time in collectives, with the wait for other ranks; in forward, backward and optimizer"
+    names = columns(("run", "samples/s", "", "seconds", "share of time"), left=("run", "", "share of time"))
+    return PageTable([*names, Column("collectives", tooltip=what)], rows, first=TOP)
 
 
 def _parts(shares: dict[str, float]) -> list[Part]:
@@ -179,11 +167,8 @@ def _plan(entries: Sequence[dict[str, Any]]) -> PageTable:
         words = [str(e.get(k)) for k in ("dim", "type", "kernel")]
         devices = str(len(set(e.get("ranks") or [])) or 1)
         rows.append([plain(str(e.get("table"))), f"{e.get('rows') or 0:,}", *words, devices])
-    columns = [
-        Column("table", left=True), Column("rows"), Column("dim"), Column("type", left=True),
-        Column("kernel", left=True), Column("devices"),
-    ]  # fmt: skip
-    return PageTable(columns, rows)
+    names = ("table", "rows", "dim", "type", "kernel", "devices")
+    return PageTable(columns(names, left=("table", "type", "kernel")), rows)
 
 
 def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
@@ -193,9 +178,15 @@ def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
     cell = lambda x, k: cut(value_text(x.first.config[k]), 60, "wrap") if k in x.first.config else "–"  # noqa: E731
     table = None
     if keys and len(lines) <= COLUMNS:
-        columns = [Column("key", left=True), *(Column(tail(x.name, 28), left=True) for x in lines)]
-        table = PageTable(columns, [[cut(k, 60, "code"), *(cell(x, k) for x in lines)] for k in keys], first=len(keys))
+        names = ["key", *(tail(x.name, 28) for x in lines)]
+        table = PageTable(
+            columns(names, left=names),
+            [[cut(k, 60, "code"), *(cell(x, k) for x in lines)] for k in keys],
+            first=len(keys),
+        )
     elif keys:
-        columns = [Column("run", left=True), *(Column(plain(k, 40), left=True) for k in keys)]
-        table = PageTable(columns, [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines])
+        names = ["run", *(plain(k, 40) for k in keys)]
+        table = PageTable(
+            columns(names, left=names), [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines]
+        )
     return {"differing": len(keys), "collapsed": len(keys) > MANY, "table": table, "texts": texts}

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
 from recsys.pages.charts.axes import axis_of_texts
-from recsys.pages.charts.parallel import ParallelAxis, parallel
+from recsys.pages.charts.parallel import parallel
 from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, figure, upwards
 from recsys.pages.formatting import plain
 from recsys.pages.page_table import Cells, Column, PageTable, cut
@@ -82,8 +82,8 @@ def _table(keys: Sequence[str], found: Outcomes) -> PageTable:
 def _across(keys: Sequence[str], found: Outcomes) -> Markup:
     """Draw all trials across their parameters and the metric."""
     lines = found.done[::-1]  # the best is drawn last, over the others
-    axes = [ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
-    axes.append(ParallelAxis(found.metric, [f"{found.of(t):.6g}" for t in lines]))
+    axes = {k: [t.values.get(k, "–") for t in lines] for k in keys}
+    axes[found.metric] = [f"{found.of(t):.6g}" for t in lines]
     title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
     return parallel(title, axes, [found.tip(t) for t in lines], len(lines) - 1)
 

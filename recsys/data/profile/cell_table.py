@@ -8,7 +8,7 @@ from recsys.data.profile.drift import wilson
 from recsys.pages.charts.bars import Part, thin_bars
 from recsys.pages.charts.plots import Dot, dots_in_cell
 from recsys.pages.formatting import share
-from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, cut
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 
 SPLIT_PAINTS = [Paint(s, f"var(--c{i})") for i, s in enumerate(SPLITS)]
 
@@ -37,12 +37,12 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
         positive = [rate, rate_interval(r["positives"], r["train"], base, top)] if labelled else []
         label = _label(r["label"], special=r["special"])
         lines.append([label, f"{r['train']:,}", thin_bars(parts, widest), *shown, *positive])
-    columns = [Column(what, left=True), Column(rows), Column("share by split", left=True)]
-    columns += [Column(s) for s, n in zip(SPLITS, totals, strict=True) if n]
+    there = [s for s, n in zip(SPLITS, totals, strict=True) if n]
+    heads = columns([what, rows, "share by split", *there], left=(what, "share by split"))
     if labelled:
         interval = Column("rate, 95 % interval", left=True, tooltip="the dashed line: all training rows")
-        columns += [Column("positive"), interval]
-    return PageTable(columns, lines, kind="cells")
+        heads += [Column("positive"), interval]
+    return PageTable(heads, lines, kind="cells")
 
 
 def rate_interval(positives: int, rows: int, base: float, top: float) -> Markup | str:

@@ -15,7 +15,7 @@ from recsys.data.profile.table_sizes import table_sizes
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.plots import WIDE, histogram
 from recsys.pages.formatting import number, seconds, share
-from recsys.pages.page_table import Cells, Column, PageTable
+from recsys.pages.page_table import Cells, PageTable, columns
 
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 Titled = tuple[str, str, PageTable]  # title, small text behind it, cells
@@ -80,7 +80,7 @@ def _spans(f: FeatureProfile, n: Numbers) -> PageTable:
         if missing is not None:
             rows.append([split, *(to_text(span[name]) if span else "–" for name in names), share(missing)])
     heads = ["median" if name == "50%" else name.replace("%", " %") for name in names]
-    return PageTable([Column("", left=True), *map(Column, heads), Column("missing")], rows)
+    return PageTable(columns(["", *heads, "missing"], left=("",)), rows)
 
 
 def _histogram(n: Numbers, *, time: bool) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from recsys.data.profile.table_sizes import all_tables
 from recsys.pages import render
 from recsys.pages.charts.bars import Part, bar
 from recsys.pages.formatting import share, size
-from recsys.pages.page_table import Cell, Cells, Column, PageTable, cut
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, columns, cut
 
 REASONS, EXAMPLES = 12, 10  # bad rows that are shown
 SUSPECT = 0.5  # information value above which a feature may contain the label
@@ -69,11 +69,10 @@ def _splits(profile: DataProfile) -> PageTable:
         part = bar([Part(n / total, paint.colour)])
         positive = [f"{p:,}", share(p / n) if n else "–", rate_interval(p, n, base, top)] if profile.labelled else []
         rows.append([Cell(paint.name, mark=paint.colour), f"{n:,}", share(n / total), part, *positive])
-    columns = [Column("split", left=True), Column("rows"), Column("share"), Column("", left=True)]
+    heads = columns(("split", "rows", "share", ""), left=("split", ""))
     if profile.labelled:
-        interval = Column("95 % interval", left=True, tooltip="the dashed line: training")
-        columns += [Column("positive"), Column("rate"), interval]
-    return PageTable(columns, rows)
+        heads += [*columns(("positive", "rate")), Column("95 % interval", True, "the dashed line: training")]
+    return PageTable(heads, rows)
 
 
 def _bad_rows(path: Path) -> tuple[PageTable, PageTable]:
@@ -81,11 +80,11 @@ def _bad_rows(path: Path) -> tuple[PageTable, PageTable]:
     scan = pl.scan_csv(path, infer_schema=False, glob=False)
     counts = scan.group_by("reason").agg(pl.len().alias("count"), pl.col("file", "line", "text").first())
     reasons = counts.sort(["count", "reason"], descending=[True, False]).head(REASONS).collect(engine="streaming")
-    where = [Column("file", left=True), Column("line"), Column("text", left=True)]
+    left = ("reason", "file", "text")
     counted = [[cut(r["reason"], 80), f"{r['count']:,}", *_place(r)] for r in reasons.iter_rows(named=True)]
     some = [[cut(r["reason"], 80), *_place(r)] for r in scan.head(EXAMPLES).collect().iter_rows(named=True)]
-    reason = Column("reason", left=True)
-    return PageTable([reason, Column("rows"), *where], counted), PageTable([reason, *where], some)
+    first = PageTable(columns(("reason", "rows", "file", "line", "text"), left), counted)
+    return first, PageTable(columns(("reason", "file", "line", "text"), left), some)
 
 
 def _place(row: dict[str, str | None]) -> Cells:
@@ -110,7 +109,7 @@ def _summary(profile: DataProfile) -> PageTable:
             _sortable(own, "–" if own is None else f"{own:,}"),
         ])  # fmt: skip
     information = Column("information value", tooltip="how well the feature predicts the label by itself")
-    columns = [
+    heads = [
         Column("#", tooltip="as in the config"), Column("column", left=True), Column("type", left=True),
         Column("missing", tooltip="share of training rows"), Column("", left=True),
         Column("distinct", tooltip="in training"),
@@ -118,7 +117,7 @@ def _summary(profile: DataProfile) -> PageTable:
         *(Column(f"drift, {s}", tooltip="population stability index, from training") for s in SPLITS[1:]),
         *([information] if profile.labelled else []), Column("table rows"),
     ]  # fmt: skip
-    return PageTable(columns, rows, kind="sortable", first=len(rows))
+    return PageTable(heads, rows, kind="sortable", first=len(rows))
 
 
 def _drift(d: Drift | None) -> Cell:

@@ -12,7 +12,7 @@ from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, bar, colour, lying
 from recsys.pages.charts.plots import WIDE, Dot, dots
 from recsys.pages.formatting import share, size
-from recsys.pages.page_table import Cell, Cells, Column, PageTable
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, columns
 
 HIGH = 180  # of the coverage curve, in pixels
 PAGE = 1184  # width of the page in pixels
@@ -29,14 +29,14 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         part = bar([Part(n / largest, "var(--c3)")], 44)
         rows.append(["0, 1" if least == 1 else str(least), f"{n:,}", part, *_sizes(n), share(r["covered"])])
         kinds.append("best" if t.encode == "vocabulary" and least == t.min_count else "")
-    columns = [
+    heads = [
         Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", tooltip="share of training lookups whose value has a row of its own"),
     ]  # fmt: skip
     shared = ", ".join(x for x in t.features if x != f.name)
     hashed = _hashed(t) if t.encode == "hash" else ""
-    sizes = PageTable(columns, rows, kinds)
+    sizes = PageTable(heads, rows, kinds)
     return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t)}
 
 
@@ -83,14 +83,13 @@ def all_tables(profile: DataProfile) -> dict[str, Any] | None:
         part = bar([Part(t.rows / order[0].rows, colour(i))])
         numbers = [least, f"{t.distinct:,}", f"{t.rows:,}", part, *_sizes(t.rows)]
         rows.append([Cell(t.name, mark=colour(i)), t.encode, *numbers, _features(t)])
-    columns = [
-        Column("table", left=True), Column("encode", left=True), Column("min_count"), Column("distinct"),
-        Column("rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
-        Column("shared by" if any(map(_features, order)) else "", left=True),
-    ]  # fmt: skip
+    names = ["table", "encode", "min_count", "distinct", "rows", "", *(f"at dim {d}" for d in DIMS)]
+    heads = columns(
+        [*names, "shared by" if any(map(_features, order)) else ""], left=("table", "encode", "", "shared by")
+    )
     whole = sum(t.rows for t in order)
     totals = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    chart, sizes = _strip(order, whole), PageTable(columns, rows)
+    chart, sizes = _strip(order, whole), PageTable(heads, rows)
     return {"number": len(order), "rows": whole, "totals": totals, "chart": chart, "sizes": sizes}
 
 

@@ -21,8 +21,8 @@ class Axis:
     log: whether coordinates are logarithms to base 10
     unit: if not 0, the coordinate of x is sign(x) ln(1 + |x| / unit)
     marks: values that have a tick; empty for round values
-    names: names of the values 0, 1, ...; empty for numbers
-    text: formatter of ticks; None for digits as the distance between ticks needs them
+    text: text of a tick; None for as many digits as the distance between ticks needs
+    names: whether the marks are names, not numbers
     """
 
     low: float
@@ -32,8 +32,8 @@ class Axis:
     log: bool = False
     unit: float = 0.0
     marks: Sequence[float] = ()
-    names: Sequence[str] = ()
     text: Callable[[float], str] | None = None
+    names: bool = False
 
     def at(self, value: float) -> float:
         """Return the pixel of a value."""
@@ -52,8 +52,8 @@ class Axis:
 
     def ticks(self, most: int = 6) -> list[float]:
         """Return the marks, or about `most` round values on the axis."""
-        if self.marks or self.names:
-            return list(self.marks or range(len(self.names)))
+        if self.marks:
+            return list(self.marks)
         if self.unit:
             powers = [10.0**k for k in range(round(log10(self.unit)), 39)]
             ends = sorted((self.start, self.stop))
@@ -69,8 +69,6 @@ class Axis:
 
     def labels(self, most: int = 6) -> list[tuple[float, str]]:
         """Return the pixel and the text of each tick."""
-        if self.names:
-            return [(self.at(i), name) for i, name in enumerate(self.names)]
         ticks = self.ticks(most)
         if self.text is not None:
             return [(self.at(v), self.text(v)) for v in ticks]
@@ -96,8 +94,9 @@ def axis_of_texts(values: Sequence[str], start: float, stop: float) -> tuple[Axi
     numbers = [n for n in map(as_number, values) if n is not None]
     if len(numbers) == len(values) and len(set(numbers)) > 1:
         return axis(numbers, start, stop, spans(numbers, 8)), numbers
-    names = tuple(dict.fromkeys(values))
-    return Axis(-0.5, len(names) - 0.5, start, stop, names=names), [float(names.index(v)) for v in values]
+    names = list(dict.fromkeys(values))
+    scale = Axis(-0.5, len(names) - 0.5, start, stop, marks=range(len(names)), text=lambda i: names[int(i)], names=True)
+    return scale, [names.index(v) for v in values]
 
 
 def as_number(text: str) -> float | None:
@@ -149,8 +148,9 @@ def draw_y(x: Axis, y: Axis) -> Markup:
 
 def draw_x(x: Axis, foot: float, name: str = "", width: float = float("inf")) -> Markup:
     """Write the ticks of the x axis below the pixel `foot`, and its name. Texts that would overlap are left out."""
-    cut = max(4, 66 // max(len(x.names), 1))
-    texts = [(at, plain(text, cut)) for at, text in x.labels(7)]
+    texts = x.labels(7)
+    if x.names:
+        texts = [(at, plain(text, max(4, 66 // len(texts)))) for at, text in texts]
     placed = [_place(at, text, foot + 17, width) for at, text in (texts if x.names else _apart(texts))]
     return join([*placed, *([label(name, x.stop, foot + 33, "end")] if name else [])])
 

@@ -1,7 +1,6 @@
 """Parallel coordinates."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -13,33 +12,21 @@ from recsys.pages.formatting import plain
 WIDE, HIGH, TOP, FOOT = 1160, 300, 34, 22
 
 
-@dataclass(frozen=True)
-class ParallelAxis:
-    """One axis of parallel coordinates: its name, and the value of each line, as text."""
+def parallel(title: str, columns: Mapping[str, Sequence[str]], tips: Sequence[str], best: int) -> Markup:
+    """Draw a line for each trial across an axis for each column, which has a value of each trial, as text.
 
-    name: str
-    values: Sequence[str]
-
-
-def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], best: int) -> Markup:
-    """Draw a line for each trial across an axis for each column; the last column's values shade the lines.
-
-    Args:
-        title: text above the chart.
-        columns: swept parameters, then the metric.
-        tips: tooltip of each trial.
-        best: the trial that is drawn thick.
+    The last column, the metric, shades the lines; the line of the trial `best` is thick.
     """
     step = (WIDE - 150) / max(len(columns) - 1, 1)
     x = [60 + i * step for i in range(len(columns))]
-    scales = [axis_of_texts(column.values, HIGH - FOOT, TOP) for column in columns]
-    shades = _shades([as_number(v) for v in columns[-1].values])
+    scales = [axis_of_texts(values, HIGH - FOOT, TOP) for values in columns.values()]
+    shades = _shades([as_number(v) for v in list(columns.values())[-1]])
     lines = []
     for trial, tip in enumerate(tips):
         places = (f"{pixels(a)},{pixels(y.at(values[trial]))}" for a, (y, values) in zip(x, scales, strict=True))
         look = {"style": "stroke:var(--c2);stroke-width:3"} if trial == best else {"stroke_opacity": shades[trial]}
         lines.append(el("polyline", points=" ".join(places), data_t=tip, **look))
-    axes = [_axis(column.name, a, y) for column, a, (y, _) in zip(columns, x, scales, strict=True)]
+    axes = [_axis(name, a, y) for name, a, (y, _) in zip(columns, x, scales, strict=True)]
     return figure(title, svg([*lines, *axes], WIDE, HIGH), kind="across")
 
 

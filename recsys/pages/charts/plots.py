@@ -39,6 +39,11 @@ class Dot:
     hollow: bool = False
 
 
+def unit_square() -> tuple[Axis, Axis]:
+    """Return both axes of a chart of rates, from 0 to 1."""
+    return Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
+
+
 def across(values: Sequence[float], log: bool = False) -> Axis:
     """Return the x axis of a chart around the values."""
     return axis(values, LEFT, WIDE - RIGHT, log)
@@ -70,15 +75,9 @@ def lines(
     y: Axis | None = None,
     under: Sequence[Markup] = (),
 ) -> Markup:
-    """Draw lines, of which the first is on top.
+    """Draw the lines that have points, the first on top, and the shapes `under` them.
 
-    Args:
-        title: text above the chart.
-        series: lines, of which those without points are left out.
-        x_label: name of the horizontal axis.
-        x: the horizontal axis; around the points by default.
-        y: the vertical axis; by default around the points, logarithmic if they span orders of magnitude.
-        under: shapes below the lines.
+    Axes are around the points if they are not given; the y axis is logarithmic if these span orders of magnitude.
     """
     series = [s for s in series if s.points]
     values = [v for s in series for _, v in s.points]
@@ -119,17 +118,7 @@ def dots(
     diagonal: bool = False,
     size: tuple[float, float] = (WIDE, HIGH),
 ) -> Markup:
-    """Draw values over their places, each with its interval.
-
-    Args:
-        values: the dots.
-        x: the horizontal axis.
-        y: the vertical axis.
-        x_label: name of the horizontal axis.
-        curve: points of a line below the dots, filled down to the axis.
-        diagonal: draw the line where both axes have the same value.
-        size: width and height in pixels.
-    """
+    """Draw values over their places, each with its interval, above a curve that is filled and the diagonal."""
     shapes = [draw_y(x, y), draw_x(x, y.start, x_label, size[0])]
     if diagonal:
         shapes.append(line(x.start, y.start, x.stop, y.stop, "dashed"))
@@ -178,16 +167,7 @@ def histogram(
     x: Axis,
     high: float,
 ) -> Markup:
-    """Draw the heights of bins: the first series filled, the others as outlines.
-
-    Args:
-        edges: (bins + 1,) the edges of the bins.
-        heights: (series, bins) with the largest as 1 at most.
-        paints: the colour of each series.
-        tips: tooltip of each bin.
-        x: the horizontal axis, from the first edge to the last.
-        high: height in pixels.
-    """
+    """Draw bins: (bins + 1,) edges, (series, bins) heights up to 1, of which the first are filled, others outlines."""
     y = Axis(0, 1, high - 22, 6)
     at = [x.at(edge) for edge in edges]
     bins = list(zip(at, at[1:], tips, strict=False))

@@ -1,7 +1,6 @@
 """Charts of a plan: the shards on each device, and the time of a step."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -23,19 +22,9 @@ SMALL = 1.5  # shards of fewer pixels are drawn as one
 WORST = 8  # number of devices shown if no plan fits
 
 
-@dataclass(frozen=True)
-class MemoryKind:
-    """Memory of devices. key: beginning of its fields in a DeviceReport"""
-
-    key: str
-    name: str
-
-    def of(self, d: DeviceReport, part: str = "") -> int:
-        """Return the bytes for tables, or those of a part: _free, _reserved, _size."""
-        return int(getattr(d, self.key + part))
-
-
-HBM, DDR = MemoryKind("hbm", "HBM"), MemoryKind("ddr", "Host memory (DDR)")
+def bytes_of(d: DeviceReport, kind: str, part: str = "") -> int:
+    """Return the bytes for tables of a kind of memory, hbm or ddr, or of its part: _free, _reserved, _size."""
+    return int(getattr(d, kind + part))
 
 
 def largest_first(plan: PlanReport) -> list[TableReport]:
@@ -52,16 +41,16 @@ def legend_of_tables(plan: PlanReport) -> list[Paint]:
     return [*paints, Paint("reserved", "var(--hatch)"), Paint("free", "var(--free)")]
 
 
-def memory(plan: PlanReport, kind: MemoryKind, magnified: bool = False) -> Markup:
+def memory(plan: PlanReport, kind: str, magnified: bool = False) -> Markup:
     """Draw a bar for each device, as long as its memory; if magnified, as long as the fullest device's tables."""
     parts: dict[int, list[Part]] = {d.rank: [] for d in plan.devices}
     for i, t in enumerate(largest_first(plan)):
         for s in t.shards:
-            if s.get(kind.key):
-                parts[s["rank"]].append(Part(s[kind.key], colour(i), t.table, _shard_tip(t, s, kind)))
-    top = max(kind.of(d, "" if magnified else "_size") for d in plan.devices) or 1
+            if s.get(kind):
+                parts[s["rank"]].append(Part(s[kind], colour(i), t.table, _shard_tip(t, s, kind)))
+    top = max(bytes_of(d, kind, "" if magnified else "_size") for d in plan.devices) or 1
     for d in plan.devices:
-        free = top - kind.of(d) if magnified else kind.of(d, "_free")
+        free = top - bytes_of(d, kind) if magnified else bytes_of(d, kind, "_free")
         rest = [Part(free, "none", tip=_device_tip(d, kind))]
         parts[d.rank] += rest if magnified else [*rest, _reserved(d, kind)]
     return _devices(plan, parts, top, size if magnified else lambda n: f"{n / GIB:,.0f} GiB")
@@ -94,24 +83,24 @@ def needs(m: Infeasibility) -> Markup:
     return lying(bars, Axis(0, top, 200, WIDE), wide=WIDE, thick=26)
 
 
-def _reserved(d: DeviceReport, kind: MemoryKind) -> Part:
-    n = kind.of(d, "_reserved")
+def _reserved(d: DeviceReport, kind: str) -> Part:
+    n = bytes_of(d, kind, "_reserved")
     tip = f"device {d.rank}\nreserved: {n / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
     return Part(n, "var(--hatch)", tip=tip)
 
 
-def _device_tip(d: DeviceReport, kind: MemoryKind) -> str:
-    used, free, whole = (kind.of(d, part) / GIB for part in ("", "_free", "_size"))
+def _device_tip(d: DeviceReport, kind: str) -> str:
+    used, free, whole = (bytes_of(d, kind, part) / GIB for part in ("", "_free", "_size"))
     return f"device {d.rank}: {used:,.1f} of {whole:,.0f} GiB for tables, {free:,.1f} free"
 
 
-def _shard_tip(t: TableReport, s: dict[str, Any], kind: MemoryKind) -> str:
+def _shard_tip(t: TableReport, s: dict[str, Any], kind: str) -> str:
     row, column = s["offsets"]
     rows, columns = s["rows"], s["columns"]
     across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"
     down = "all rows" if rows == t.rows else f"rows {row:,}\u2013{row + rows - 1:,} of {t.rows:,}"
-    cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind is HBM else ""
-    return f"{t.table}: {t.type}, {t.kernel}\n{down}, {across}{cached}\n{size(s[kind.key])} on device {s['rank']}"
+    cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind == "hbm" else ""
+    return f"{t.table}: {t.type}, {t.kernel}\n{down}, {across}{cached}\n{size(s[kind])} on device {s['rank']}"
 
 
 def _devices(

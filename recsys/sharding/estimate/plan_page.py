@@ -1,22 +1,23 @@
 """One plan, or a comparison of several, as a self-contained HTML page."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from recsys.memory import GIB
 from recsys.pages import render
 from recsys.pages.charts.bars import colour
 from recsys.pages.formatting import size
-from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint
+from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 from recsys.sharding.estimate import plan_charts
 from recsys.sharding.estimate.compare import COLUMNS, PlanAttempt, best_first, cells, verdict
-from recsys.sharding.estimate.plan_charts import DDR, HBM, WORST, MemoryKind
+from recsys.sharding.estimate.plan_charts import WORST, bytes_of
 from recsys.sharding.estimate.report import DeviceReport, PlanReport
 from recsys.sharding.estimate.terminal import LEFT, where_of
 from recsys.sharding.infeasible import COLUMNS as NEEDS
 from recsys.sharding.infeasible import Infeasibility, gib
 
 NEAR = 0.15  # below this share of a device's memory, shards are also shown magnified
+MEMORY = {"hbm": "HBM", "ddr": "Host memory (DDR)"}
 TABLES = ("table", "rows", "dim", "ids per row", "weights", "optimizer", "type", "kernel", "cached", "devices", "group")
 DEVICES = (
     "device", "tables", "groups", "HBM GiB", "reserved", "free", "DDR GiB", "free", "ids per step", "read MB",
@@ -49,9 +50,9 @@ def page(attempts: Sequence[PlanAttempt]) -> str:
 
 
 def _section(name: str, p: PlanReport) -> dict[str, Any]:
-    kinds = [HBM] if any(d.hbm_size for d in p.devices) else []
-    kinds += [DDR] if any(d.ddr for d in p.devices) else []
-    unused = 0 if DDR in kinds else max(d.ddr_size for d in p.devices)
+    kinds = ["hbm"] if any(d.hbm_size for d in p.devices) else []
+    kinds += ["ddr"] if any(d.ddr for d in p.devices) else []
+    unused = 0 if "ddr" in kinds else max(d.ddr_size for d in p.devices)
     return {
         "name": name,
         "fits": True,
@@ -61,7 +62,7 @@ def _section(name: str, p: PlanReport) -> dict[str, Any]:
         "unused": f"{unused / GIB:,.0f} GiB" if unused else "",
         "time": plan_charts.time(p),
         "tables": _tables(p),
-        "devices": _table(DEVICES, map(_device_cells, p.devices)),
+        "devices": PageTable(columns(DEVICES), [_device_cells(d) for d in p.devices]),
     }
 
 
@@ -76,14 +77,14 @@ def _misfit(t: PlanAttempt) -> dict[str, Any]:
         "worst": f"; the {WORST} fullest of {m.devices} devices" if m.devices > WORST else "",
         "room": f"{gib(max(m.rooms))} GiB of {m.kind}",
         "chart": plan_charts.needs(m),
-        "tables": _table(NEEDS, (cells for _, cells in m.rows()), [kind for kind, _ in m.rows()]),
+        "tables": PageTable(columns(NEEDS, LEFT), [cells for _, cells in m.rows()], [kind for kind, _ in m.rows()]),
     }
 
 
-def _memory(p: PlanReport, kind: MemoryKind) -> list[tuple[str, Any]]:
+def _memory(p: PlanReport, kind: str) -> list[tuple[str, Any]]:
     """Return titles and charts of memory: to scale, and magnified if the tables take little of it."""
-    whole, used = (max(kind.of(d, part) for d in p.devices) for part in ("_size", ""))
-    charts = [(f"{kind.name}, {whole / GIB:,.0f} GiB per device", plan_charts.memory(p, kind))]
+    whole, used = (max(bytes_of(d, kind, part) for d in p.devices) for part in ("_size", ""))
+    charts = [(f"{MEMORY[kind]}, {whole / GIB:,.0f} GiB per device", plan_charts.memory(p, kind))]
     if used < NEAR * whole:
         charts.append((f"Magnified: the lowest {size(used)}", plan_charts.memory(p, kind, magnified=True)))
     return charts
@@ -92,12 +93,12 @@ def _memory(p: PlanReport, kind: MemoryKind) -> list[tuple[str, Any]]:
 def _facts(p: PlanReport) -> list[tuple[str, str]]:
     weights, state = size(sum(t.bytes for t in p.tables)), size(sum(t.optimizer for t in p.tables))
     slowest = max(p.devices, key=lambda d: d.step_ms)
-    kind = HBM if any(d.hbm_size for d in p.devices) else DDR
-    fullest = max(p.devices, key=kind.of)
-    whole = f"{kind.of(fullest, '_size') / GIB:,.0f} GiB {kind.key.upper()}"
+    kind = "hbm" if any(d.hbm_size for d in p.devices) else "ddr"
+    fullest = max(p.devices, key=lambda d: bytes_of(d, kind))
+    whole = f"{bytes_of(fullest, kind, '_size') / GIB:,.0f} GiB {kind.upper()}"
     return [
         (weights, f"weights, and {state} of optimizer state"),
-        (size(kind.of(fullest)), f"of {whole}, on the fullest device"),
+        (size(bytes_of(fullest, kind)), f"of {whole}, on the fullest device"),
         (f"{p.step_ms:.3g} ms", f"per step: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links"),
         (p.bound, "bounds the slowest device"),
         (f"{p.imbalance:.2f}", "imbalance: slowest device over mean"),
@@ -108,7 +109,7 @@ def _facts(p: PlanReport) -> list[tuple[str, str]]:
 def _comparison(order: Sequence[PlanAttempt]) -> PageTable:
     kinds = ["no" if t.plan is None else "best" if t is order[0] else "" for t in order]
     rows: list[Cells] = [[*shown, Cell(reason, "wrap" if reason else "")] for *shown, reason in map(cells, order)]
-    return _table(COLUMNS, rows, kinds)
+    return PageTable(columns(COLUMNS, LEFT), rows, kinds)
 
 
 def _tables(p: PlanReport) -> PageTable:
@@ -118,7 +119,7 @@ def _tables(p: PlanReport) -> PageTable:
         cached = f"{t.cache_load_factor:.0%}" if t.cache_load_factor else ""
         places = [t.type, t.kernel, cached, where_of(t, p.world_size), str(t.group)]
         rows.append([Cell(t.table, mark=colour(i)), *numbers, *places])
-    return _table(TABLES, rows)
+    return PageTable(columns(TABLES, LEFT), rows)
 
 
 def _device_cells(d: DeviceReport) -> list[str]:
@@ -128,10 +129,6 @@ def _device_cells(d: DeviceReport) -> list[str]:
         *(f"{n / 1e6:,.1f}" for n in (d.lookup_bytes, d.sent_bytes)),
         *(f"{n:.3g}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
     ]  # fmt: skip
-
-
-def _table(names: Sequence[str], rows: Iterable[Cells], kinds: Sequence[str] = ()) -> PageTable:
-    return PageTable([Column(n, left=n in LEFT) for n in names], list(rows), kinds)
 
 
 def _count(n: int, what: str) -> str:

@@ -12,7 +12,7 @@ from recsys.pages import render
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, lying
 from recsys.pages.formatting import share
-from recsys.pages.page_table import Cell, Column, PageTable
+from recsys.pages.page_table import Cell, Column, PageTable, columns
 
 Found = Mapping[str, Any]
 STAGES = {  # name in evaluation.json: label, meaning
@@ -77,22 +77,22 @@ def _funnel(funnel: Found, k: int) -> Markup:
 
 
 def _filters(filters: Found) -> PageTable | None:
-    columns = [Column("filter", left=True), Column("candidates removed"), Column("targets among them")]
+    names = ("filter", "candidates removed", "targets among them")
     rows = [[name, f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in filters.items()]
-    return PageTable(columns, rows) if rows else None
+    return PageTable(columns(names, left=names[:1]), rows) if rows else None
 
 
 def _stages(found: Found) -> PageTable:
     k = found["k"]
     metrics = {f"{m}@{k}": f"{METRICS[m].label}@{k}" for m in ("ndcg", "hr", "recall", "mrr")}
-    names = [*metrics.values(), f"NDCG@{k}, 95 %", "final minus this, 95 %"]
+    names = ["lists", *metrics.values(), f"NDCG@{k}, 95 %", "final minus this, 95 %"]
     rows = []
     for name, (text, meaning) in STAGES.items():
         if name in found:
             between = _between(found["intervals"][name])
             values = [f"{found[name][m]:.4f}" for m in metrics]
             rows.append([Cell(text, tip=meaning), *values, between, _difference(found["final_minus"].get(name))])
-    return PageTable([Column("lists", left=True), *map(Column, names)], rows)
+    return PageTable(columns(names, left=("lists",)), rows)
 
 
 def _between(estimate: Found) -> str:
@@ -109,32 +109,32 @@ def _difference(found: Found | None) -> str | Cell:
 def _lists(found: Found) -> PageTable:
     k = found["k"]
     names = [n for n in ("coverage", "gini", "novelty", "diversity", "popularity_lift") if f"{n}@{k}" in found["final"]]
-    columns = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names)]
+    heads = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names)]
     rows = []
     for stage in ("popularity", "retriever", "final"):
         values = [found[stage].get(f"{n}@{k}") for n in names]
         rows.append([STAGES[stage][0], *("–" if v is None else f"{v:.4g}" for v in values)])
-    return PageTable(columns, rows)
+    return PageTable(heads, rows)
 
 
 def _latency(found: Found) -> PageTable:
-    columns = [Column("stage", left=True), Column("p50, ms"), Column("p99, ms")]
-    return PageTable(columns, [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found.items()])
+    rows = [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found.items()]
+    return PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), rows)
 
 
 def _calibration(groups: list[Found]) -> PageTable | None:
     if not groups:
         return None
     means = [n for n in groups[0] if n not in ("group", "users", "items", "targets")]
-    names = ["users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
+    names = ["group", "users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
     rows = []
     for group in groups:
         values = [group["targets"], *(group[n] for n in means)]
         rows.append([str(group["group"]), f"{group['users']:,}", f"{group['items']:,}", *(f"{v:.4f}" for v in values)])
-    return PageTable([Column("group", left=True), *map(Column, names)], rows)
+    return PageTable(columns(names, left=("group",)), rows)
 
 
 def _off_policy(found: Found) -> PageTable:
     there = {meaning: found[n] for n, meaning in ESTIMATES.items() if n in found}
     rows = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in there.items()]
-    return PageTable([Column("estimate", left=True), Column("reward of a list"), Column("95 %")], rows)
+    return PageTable(columns(("estimate", "reward of a list", "95 %"), left=("estimate",)), rows)
