@@ -30,5 +30,5 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    environment.filters |= {"plain": plain, "tail": tail, "share": share, "size": size, "count": "{:,}".format}
+    environment.filters |= {"plain": plain, "tail": tail, "share": share, "size": size, "thousands": "{:,}".format}
     return environment

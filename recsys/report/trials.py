@@ -19,7 +19,7 @@ from recsys.report.runs import ReportedSweep, ReportedTrial
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class RankedTrials:
     """The values of a metric by trial. order: all trials, the best first; done: those that have a value"""
 
     metric: str
@@ -54,7 +54,7 @@ def trials(s: ReportedSweep) -> dict[str, Any]:
     }
 
 
-def _outcomes(s: ReportedSweep) -> Outcomes:
+def _outcomes(s: ReportedSweep) -> RankedTrials:
     """Return the mean over seeds, by trial, of the sweep's own metric, else of the main metric of the test rows."""
     finished = [run for t in s.trials for run in t.runs if run.metrics is not None]
     metric = s.metric or f"test/{main_metric(finished[0]) if finished else MAIN_RANKING}"
@@ -67,10 +67,10 @@ def _outcomes(s: ReportedSweep) -> Outcomes:
             means[t.number] = sum(there) / len(there)
     sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
     order = sorted(s.trials, key=lambda t: sign * means[t.number] if t.number in means else float("inf"))
-    return Outcomes(metric, means, order, [t for t in order if t.number in means])
+    return RankedTrials(metric, means, order, [t for t in order if t.number in means])
 
 
-def _table(keys: Sequence[str], found: Outcomes) -> PageTable:
+def _table(keys: Sequence[str], found: RankedTrials) -> PageTable:
     rows: list[Cells] = []
     for t in found.order:
         value = f"{found.of(t):.5f}" if t in found.done else "–"
@@ -79,7 +79,7 @@ def _table(keys: Sequence[str], found: Outcomes) -> PageTable:
     return PageTable(names, rows, ["best" if t in found.done[:1] else "" for t in found.order], first=TOP)
 
 
-def _across(keys: Sequence[str], found: Outcomes) -> Markup:
+def _across(keys: Sequence[str], found: RankedTrials) -> Markup:
     """Draw all trials across their parameters and the metric."""
     lines = found.done[::-1]  # the best is drawn last, over the others
     axes = {k: [t.values.get(k, "–") for t in lines] for k in keys}
@@ -88,7 +88,7 @@ def _across(keys: Sequence[str], found: Outcomes) -> Markup:
     return parallel(title, axes, [found.tip(t) for t in lines], len(lines) - 1)
 
 
-def _over(key: str, found: Outcomes) -> Markup | None:
+def _over(key: str, found: RankedTrials) -> Markup | None:
     """Draw the metric over one parameter; None if it has one value only."""
     having = [t for t in reversed(found.done) if key in t.values]
     if len({t.values[key] for t in having}) < 2:
