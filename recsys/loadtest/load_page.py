@@ -4,133 +4,130 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from html import escape
-from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from recsys.loadtest.figures import Measurement, within_slo
 from recsys.loadtest.table import PARTS, TIMES, describe_load, milliseconds, notes
-from recsys.pages import document, footer
-from recsys.pages.charts import FOOT, HIGH, LEFT, RIGHT, TOP, WIDE, Paint, Series, axis, figure, legend, spans
-from recsys.pages.formatting import html
-from recsys.pages.sortable_tables import Column, table
+from recsys.pages import render
+from recsys.pages.charts.axes import Axis, line, spans
+from recsys.pages.charts.bars import COLOURS
+from recsys.pages.charts.plots import Series, across, lines, upwards
+from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 
-COLOURS = 12  # number of colours that base.css has
-BATCH_SIZE = "batch size"  # name of an axis whose marks are the batch sizes
 MOST_MARKS = 8
-NOTES = (
-    "Latency: from when a request was due to the end of its answer. In a closed loop a request is due when the answer "
-    "before it has come; in an open loop it is due on a schedule that does not wait for answers, so that a server that "
-    "stalls delays all requests that were due meanwhile.",
-    "Requests are encoded before the clock starts, and answers are checked after it has stopped.",
-    "client: from when a request was due to when it was sent. network: the latency less the client's and the server's "
-    "times. queue, compute and other: in the server, as it counts them; compute may be a mean over batches.",
-)
+PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}
 Value = Callable[[Measurement], float | None]
+Lines = list[tuple[Paint, list[Measurement]]]
 
 
 def make_page(settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> str:
     """Return the page."""
-    title = f"Load test of {model}"
-    how = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}[settings["protocol"]]
-    intro = f"{html(settings['target'], 100)}, {how}, {settings['seconds']:g} s for each load"
-    slo = settings["slo_ms"]
-    warnings = "".join(f'<p class="warn">{escape(line)}</p>' for line in notes(measurements, None))
-    body = [f"<h1>{html(title, 100)}</h1><p>{intro}</p>", _cards(measurements, slo), warnings]
-    body += [_figures(measurements, slo), "<h2>All measurements</h2>", _table(measurements, slo)]
-    return document(title, "\n".join(body) + footer("", NOTES), Path(__file__).parent, charts=True)
+    return render(
+        "loadtest/load_page.html",
+        title=f"Load test of {model}",
+        target=settings["target"],
+        protocol=PROTOCOLS[settings["protocol"]],
+        seconds=f"{settings['seconds']:g}",
+        facts=_facts(measurements, settings["slo_ms"]),
+        warnings=notes(measurements, None),
+        sections=_sections(measurements, settings["slo_ms"]),
+        measured=_table(measurements, settings["slo_ms"]),
+    )
 
 
-def _cards(measurements: Sequence[Measurement], slo_ms: float | None) -> str:
+def _facts(measurements: Sequence[Measurement], slo_ms: float | None) -> list[tuple[str, str]]:
     most = max(measurements, key=lambda m: m.rows_per_s)
-    cards = [(f"{most.rows_per_s:,.0f}", f"rows/s at most, batch size {most.batch_size:,}, {describe_load(most)}")]
+    facts = [(f"{most.rows_per_s:,.0f}", f"rows/s at most, batch size {most.batch_size:,}, {describe_load(most)}")]
     timed = [m for m in measurements if m.p50_ms is not None]
     if timed:
         least = min(timed, key=lambda m: m.p50_ms or 0.0)
-        cards.append((f"{milliseconds(least.p50_ms)} ms", f"lowest median latency, {describe_load(least)}"))
+        facts.append((f"{milliseconds(least.p50_ms)} ms", f"lowest median latency, {describe_load(least)}"))
     if slo_ms is not None:
         best = max(within_slo(measurements, slo_ms).values(), key=lambda m: m.rows_per_s, default=None)
-        text = f"rows/s with a p99 within {slo_ms:g} ms"
         where = "" if best is None else f", batch size {best.batch_size:,}, {describe_load(best)}"
-        cards.append(("none" if best is None else f"{best.rows_per_s:,.0f}", text + where))
-    cards.append(
-        (f"{sum(m.errors for m in measurements):,}", f"errors, {sum(m.requests for m in measurements):,} answers")
-    )
-    inside = "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)
-    return f'<div class="cards">{inside}</div>'
+        rows = "none" if best is None else f"{best.rows_per_s:,.0f}"
+        facts.append((rows, f"rows/s with a p99 within {slo_ms:g} ms{where}"))
+    answers = sum(m.requests for m in measurements)
+    return [*facts, (f"{sum(m.errors for m in measurements):,}", f"errors, {answers:,} answers")]
 
 
-def _figures(measurements: Sequence[Measurement], slo_ms: float | None) -> str:
+Section = tuple[str, list[Paint], list[Markup | str]]  # heading, legend, charts
+
+
+def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list[Section]:
+    """Return charts over the batch size, if there are several, and over the load, if there are several."""
+    sizes = {m.batch_size for m in measurements}
     by_load = _lines(measurements, describe_load, lambda m: m.batch_size)
     by_size = _lines(measurements, lambda m: f"batch size {m.batch_size:,}", _load)
-    first = _chart("throughput, rows/s", by_load, lambda m: m.batch_size, lambda m: m.rows_per_s, BATCH_SIZE)
-    second = _chart("latency p99, ms", by_load, lambda m: m.batch_size, lambda m: m.p99_ms, BATCH_SIZE, slo_ms)
-    title = "latency p99 against throughput, a point for each load, ms"
-    third = _chart(title, by_size, lambda m: m.rows_per_s, lambda m: m.p99_ms, "rows/s", slo_ms)
-    loads, sizes = legend([p for p, _ in by_load]), legend([p for p, _ in by_size])
-    return (
-        f'<h2>By batch size</h2>{loads}<div class="grid">{first}{second}</div>'
-        f'<h2>By load</h2>{sizes}<div class="grid">{third}</div>'
-    )
+    against = "latency p99 against throughput, a point for each load, ms"
+    last = _chart(against, by_size, lambda m: m.rows_per_s, lambda m: m.p99_ms, "rows/s", slo_ms)
+    over_size = _pair(by_load, lambda m: m.batch_size, "batch size", slo_ms) if len(sizes) > 1 else []
+    name = "requests/s offered" if any(m.offered_per_s is not None for m in measurements) else "connections"
+    over_load = [] if over_size else _pair(by_size, _load, name, slo_ms)
+    sections: list[Section] = [("By batch size", [p for p, _ in by_load], over_size)] if over_size else []
+    return [*sections, ("By load", [p for p, _ in by_size], [*over_load, last])]
 
 
 def _load(m: Measurement) -> float:
     return m.connections if m.offered_per_s is None else m.offered_per_s
 
 
-Line = tuple[Paint, list[Measurement]]
-
-
 def _lines(
     measurements: Sequence[Measurement], name: Callable[[Measurement], str], order: Callable[[Measurement], float]
-) -> list[Line]:
+) -> Lines:
     """Group measurements by name, each group in an order and with a colour."""
     groups: dict[str, list[Measurement]] = {}
     for m in measurements:
         groups.setdefault(name(m), []).append(m)
     return [
-        (Paint(i, group, f"var(--c{i % COLOURS})"), sorted(members, key=order))
+        (Paint(group, f"var(--c{i % COLOURS})", i), sorted(members, key=order))
         for i, (group, members) in enumerate(groups.items())
     ]
 
 
-def _chart(title: str, lines: Sequence[Line], x: Value, y: Value, x_label: str, limit: float | None = None) -> str:
-    """Draw one value over another. limit: a value of the y axis that gets a dashed line"""
-    series = []
-    for paint, members in lines:
-        points = [(a, b) for m in members if (a := x(m)) is not None and (b := y(m)) is not None]
-        if points:
-            series.append(Series(paint, points))
-    if not series:
-        return f'<p class="note">No request was answered: no chart of {escape(title)}.</p>'
-    xs = [a for s in series for a, _ in s.points]
-    ys = [b for s in series for _, b in s.points]
-    log_x, log_y = spans(xs, 4), spans(ys)
-    across = axis(xs, LEFT, WIDE - RIGHT, log_x)
-    if x_label == BATCH_SIZE and len(set(xs)) <= MOST_MARKS:
-        across = replace(across, marks=tuple(sorted(set(xs))))
-    up = axis([*ys, *([limit] if limit is not None and limit < 3 * max(ys) else [])], HIGH - FOOT, TOP, log_y)
-    under = ""
-    if limit is not None and TOP <= (at := up.at(limit)) <= HIGH - FOOT:
-        tip = f"p99 within {limit:g} ms"
-        line = f'x1="{across.start:g}" x2="{across.stop:g}" y1="{at:.1f}" y2="{at:.1f}"'
-        under = f'<line {line} stroke="var(--bad)" stroke-dasharray="5 4" data-t="{escape(tip)}"/>'
-    return figure(title + (", logarithmic" if log_y else ""), series, across, up, x_label, under)
+def _pair(groups: Lines, x: Value, x_label: str, slo_ms: float | None) -> list[Markup | str]:
+    """Draw throughput and latency over one value, whose axis has a mark at each value if they are few."""
+    return [
+        _chart("throughput, rows/s", groups, x, lambda m: m.rows_per_s, x_label, marked=True),
+        _chart("latency p99, ms", groups, x, lambda m: m.p99_ms, x_label, slo_ms, marked=True),
+    ]
 
 
-def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> str:
-    parts = [p for p in PARTS if any(m.queue_ms is not None for m in measurements)]
+def _chart(
+    title: str, groups: Lines, x: Value, y: Value, x_label: str, limit: float | None = None, marked: bool = False
+) -> Markup | str:
+    """Draw one value over another. limit: on the y axis; marked: whether the x axis has marks of its few values"""
+    series = [
+        Series(paint, [(a, b) for m in members if (a := x(m)) is not None and (b := y(m)) is not None])
+        for paint, members in groups
+    ]
+    xs, ys = ([point[i] for s in series for point in s.points] for i in (0, 1))
+    if not xs:
+        return f"No request was answered: no chart of {title}."
+    flat = across(xs, spans(xs, 4))
+    if marked and len(set(xs)) <= MOST_MARKS:
+        flat = replace(flat, marks=sorted(set(xs)))
+    up = upwards([*ys, *([limit] if limit is not None and limit < 3 * max(ys) else [])], spans(ys))
+    return lines(title, series, x_label, x=flat, y=up, under=_limit(flat, up, limit))
+
+
+def _limit(x: Axis, y: Axis, limit: float | None) -> list[Markup]:
+    if limit is None or not y.stop <= (at := y.at(limit)) <= y.start:
+        return []
+    return [line(x.start, at, x.stop, at, "limit", f"p99 within {limit:g} ms")]
+
+
+def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTable:
+    parts = PARTS if any(m.queue_ms is not None for m in measurements) else ()
     names = ["batch size", "load", "requests/s", "rows/s", "p50", "p90", "p99", "p99.9", "mean", "errors", "client CPU"]
-    columns = [Column(n, left=n == "load") for n in [*names, *(p.removesuffix("_ms") for p in parts)]]
     best = list(within_slo(measurements, slo_ms).values()) if slo_ms is not None else []
-    rows = []
+    rows: list[Cells] = []
     for m in measurements:
         kinds = ", ".join(f"{kind}: {count:,}" for kind, count in m.error_kinds.items())
-        errors = f'<td data-t="{escape(kinds)}">{m.errors:,}</td>' if kinds else "0"
-        cells = [f"{m.batch_size:,}", escape(describe_load(m)), f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
-        cells += [milliseconds(getattr(m, name)) for name in TIMES]
-        cells += [errors, f"{m.client_cpu:.0%}", *(milliseconds(getattr(m, name)) for name in parts)]
-        rows.append(cells)
-    note = "Bold: the most rows per second of a batch size within the limit." if best else ""
-    kinds_of_rows = ["best" if m in best else "" for m in measurements]
-    return f'<p class="note">Times in milliseconds. {note}</p>{table(columns, rows, kinds_of_rows)}'
+        rates = [f"{m.batch_size:,}", describe_load(m), f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
+        times, more = ([milliseconds(getattr(m, name)) for name in names] for names in (TIMES, parts))
+        rows.append([*rates, *times, Cell(f"{m.errors:,}", tip=kinds), f"{m.client_cpu:.0%}", *more])
+    heads = columns([*names, *(p.removesuffix("_ms") for p in parts)], left=("load",))
+    return PageTable(heads, rows, ["best" if m in best else "" for m in measurements])

@@ -1,31 +1,34 @@
-"""Self-contained HTML pages: the frame, style and tooltips that all of them share."""
+"""Self-contained HTML pages: templates with autoescape, and the tables, legends and charts that all of them share."""
 
-from html import escape
+from __future__ import annotations
+
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recsys.pages.formatting import plain, share, size, tail, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
-def document(title: str, body: str, folder: Path, kind: str = "", *, charts: bool = False) -> str:
-    """Return a page.
+def render(template: str, **values: Any) -> str:
+    """Return a page. template: its path in recsys/, such as report/report_page.html"""
+    return _environment().get_template(template).render(values)
 
-    Args:
-        folder: folder of the page's own page.css and, if it has one, page.js.
-        kind: class of <main>.
-        charts: whether the page has line charts (recsys.pages.charts).
-    """
-    here = Path(__file__).parent
-    parts = [here / "base.css", *([here / "charts.css"] if charts else []), folder / "page.css"]
-    css = "".join(part.read_text() for part in parts)
-    parts = [here / "tip.js", *([here / "charts.js"] if charts else []), folder / "page.js"]
-    script = "".join(part.read_text() for part in parts if part.exists())
-    main = f'<main class="{kind}">' if kind else "<main>"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body>{main}\n{body}</main>\n"
-        f'<div id="tip"></div><script>\n{script}</script></body></html>\n'
+
+@cache
+def _environment() -> Environment:
+    """Return the environment of all templates, which escapes whatever they write."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=visible,
     )
-
-
-def footer(sentence: str, notes: tuple[str, ...]) -> str:
-    """Return a footer: a sentence, then a list of notes."""
-    return f"<footer>{sentence}<ul>{''.join(f'<li>{escape(n)}</li>' for n in notes)}</ul></footer>"
+    environment.filters |= {"plain": plain, "tail": tail, "share": share, "size": size, "thousands": "{:,}".format}
+    return environment

@@ -2,12 +2,11 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from html import escape
-
-from recsys.memory import GIB
+from typing import Any
 
 LONGEST = 36  # number of characters shown of a value
 TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
+KEPT = "\n\t\u00a0\u2060"  # what pages themselves use and isprintable refuses; U+2060: no line break
 
 
 def number(x: float) -> str:
@@ -40,19 +39,24 @@ def size(n: float) -> str:
         if n < 1000:
             return f"{n:,.0f} {unit}" if unit == "B" or n >= 10 else f"{n:.1f} {unit}"
         n /= 1024
-    return f"{n * (1 << 30) / GIB:,.1f} GiB"
+    return f"{n:,.1f} GiB"
+
+
+def visible(value: Any) -> Any:
+    """Return text with its control characters, including those for direction, as escapes; markup stays as it is."""
+    if not isinstance(value, str) or value.isprintable() or hasattr(value, "__html__"):
+        return value
+    return "".join(c if c in KEPT else _escaped(c) for c in value)
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    """Shorten text to one printable line. Control characters, including those for direction, become escapes."""
+    """Shorten text to one printable line."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return cut if cut.isprintable() else "".join(map(_escaped, cut))
 
 
-def html(text: str, longest: int = LONGEST) -> str:
-    """Escape and shorten text of the data; the tooltip has the part that was cut."""
-    shown = escape(plain(text, longest))
-    return shown if len(text) <= longest else f'<span data-t="{escape(plain(text, 400))}">{shown}</span>'
+def _escaped(c: str) -> str:
+    return c if c.isprintable() else c.encode("unicode_escape").decode()
 
 
 def tail(name: str, most: int) -> str:

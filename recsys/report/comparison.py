@@ -25,9 +25,10 @@ from recsys.report.resampling import (
     holm,
     interval,
 )
-from recsys.report.runs import UNCOMPARED, ReportedRun
+from recsys.report.runs import UNCOMPARED, ReportedRun, value_text
 
 BASELINES = ("GBM", "LogisticRegression", "Popularity")  # models that every other model should beat
+UNTELLING = ("checkpoint.", "logger", "debug.", "trainer.log_every_n_steps")  # they do not change a run's metrics
 PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 
@@ -172,11 +173,13 @@ def differences(run: ReportedRun, first: ReportedRun) -> str:
     keys = [k for k in differ if k in run.config and not k.startswith("model._target_")]
     if parts:
         keys = [k for k in keys if not k.startswith("model.") or k in first.config]
-    return ", ".join([*parts, *(f"{k}={_short(run.config[k])}" for k in keys)])
+    telling = [k for k in keys if not k.startswith(UNTELLING)]
+    shown = telling if parts or telling else keys
+    return ", ".join([*parts, *(f"{k}={_short(run.config[k])}" for k in shown)])
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else value_text(value)
 
 
 def differing(runs: Sequence[ReportedRun]) -> list[str]:

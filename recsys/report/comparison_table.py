@@ -1,33 +1,18 @@
-"""Comparison of runs: as a sentence, as a table on the page, and on the terminal."""
+"""Comparison of runs: as a sentence, as tables of the page, and on the terminal."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import is_better, label
-from recsys.pages.charts import Paint
-from recsys.pages.formatting import html, plain, tail
-from recsys.pages.sortable_tables import Column, table
-from recsys.report.cells import Interval, dots
+from recsys.pages.charts.plots import Dot, dots_in_cell
+from recsys.pages.formatting import plain, tail
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint
 from recsys.report.comparison import Group, Line, Measure
 from recsys.report.resampling import Difference, holm
 
 TOP = 20  # number of rows before the rest is collapsed
-
-
-def collapsible_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0
-) -> str:
-    """Return a table of the first TOP rows and the reference row `keep`. Further rows are collapsed if there are
-    many.
-    """
-    if len(rows) <= TOP + 5:
-        return table(columns, rows, kinds)
-    shown = [*range(TOP), *([keep] if keep >= TOP else [])]
-    rest = [i for i in range(len(rows)) if i not in shown]
-    part = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
-    return f"{part(shown)}<details><summary>{len(rest)} more</summary>{part(rest)}</details>"
+Interval = tuple[float, float]
 
 
 def _meaning(name: str) -> str:
@@ -37,11 +22,6 @@ def _meaning(name: str) -> str:
         return ""
     direction = f"; {entry.better} is better" if entry.better else ""
     return f"{entry.meaning}{direction}{'' if entry.interval else '; no interval'}"
-
-
-def note(text: str) -> str:
-    """Return a note as an HTML paragraph."""
-    return f'<p class="note">{escape(text)}</p>'
 
 
 def signed(value: float) -> str:
@@ -54,15 +34,13 @@ def _p_value(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1995 else f"p = {p:.2f}"
 
 
-def run_cell(line: Line, paint: Paint) -> str:
+def run_cell(line: Line, paint: Paint) -> Cell:
     """Return a cell with a line's name, its seeds, and the differences of its config."""
-    seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
     what = line.detail or line.first.model
-    name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
-    return (
-        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}{name}{seeds}'
-        f'<small class="name">{html(what, 90)}</small></td>'
-    )
+    below = Cell(plain(what, 90), tip=what if len(what) > 90 else "")
+    seeds = f"{len(line.runs)} seeds" if len(line.runs) > 1 else ""
+    name, tip = tail(line.name, 26), plain(line.name, 200)
+    return Cell(name, "run", tip, paint.colour, paint.number, chip=seeds, below=[below])
 
 
 def bounds_of(values: Sequence[float]) -> Interval:
@@ -131,81 +109,82 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
     return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(p)}{many}): {sure}."
 
 
-def comparison(group: Group, paints: dict[int, Paint]) -> str:
-    """Return a table for each label, the best line first.
-
-    Each cell has a value, its interval or deviation, and the difference from the first run.
-    """
+def comparison(group: Group, paints: dict[int, Paint]) -> dict[str, Any]:
+    """Return the comparison of a group for the template, with a table (or a note) for each label."""
+    several = len(group.mains) > 1
+    tables = [
+        (main.rpartition("/")[0] if several else "", group.about_rows(main), _comparison(group, main, paints))
+        for main in group.mains
+    ]
     weight = group.lines[0].first.weight
-    remark = "" if weight is None else note(f"Metrics and intervals are weighted by the column {weight}.")
-    if len(group.mains) == 1:
-        return remark + _comparison(group, group.main, paints)
-    headings = [f"{html(main.rpartition('/')[0], 60)} <small>{group.about_rows(main)}</small>" for main in group.mains]
-    tables = [_comparison(group, main, paints) for main in group.mains]
-    return remark + "".join(f"<h3>{h}</h3>{t}" for h, t in zip(headings, tables, strict=True))
+    return {"why": group.why, "sentences": sentences(group), "weight": weight, "tables": tables}
 
 
-def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> str:
+def sentences(group: Group) -> list[str]:
+    """Return the verdict by each main metric, and the models that do not beat a baseline."""
+    verdicts = [verdict(group, main) for main in group.mains]
+    return verdicts + [text for main in group.mains if (text := beaten_by_baseline(group, main)) is not None]
+
+
+def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> PageTable | str:
+    """Return a table of values, their intervals or deviations, and their differences from the first run."""
     order, metrics = group.best_first(main), group.metrics(main)
     short = lambda name: label(name.rpartition("/")[2])  # noqa: E731
     measures = [line.measures[main] for line in group.lines if main in line.measures]
     if not measures:
-        return note(f"No run has {label(main)}.")
-    spread = [v for m in measures for v in (m.value, m.low, m.high) if v is not None]
-    bounds = bounds_of(spread)
+        return f"No run has {label(main)}."
+    bounds = bounds_of([v for m in measures for v in (m.value, m.low, m.high) if v is not None])
     versus = [m.difference for m in measures if m.difference is not None]
     versus_bounds = bounds_of([0.0, *(v for d in versus for v in (d.low, d.high))])
-    rows, kinds = [], []
+    rows: list[Cells] = []
     for i in order:
         line = group.lines[i]
         paint, m = paints[id(line)], line.measures.get(main)
-        cells = [run_cell(line, paint)]
-        if m is None:
-            cells += [""] * (2 if versus else 1)
-        else:
-            between = (m.low, m.high) if m.low is not None and m.high is not None else None
-            tip = f"{line.name}\n{label(main)} {m.value:.5f}" + (
-                f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
-            )
-            cells.append(f'<td class="l">{dots([(paint, m.value, between, tip)], bounds, None, 150)}</td>')
-            if versus:
-                cells.append(_versus(line, m, paint, versus_bounds, main, group.holm.get((main, i))))
-        cells += [_cell(n, line.measures.get(n)) for n in metrics]
-        rows.append(cells)
-        kinds.append("best" if i == order[0] and len(order) > 1 else "")
+        cells: list[str | Cell] = [run_cell(line, paint), "" if m is None else _own(line, m, paint, bounds, main)]
+        if versus:
+            adjusted = group.holm.get((main, i))
+            cells.append("" if m is None else _versus(line, m, paint, versus_bounds, main, adjusted))
+        rows.append([*cells, *(_cell(n, line.measures.get(n)) for n in metrics)])
     columns = [Column("run", left=True), Column(f"{short(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
     columns += [Column(short(n), tooltip=_meaning(n)) for n in metrics]
-    return collapsible_table(columns, rows, kinds, order.index(0))
+    kinds = ["best" if i == order[0] and len(order) > 1 else "" for i in order]
+    return PageTable(columns, rows, kinds, "plain", TOP, order.index(0))
 
 
-def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str, adjusted: float | None) -> str:
+def _own(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str) -> str:
+    """Draw a line's value with its interval."""
+    tip = f"{line.name}\n{label(main)} {m.value:.5f}"
+    tip += f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if m.low is not None and m.high is not None else ""
+    return dots_in_cell([Dot(m.value, paint.colour, tip, m.low, m.high, number=paint.number)], bounds, wide=150)
+
+
+def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str, adjusted: float | None) -> str | Cell:
+    """Draw a line's difference from the first one, with its p-values."""
     d, p = m.difference, line.delong.get(main)
     if d is None:
-        return '<td class="l"><small>the first run</small></td>' if not line.detail else "<td></td>"
+        return "" if line.detail else Cell(below=[Cell("the first run")])
     tip = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {_p_value(d.p)}"
     tip += f"\nDeLong's test: {_p_value(p)}" if p is not None else ""
     tip += f"\nadjusted by Holm's method: {_p_value(adjusted)}" if adjusted is not None else ""
-    picture = dots([(paint, d.value, (d.low, d.high), tip)], bounds, 0.0, 160)
+    picture = dots_in_cell([Dot(d.value, paint.colour, tip, d.low, d.high, number=paint.number)], bounds, 0.0, 160)
     delong = f"; DeLong {_p_value(p)}" if p is not None else ""
-    return f'<td class="l">{picture}<small>{_p_value(d.p)}{delong}</small></td>'
+    return Cell(picture, below=[Cell(f"{_p_value(d.p)}{delong}")])
 
 
-def _cell(metric: str, m: Measure | None) -> str:
+def _cell(metric: str, m: Measure | None) -> str | Cell:
     if m is None:
-        return "<td>–</td>"
-    parts = [f"{m.value:.4f}"]
-    if m.deviation is not None:
-        parts.append(f"<small>sd {m.deviation:.4f}</small>")
+        return "–"
+    below = [Cell(f"sd {m.deviation:.4f}")] if m.deviation is not None else []
     if m.low is not None and m.high is not None:
-        parts.append(f"<small>{m.low:.4f}–{m.high:.4f}</small>")
-    if m.difference is not None:
-        better = is_better(metric, m.difference.value) if m.difference.p < 0.05 else None
-        kind = "" if better is None else ' class="good"' if better else ' class="bad"'
-        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{_p_value(m.difference.p)}"
-        parts.append(f'<small{kind} data-t="{tip}">{signed(m.difference.value)}</small>')
-    return f"<td>{''.join(parts)}</td>"
+        below.append(Cell(f"{m.low:.4f}–{m.high:.4f}"))
+    if (d := m.difference) is not None:
+        better = is_better(metric, d.value) if d.p < 0.05 else None
+        kind = "" if better is None else "good" if better else "bad"
+        tip = f"95\u00a0%: {signed(d.low)} to {signed(d.high)}\n{_p_value(d.p)}"
+        below.append(Cell(signed(d.value), kind, tip))
+    return Cell(f"{m.value:.4f}", below=below)
 
 
 def terminal(group: Group, main: str) -> Any:

@@ -123,10 +123,12 @@ def read(folders: Sequence[str]) -> RunSet:
         raise UserError(_no_run(left_out[0]))
     unique = list({p.resolve(): p for p in paths}.values())
     runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
-    for trial in (t for sweep in sweeps for t in sweep.trials):
-        trial.runs = [runs[p.resolve()] for p in trial.paths]
-        for run in trial.runs:
-            run.name = _trial_name(run.name, trial.values)
+    for sweep in sweeps:
+        differing = _differing(sweep.trials)
+        for trial in sweep.trials:
+            trial.runs = [runs[p.resolve()] for p in trial.paths]
+            for run in trial.runs:
+                run.name = _trial_name(run.name, {k: v for k, v in trial.values.items() if k in differing})
     return RunSet(list(runs.values()), sweeps, left_out)
 
 
@@ -141,6 +143,17 @@ def _trial_name(name: str, values: dict[str, str]) -> str:
     """Return a run's name with the values of its trial: '0: lr=0.1, dim=8' instead of '0'."""
     short = [f"{k.rpartition('.')[2] if _unique_tail(k, values) else k}={v}" for k, v in values.items()]
     return f"{name}: {', '.join(short)}" if short else name
+
+
+def _differing(trials: Sequence[ReportedTrial]) -> set[str]:
+    """Return the keys whose values differ between trials; all keys if none do."""
+    keys = {k for t in trials for k in t.values}
+    return {k for k in keys if len({t.values.get(k) for t in trials}) > 1} or keys
+
+
+def value_text(value: Any) -> str:
+    """Format a value as a config or a command line has it, such as null for None."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _unique_tail(key: str, values: dict[str, str]) -> bool:
@@ -278,5 +291,5 @@ def _trial(folder: Path, number: str, entry: dict[str, Any]) -> ReportedTrial:
     if isinstance(status, int):
         status = "ok" if status == 0 else f"failed ({status})"
     values = entry.get("values")
-    swept = {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+    swept = {str(k): value_text(v) for k, v in values.items()} if isinstance(values, dict) else {}
     return ReportedTrial(number, swept, overrides, str(status), runs)

@@ -1,75 +1,63 @@
 """Section of the page about a sweep."""
 
 import shlex
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
 
 from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
-from recsys.pages.formatting import html, plain
-from recsys.pages.sortable_tables import Column, table
-from recsys.report import report_charts
+from recsys.pages.charts.axes import axis_of_texts
+from recsys.pages.charts.parallel import parallel
+from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, figure, upwards
+from recsys.pages.formatting import plain
+from recsys.pages.page_table import Cells, Column, PageTable, cut
 from recsys.report.comparison import main_metric
-from recsys.report.comparison_table import note
-from recsys.report.runs import ReportedSweep
+from recsys.report.comparison_table import TOP
+from recsys.report.runs import ReportedSweep, ReportedTrial
 
 
-def trials(s: ReportedSweep) -> str:
+@dataclass(frozen=True)
+class RankedTrials:
+    """The values of a metric by trial. order: all trials, the best first; done: those that have a value"""
+
+    metric: str
+    values: dict[str, float]
+    order: Sequence[ReportedTrial]
+    done: Sequence[ReportedTrial]
+
+    def of(self, t: ReportedTrial) -> float:
+        """Return the value of a trial that has one."""
+        return self.values[t.number]
+
+    def tip(self, t: ReportedTrial) -> str:
+        """Return the tooltip of a trial that has a value."""
+        head = [f"trial {t.number}", f"{self.metric} {self.of(t):.5f}"]
+        return "\n".join([*head, *(f"{k}={v}" for k, v in t.values.items())])
+
+
+def trials(s: ReportedSweep) -> dict[str, Any]:
     """Return all trials, the best first, charts of the metric over the parameters, and the best trial's command."""
-    metric, values = _outcomes(s)
-    sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
-    order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
+    found = _outcomes(s)
     keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
-    columns = [
-        Column("trial"),
-        *(Column(k, left=True) for k in keys),
-        Column("status", left=True),
-        Column(metric),
-    ]
-    rows = [
-        [html(t.number), *(html(t.values.get(k, ""), 60) for k in keys), html(t.status, 60),
-         f"{values[t.number]:.5f}" if t.number in values else "–"] for t in order
-    ]  # fmt: skip
-    done = [t for t in order if t.number in values]
-    best = order[0].number if done else None
-    parts = [f"<h2>ReportedSweep {html(str(s.folder), 80)}</h2>"]
-    bad = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
-    parts.append(note(f"{len(s.trials)} trials, {len(done)} with a {metric}, {bad} failed."))
-    if done:
-        command = shlex.join(["python", "-m", "recsys.train", *order[0].overrides])
-        parts.append(f'<p>The best trial, {html(order[0].number)}:</p><pre class="wrap">{escape(command)}</pre>')
-    if len(keys) > 1 and len(done) > 1:
-        lines = done[::-1]  # the best is drawn last, over the others
-        axes = [report_charts.ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
-        axes.append(report_charts.ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
-        tips = ["\n".join([f"trial {t.number}", *(f"{k}={v}" for k, v in t.values.items())]) for t in lines]
-        tips = [f"{tip}\n{metric} {values[t.number]:.5f}" for tip, t in zip(tips, lines, strict=True)]
-        title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
-        parts.append(report_charts.parallel(title, axes, tips, len(lines) - 1))
-    pictures = []
-    for key in keys:
-        points = []
-        for t in reversed(done):
-            if key in t.values:
-                heading = [f"trial {t.number}", f"{metric} {values[t.number]:.5f}"]
-                tip = "\n".join([*heading, *(f"{k}={v}" for k, v in t.values.items())])
-                points.append((t.values[key], values[t.number], tip, "var(--c2)" if t.number == best else "var(--c0)"))
-        if len(points) > 1 and len({p[0] for p in points}) > 1:
-            pictures.append(report_charts.swept(f"{metric} over {plain(key, 60)}", points, key))
-    if pictures:
-        parts.append(f'<div class="grid">{"".join(pictures)}</div>')
-        parts.append(note("Each dot is a trial, the orange dot the best one."))
-    kinds = ["best" if t.number == best else "" for t in order]
-    shown = table(columns, rows, kinds)
-    parts.append(shown if len(rows) <= 30 else f"<details><summary>{len(rows)} trials</summary>{shown}</details>")
-    return "".join(parts)
+    failed = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
+    best = found.done[0] if found.done else None
+    return {
+        "folder": str(s.folder),
+        "counts": f"{len(s.trials)} trials, {len(found.done)} with a {found.metric}, {failed} failed.",
+        "best": best.number if best else "",
+        "command": shlex.join(["python", "-m", "recsys.train", *best.overrides]) if best else "",
+        "across": _across(keys, found) if len(keys) > 1 and len(found.done) > 1 else None,
+        "charts": [chart for key in keys if (chart := _over(key, found)) is not None],
+        "table": _table(keys, found),
+    }
 
 
-def _outcomes(s: ReportedSweep) -> tuple[str, dict[str, float]]:
-    """Return the metric that ranks trials and its mean over seeds, by trial.
-
-    It is the sweep's own metric, else the main metric of the test rows.
-    """
-    done = [run for t in s.trials for run in t.runs if run.metrics is not None]
-    metric = s.metric or f"test/{main_metric(done[0]) if done else MAIN_RANKING}"
+def _outcomes(s: ReportedSweep) -> RankedTrials:
+    """Return the mean over seeds, by trial, of the sweep's own metric, else of the main metric of the test rows."""
+    finished = [run for t in s.trials for run in t.runs if run.metrics is not None]
+    metric = s.metric or f"test/{main_metric(finished[0]) if finished else MAIN_RANKING}"
     split, _, name = metric.rpartition("/")
     means: dict[str, float] = {}
     for t in s.trials:
@@ -77,4 +65,38 @@ def _outcomes(s: ReportedSweep) -> tuple[str, dict[str, float]]:
         there = [v for v in values if v is not None]
         if there and len(there) == len(values):
             means[t.number] = sum(there) / len(there)
-    return metric, means
+    sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
+    order = sorted(s.trials, key=lambda t: sign * means[t.number] if t.number in means else float("inf"))
+    return RankedTrials(metric, means, order, [t for t in order if t.number in means])
+
+
+def _table(keys: Sequence[str], found: RankedTrials) -> PageTable:
+    rows: list[Cells] = []
+    for t in found.order:
+        value = f"{found.of(t):.5f}" if t in found.done else "–"
+        rows.append([cut(t.number), *(cut(t.values.get(k, ""), 60) for k in keys), cut(t.status, 60), value])
+    names = [Column("trial"), *(Column(k, left=True) for k in [*keys, "status"]), Column(found.metric)]
+    return PageTable(names, rows, ["best" if t in found.done[:1] else "" for t in found.order], first=TOP)
+
+
+def _across(keys: Sequence[str], found: RankedTrials) -> Markup:
+    """Draw all trials across their parameters and the metric."""
+    lines = found.done[::-1]  # the best is drawn last, over the others
+    axes = {k: [t.values.get(k, "–") for t in lines] for k in keys}
+    axes[found.metric] = [f"{found.of(t):.6g}" for t in lines]
+    title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
+    return parallel(title, axes, [found.tip(t) for t in lines], len(lines) - 1)
+
+
+def _over(key: str, found: RankedTrials) -> Markup | None:
+    """Draw the metric over one parameter; None if it has one value only."""
+    having = [t for t in reversed(found.done) if key in t.values]
+    if len({t.values[key] for t in having}) < 2:
+        return None
+    x, places = axis_of_texts([t.values[key] for t in having], LEFT, WIDE - RIGHT)
+    points = []
+    for t, place in zip(having, places, strict=True):
+        colour = "var(--c2)" if t is found.done[0] else "var(--c0)"
+        points.append(Dot(found.of(t), colour, found.tip(t), place=place))
+    picture = dots(points, x, upwards([d.value for d in points]), "" if x.names else key)
+    return figure(f"{found.metric} over {plain(key, 60)}", picture)

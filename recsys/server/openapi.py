@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from html import escape
 from typing import Any
 
 import orjson
 
+from recsys.pages import render
 from recsys.server.core import Core
 from recsys.server.rest_v2 import server_metadata, spec_json
 from recsys.server.served_models import Loaded, ServedModel
@@ -123,36 +123,19 @@ def example(loaded: Loaded) -> dict[str, Any]:
     return {"context": rows[0], "k": 10} if loaded.servable.context else {"history": rows, "k": 10}
 
 
-_STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
-td, th { text-align: left; padding: .2em 1em .2em 0; vertical-align: top }
-pre { background: #f3f3f3; padding: 1em; overflow: auto }
-"""
-_HEAD = f"<!doctype html><html lang=en><meta charset=utf-8><title>recsys</title><style>{_STYLE}</style><h1>recsys</h1>"
-
-
 def page(core: Core, address: str) -> bytes:
     """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
-    parts = [_HEAD]
-    for name in core.registry.names():
-        parts.append(_section(_current(core.registry.get(name)), address, bool(core.settings.token)))
-    rows = [f"<tr><td>{m.upper()}<td><code>{escape(p)}</code><td>{escape(t)}" for p, (m, t) in OTHER_PATHS.items()]
-    statuses = [f"<tr><td>{status}<td>{escape(text)}" for status, text in ERRORS.items()]
-    parts += ["<h2>Open inference protocol and metrics</h2><table>", *rows, "</table>"]
-    parts += ["<h2>Errors</h2><table>", *statuses, '</table><p>As OpenAPI: <a href="/openapi.json">openapi.json</a>']
-    return "".join(parts).encode()
+    token = bool(core.settings.token)
+    models = [_model(_current(core.registry.get(name)), address, token) for name in core.registry.names()]
+    return render("server/api_page.html", models=models, paths=OTHER_PATHS, errors=ERRORS).encode()
 
 
-def _section(loaded: Loaded, address: str, token: bool) -> str:
+def _model(loaded: Loaded, address: str, token: bool) -> dict[str, Any]:
+    """Return the name, the version, an example and the tensors of a model."""
     verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
     body = shlex.quote(json.dumps(example(loaded)))
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
     command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
-    specs = [spec_json(s) for s in (*loaded.servable.inputs, *loaded.servable.outputs)]
-    kinds = ["input"] * len(loaded.servable.inputs) + ["output"] * len(loaded.servable.outputs)
-    rows = "".join(
-        f"<tr><td>{kind}<td><code>{escape(s['name'])}</code><td>{s['datatype']}<td>{s['shape']}"
-        for kind, s in zip(kinds, specs, strict=True)
-    )
-    title = f"{escape(loaded.name)}, version {escape(loaded.version)}"
-    return f"<h2>{title}</h2><pre>{escape(command)}</pre><table><tr><th><th>name<th>type<th>shape{rows}</table>"
+    specs = [("input", spec_json(s)) for s in loaded.servable.inputs]
+    specs += [("output", spec_json(s)) for s in loaded.servable.outputs]
+    return {"name": loaded.name, "version": loaded.version, "command": command, "specs": specs}

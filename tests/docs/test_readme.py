@@ -75,8 +75,11 @@ def test_wheel_carries_conf(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
+        names = set(archive.namelist())
         metadata = archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torchrec" not in metadata
+    parts = [str(f.relative_to(ROOT)) for f in (ROOT / "recsys").rglob("*") if f.suffix in (".html", ".css", ".js")]
+    assert len(parts) > 10 and set(parts) <= names, "templates, styles and scripts of pages"
     (tmp_path / "empty").mkdir()
     code = "import sys; sys.path.insert(0, '../site'); import recsys.train; print(recsys.__file__); recsys.train.main()"
     done = subprocess.run(

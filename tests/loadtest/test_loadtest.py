@@ -315,6 +315,9 @@ def test_the_page_of_hostile_names_and_failures() -> None:
     assert "<script>alert" not in page and "<b>:" not in page and "No request was answered" in page
     one = make_page(settings, "m", [measured(1, 4, 9)])
     assert "none</b>" in one and one.count('<svg class="plot"') == 3
+    assert "By batch size" not in one and "connections</text>" in one, "charts over the load"
+    two = make_page(settings, "m", [measured(1, 4, 9), measured(2, 4, 9)])
+    assert "By batch size" in two and "batch size</text>" in two
     assert math.isfinite(len(one)) and "nan" not in one.split("<svg", 1)[1].split("</svg>")[0]
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
 from recsys.report import __main__ as command
 from recsys.report import resampling as statistics
-from recsys.report.comparison import compare
+from recsys.report.comparison import compare, differences
 from recsys.report.comparison_table import beaten_by_baseline, verdict
-from recsys.report.report_page import not_compared, page
+from recsys.report.report_page import BRIGHT, not_compared, page
 from recsys.report.resampling import (
     Groups,
     Means,
@@ -35,6 +36,7 @@ from recsys.report.resampling import (
     student_p,
 )
 from recsys.report.runs import read
+from recsys.report.sections import PARTS
 
 MODEL = "model___target_"
 
@@ -412,6 +414,26 @@ def test_parallel_coordinates_of_a_sweep(tmp_path: Path) -> None:
     assert f"trial {best[0]}" in re.findall(r'data-t="([^"]*)"', figure)[-1] and figure.count("var(--c2)") == 1
 
 
+def test_names_have_what_differs(tmp_path: Path) -> None:
+    """A value None is null; of trials, what all share is not in their names, and of runs, what changes no metric."""
+    values = [{"lr": "0.1", "clip": None, "a.dim": 8}, {"lr": "0.2", "clip": None, "a.dim": None}]
+    for i in range(2):
+        write_run(tmp_path / "s" / str(i), optim__sparse__lr=i / 10)
+    trials = [{"number": i, "values": v, "runs": [{"folder": str(i)}]} for i, v in enumerate(values)]
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps({"trials": trials}))
+    assert [r.name for r in read([str(tmp_path / "s")]).runs] == ["0: lr=0.1, dim=8", "1: lr=0.2, dim=null"]
+    plain = {"checkpoint": {"every_n_steps": 5}, "dims": 4}
+    a = write_run(tmp_path / "a", **plain)
+    b, c = (write_run(tmp_path / n, checkpoint={"every_n_steps": None}, dims=d) for n, d in (("b", None), ("c", 4)))
+    first, *others = read([str(a), str(b), str(c)]).runs
+    assert [differences(run, first) for run in others] == ["dims=null", "checkpoint.every_n_steps=null"]
+
+
+def test_parts_of_a_step_have_colours_that_no_run_has() -> None:
+    assert not {p.colour for p in PARTS} & {f"var(--c{i})" for i in range(BRIGHT)}
+    assert len({p.colour for p in PARTS}) == len(PARTS)
+
+
 def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
     """The beginning of the error, cut between words, whatever the log says after it."""
     write_run(tmp_path / "a")
@@ -566,7 +588,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert run(monkeypatch, "a", "it's [b], c=1", "resamples=100", "output=out/r.html") == 0
     out, err = capsys.readouterr()
     assert "it's [b], c=1 is best: AUC" in out and "400 test rows" in out and "wrote out/r.html" in err
-    assert "it&#x27;s [b], c=1" in (tmp_path / "out/r.html").read_text()
+    assert "it's [b], c=1" in unescape((tmp_path / "out/r.html").read_text())
 
 
 def test_what_is_no_run_is_left_out(

@@ -127,9 +127,11 @@ def serve(model: Path, home: Path, image: dict[str, str], *arguments: str, rows:
             while "serving" not in log.read_text():
                 assert process.poll() is None, log.read_text()
             answer = requests.post(f"http://127.0.0.1:{port}/predict", json={"rows": rows}, timeout=20)
+            docs = requests.get(f"http://127.0.0.1:{port}/docs", timeout=20)
         finally:
             process.terminate()
     assert answer.status_code == 200, answer.text
+    assert docs.status_code == 200, docs.text
     return answer.json()["predictions"]  # type: ignore[no-any-return]
 
 

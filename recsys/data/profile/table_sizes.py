@@ -1,47 +1,47 @@
-"""Sections of the page: the sizes of tables, with the config's threshold of frequency and with others."""
+"""The sizes of tables, with the config's threshold of frequency and with others."""
 
-from html import escape
+from collections.abc import Sequence
+from math import log10
+from typing import Any
 
-from recsys.data.profile import profile_charts
+import polars as pl
+from markupsafe import Markup
+
 from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, Table
+from recsys.pages.charts.axes import Axis
+from recsys.pages.charts.bars import Part, Stack, bar, colour, lying
+from recsys.pages.charts.plots import WIDE, Dot, dots
 from recsys.pages.formatting import share, size
-from recsys.pages.sortable_tables import Column, table
+from recsys.pages.page_table import Cell, Cells, Column, PageTable, columns
 
-SHOWN = 40  # tables shown; the rest is folded
+HIGH = 180  # of the coverage curve, in pixels
+PAGE = 1184  # width of the page in pixels
 
 
-def thresholds(t: Table, f: FeatureProfile) -> str:
+def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
     """Return the sizes of a feature's table with different thresholds."""
     assert t.thresholds is not None
-    shared = [x for x in t.features if x != f.name]
-    which = f" of table {escape(t.name)}, shared with {escape(', '.join(shared))}" if shared else ""
-    note = f"<p>{escape(_hashed(t))}</p>" if t.encode == "hash" else ""
     largest = int(t.thresholds["rows"].max())  # type: ignore[arg-type]
-    lines, kinds = [], []
+    rows: list[Cells] = []
+    kinds = []
     for r in t.thresholds.iter_rows(named=True):
-        own = t.encode == "vocabulary" and r["min_count"] == t.min_count
-        lines.append([
-            "0, 1" if r["min_count"] == 1 else str(r["min_count"]),
-            f"{r['rows']:,}",
-            profile_charts.bar(r["rows"] / largest, "var(--c3)", 44),
-            *(size(r["rows"] * dim * 4) for dim in DIMS),
-            share(r["covered"]),
-        ])  # fmt: skip
-        kinds.append("best" if own else "")
-    columns = [
+        least, n = r["min_count"], r["rows"]
+        part = bar([Part(n / largest, "var(--c3)")], 44)
+        rows.append(["0, 1" if least == 1 else str(least), f"{n:,}", part, *_sizes(n), share(r["covered"])])
+        kinds.append("best" if t.encode == "vocabulary" and least == t.min_count else "")
+    heads = [
         Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", tooltip="share of training lookups whose value has a row of its own"),
     ]  # fmt: skip
-    curve = ""
-    if t.coverage is not None:
-        curve = (
-            "<h4>Coverage by the most frequent values<small>; share of training lookups by number of values, "
-            f"logarithmic; rings: the thresholds above</small></h4>{profile_charts.coverage(t)}"
-        )
-    own = " (bold: the config's)" if t.encode == "vocabulary" else ""
-    title = f"<h4>Sizes by threshold of frequency{which}<small>{own}</small></h4>"
-    return f"{title}{note}{table(columns, lines, kinds)}{curve}"
+    shared = ", ".join(x for x in t.features if x != f.name)
+    hashed = _hashed(t) if t.encode == "hash" else ""
+    sizes = PageTable(heads, rows, kinds)
+    return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t)}
+
+
+def _sizes(rows: int) -> list[str]:
+    return [size(rows * d * 4) for d in DIMS]
 
 
 def _hashed(t: Table) -> str:
@@ -52,37 +52,52 @@ def _hashed(t: Table) -> str:
     )
 
 
-def table_section(profile: DataProfile) -> str:
+def _coverage(t: Table) -> Markup | None:
+    """Draw the share of lookups over the number of most frequent values (logarithmic), and mark the thresholds."""
+    if t.coverage is None:
+        return None
+    assert t.thresholds is not None
+    counts, covered = t.coverage
+    rings = []
+    for r in t.thresholds.filter(pl.col("rows") > 1).iter_rows(named=True):
+        values = r["rows"] - 1
+        tip = f"min_count {r['min_count']}: {values:,} values, {share(r['covered'])} of lookups"
+        own = r["min_count"] == t.min_count and t.encode == "vocabulary"
+        rings.append(Dot(r["covered"], "var(--c2)", tip, place=values, hollow=not own))
+    curve = [(float(n), float(part)) for n, part in zip(counts, covered, strict=True)]
+    top = log10(max(int(counts[-1]), 2))
+    powers = [10**k for k in range(int(top) + 1)]
+    x = Axis(0, top, 40, WIDE - 20, log=True, marks=powers, text="{:,.0f}".format)
+    y = Axis(0, 1, HIGH - 22, 8, marks=(0.0, 0.5, 1.0), text="{:.0%}".format)
+    return dots(rings, x, y, curve=curve, size=(WIDE, HIGH))
+
+
+def all_tables(profile: DataProfile) -> dict[str, Any] | None:
     """Return the sizes of all tables with the config's thresholds."""
     order = sorted(profile.tables, key=lambda t: -t.rows)
     if not order:
-        return ""
-    whole, largest = sum(t.rows for t in order), order[0].rows
-    lines = []
+        return None
+    rows: list[Cells] = []
     for i, t in enumerate(order):
-        mark = f'<i style="background:{profile_charts.colour(i)}"></i>'
-        lines.append([
-            f"{mark}{escape(t.name)}", t.encode,
-            "" if t.encode != "vocabulary" else str(t.min_count), f"{t.distinct:,}", f"{t.rows:,}",
-            profile_charts.bar(t.rows / largest, profile_charts.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
-            escape(_features(t)),
-        ])  # fmt: skip
-    columns = [
-        Column("table", left=True), Column("encode", left=True), Column("min_count"),
-        Column("distinct"), Column("rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
-        Column("shared by" if any(_features(t) for t in order) else "", left=True),
-    ]  # fmt: skip
-    total = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    many = f"{len(order)} tables" if len(order) > 1 else "one table"
-    head = (
-        f"<h2>Tables</h2><p>With this config: {whole:,} rows in {many}; {total} (weights only: rows × dim × 4 bytes, "
-        "float32). Row 0 of each table is for values that are rare or were never seen.</p>"
+        least = str(t.min_count) if t.encode == "vocabulary" else ""
+        part = bar([Part(t.rows / order[0].rows, colour(i))])
+        numbers = [least, f"{t.distinct:,}", f"{t.rows:,}", part, *_sizes(t.rows)]
+        rows.append([Cell(t.name, mark=colour(i)), t.encode, *numbers, _features(t)])
+    names = ["table", "encode", "min_count", "distinct", "rows", "", *(f"at dim {d}" for d in DIMS)]
+    heads = columns(
+        [*names, "shared by" if any(map(_features, order)) else ""], left=("table", "encode", "", "shared by")
     )
-    rest = ""
-    if len(lines) > SHOWN + 8:
-        rest = f"<details><summary>{len(lines) - SHOWN} more</summary>{table(columns, lines[SHOWN:])}</details>"
-        lines = lines[:SHOWN]
-    return head + profile_charts.strip(order) + table(columns, lines) + rest
+    whole = sum(t.rows for t in order)
+    totals = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
+    chart, sizes = _strip(order, whole), PageTable(heads, rows)
+    return {"number": len(order), "rows": whole, "totals": totals, "chart": chart, "sizes": sizes}
+
+
+def _strip(order: Sequence[Table], whole: int) -> Markup:
+    """Draw all tables side by side, in proportion to their rows."""
+    tips = [f"{t.name}: {t.rows:,} rows, {size(t.rows * 64)} at dim 16" for t in order]
+    parts = [Part(t.rows, colour(i), t.name, tip) for i, (t, tip) in enumerate(zip(order, tips, strict=True))]
+    return lying([Stack(parts)], Axis(0, whole, 0, PAGE), wide=PAGE, thick=34)
 
 
 def _features(t: Table) -> str:

@@ -15,7 +15,7 @@ from recsys.sharding.estimate.compare import (
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
 SHOWN = 16  # number of devices shown; plan.json has all
-LEFT = ("table", "type", "kernel", "devices", "sharding", "fits", "bound by", "why not")
+LEFT = ("table", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
 
 
 def show(plan: PlanReport) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
-from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from recsys.evaluation.metrics_table import METRICS
-from recsys.pages import document, footer
+from recsys.pages import render
+from recsys.pages.charts.axes import Axis
+from recsys.pages.charts.bars import Part, Stack, lying
 from recsys.pages.formatting import share
-from recsys.pages.sortable_tables import Column, table
+from recsys.pages.page_table import Cell, Column, PageTable, columns
 
 Found = Mapping[str, Any]
 STAGES = {  # name in evaluation.json: label, meaning
@@ -22,65 +24,41 @@ STAGES = {  # name in evaluation.json: label, meaning
     "ranker_all_items": ("ranker over all items", "every item that filters leave, scored"),
     "best_possible": ("best possible", "the items with the largest expected gains"),
 }
-LABEL, WIDE, ROW, VALUE = 210, 440, 30, 200  # pixels of the funnel
-NOTES = (
-    "Intervals: 95 %, percentiles of resamples of the users (bootstrap); differences are paired, since all lists are "
-    "made for the same users. Intervals tell how much chance is in the choice of users, not in the training of models.",
-    "All lists are those that the pipeline's filters leave.",
-    "NDCG, hit rate, recall and MRR: see the metrics of retrieval models. Targets that no stage knows count as missed.",
-    "Latency: requests answered one at a time in one process.",
-)
+ESTIMATES = {
+    "logged": "mean reward of the logged lists",
+    "ips": "inverse propensity scores",
+    "snips": "self-normalised inverse propensity scores",
+    "dr": "doubly robust, with the ranker's prediction as the model",
+}
 
 
 def page(found: Found) -> str:
     """Return the page. found: what evaluation.json holds"""
-    k = found["k"]
-    counts = found["counts"]
-    parts = [
-        f"<h1>Pipeline {escape(found['name'])}</h1>",
-        f"<p>{counts['users']:,} users, {counts['targets']:,} targets, {counts['items']:,} items; lists of {k}. "
-        f"{_unknown(counts)}</p>",
-        _cards(found),
-        "<h2>The funnel</h2>",
-        "<p>The share of a user's targets that each stage still has. A stage can only lose them.</p>",
-        _funnel(found["funnel"], k),
-        _filters(found["funnel"]),
-        "<h2>The best lists of each stage</h2>",
-        _stages(found),
-        "<h2>The lists, whatever the targets are</h2>",
-        _lists(found),
-        "<h2>Latency by stage</h2>",
-        _latency(found["latency_ms"]),
-    ]
-    if found["calibration"]:
-        parts += ["<h2>Calibration by group of users</h2>", _calibration(found["calibration"])]
-    if "off_policy" in found:
-        parts += ["<h2>Off-policy estimates of a list's reward</h2>", _off_policy(found["off_policy"])]
-    parts.append(footer("Made by <code>python -m recsys.pipeline evaluate</code>.", NOTES))
-    return document(f"Pipeline {found['name']}", "\n".join(parts), Path(__file__).parent)
-
-
-def _unknown(counts: Found) -> str:
-    missing = counts["targets_no_item"]
-    return f"{missing:,} targets are items that neither a source nor the table of items has." if missing else ""
-
-
-def _cards(found: Found) -> str:
-    k = found["k"]
-    cards = []
-    for name in ("final", "retriever", "popularity", "best_possible"):
-        if name in found:
-            cards.append((f"{found[name][f'ndcg@{k}']:.4f}", f"NDCG@{k}, {STAGES[name][0]}"))
-    total = found["latency_ms"].get("total", {})
-    if total:
-        cards.append((f"{total['p50']:.1f} ms", "a request, p50"))
-    return (
-        '<div class="cards">' + "".join(f"<div><b>{v}</b><span>{escape(t)}</span></div>" for v, t in cards) + "</div>"
+    return render(
+        "stages/evaluate/funnel_page.html",
+        found=found,
+        title=f"Pipeline {found['name']}",
+        facts=_facts(found),
+        funnel=_funnel(found["funnel"], found["k"]),
+        filters=_filters(found["funnel"]["filters"]),
+        stages=_stages(found),
+        lists=_lists(found),
+        latency=_latency(found["latency_ms"]),
+        calibration=_calibration(found["calibration"]),
+        off_policy=_off_policy(found["off_policy"]) if "off_policy" in found else None,
     )
 
 
-def _funnel(funnel: Found, k: int) -> str:
-    rows = [(f"source {name}", s, "source") for name, s in funnel["sources"].items()]
+def _facts(found: Found) -> list[tuple[str, str]]:
+    ndcg = f"ndcg@{found['k']}"
+    stages = [name for name in ("final", "retriever", "popularity", "best_possible") if name in found]
+    facts = [(f"{found[name][ndcg]:.4f}", f"NDCG@{found['k']}, {STAGES[name][0]}") for name in stages]
+    total = found["latency_ms"].get("total", {})
+    return facts + ([(f"{total['p50']:.1f} ms", "a request, p50")] if total else [])
+
+
+def _funnel(funnel: Found, k: int) -> Markup:
+    """Draw the share of targets that each stage still has; the last two are at most what k items can have."""
     labels = {
         "retrieved": "any source",
         "merged": "kept by the merge",
@@ -88,119 +66,75 @@ def _funnel(funnel: Found, k: int) -> str:
         "ranked": f"best {k} by score",
         "final": f"final list of {k}",
     }
-    rows += [(label, funnel[name], "") for name, label in labels.items()]
-    most = funnel["possible"]["recall"]
-    lines = []
-    for i, (label, step, cls) in enumerate(rows):
-        top = i * ROW
-        width = WIDE * step["recall"]
-        items = f"{share(step['recall'])} of targets in {step['items']:,.0f} items"
-        lines.append(
-            f'<text x="{LABEL - 10}" y="{top + 19}" text-anchor="end">{escape(label[:28])}</text>'
-            f'<rect class="rest" x="{LABEL}" y="{top + 5}" width="{WIDE}" height="20" rx="3"/>'
-            f'<rect class="bar {cls}" x="{LABEL}" y="{top + 5}" width="{max(width, 1):.1f}" height="20" rx="3"/>'
-            f'<text class="soft" x="{LABEL + WIDE + 10}" y="{top + 19}">{items}</text>'
-        )
-    height = len(rows) * ROW
-    x = LABEL + WIDE * most
-    first = (len(rows) - 2) * ROW
-    lines.append(f'<line class="most" x1="{x:.1f}" x2="{x:.1f}" y1="{first}" y2="{height}"/>')
-    lines.append(
-        f'<text class="soft" x="{x + 6:.1f}" y="{height + 14}">the most that {k} items can have: {share(most)}</text>'
-    )
-    size = f"0 0 {LABEL + WIDE + VALUE} {height + 22}"
-    return f'<svg class="funnel" viewBox="{size}" role="img" aria-label="funnel">{"".join(lines)}</svg>'
+    steps = [(f"source {name}", step, "var(--c7)") for name, step in funnel["sources"].items()]
+    steps += [(text, funnel[name], "var(--c0)") for name, text in labels.items()]
+    bars = []
+    for i, (name, step, colour) in enumerate(steps):
+        note = f"{share(step['recall'])} of targets in {step['items']:,.0f} items"
+        most = funnel["possible"]["recall"] if i >= len(steps) - 2 else None
+        bars.append(Stack([Part(step["recall"], colour)], name[:28], note, mark=most))
+    return lying(bars, Axis(0, 1, 210, 650), wide=850, thick=20)
 
 
-def _filters(funnel: Found) -> str:
-    if not funnel["filters"]:
-        return ""
-    rows = [
-        [escape(name), f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in funnel["filters"].items()
-    ]
-    columns = [Column("filter", left=True), Column("candidates removed"), Column("targets among them")]
-    more = f"<p>{share(funnel['asked_for_more'])} of the requests asked the sources for more.</p>"
-    return f"<h3>Filters, a request</h3>{table(columns, rows)}{more}"
+def _filters(filters: Found) -> PageTable | None:
+    names = ("filter", "candidates removed", "targets among them")
+    rows = [[name, f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in filters.items()]
+    return PageTable(columns(names, left=names[:1]), rows) if rows else None
 
 
-def _stages(found: Found) -> str:
+def _stages(found: Found) -> PageTable:
     k = found["k"]
-    metrics = [f"{m}@{k}" for m in ("ndcg", "hr", "recall", "mrr")]
-    columns = [Column("lists", left=True)]
-    columns += [Column(f"{METRICS[m.partition('@')[0]].label}@{k}") for m in metrics]
-    columns += [Column(f"NDCG@{k}, 95 %"), Column("final minus this, 95 %")]
+    metrics = {f"{m}@{k}": f"{METRICS[m].label}@{k}" for m in ("ndcg", "hr", "recall", "mrr")}
+    names = ["lists", *metrics.values(), f"NDCG@{k}, 95 %", "final minus this, 95 %"]
     rows = []
-    for name, (label, meaning) in STAGES.items():
-        if name not in found:
-            continue
-        own = found["intervals"][name]
-        rows.append(
-            [f'<span data-t="{escape(meaning)}">{escape(label)}</span>']
-            + [f"{found[name][m]:.4f}" for m in metrics]
-            + [f"{own['low']:.4f} to {own['high']:.4f}", _difference(found["final_minus"].get(name))]
-        )
-    return table(columns, rows)
+    for name, (text, meaning) in STAGES.items():
+        if name in found:
+            between = _between(found["intervals"][name])
+            values = [f"{found[name][m]:.4f}" for m in metrics]
+            rows.append([Cell(text, tip=meaning), *values, between, _difference(found["final_minus"].get(name))])
+    return PageTable(columns(names, left=("lists",)), rows)
 
 
-def _difference(found: Found | None) -> str:
+def _between(estimate: Found) -> str:
+    return f"{estimate['low']:.4f} to {estimate['high']:.4f}"
+
+
+def _difference(found: Found | None) -> str | Cell:
     if found is None:
         return "–"
-    cls = "better" if found["low"] > 0 else "worse" if found["high"] < 0 else ""
-    return f'<span class="{cls}">{found["mean"]:+.4f} ({found["low"]:+.4f} to {found["high"]:+.4f})</span>'
+    kind = "good" if found["low"] > 0 else "bad" if found["high"] < 0 else ""
+    return Cell(f"{found['mean']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f})", kind)
 
 
-def _lists(found: Found) -> str:
+def _lists(found: Found) -> PageTable:
     k = found["k"]
     names = [n for n in ("coverage", "gini", "novelty", "diversity", "popularity_lift") if f"{n}@{k}" in found["final"]]
-    columns = [
-        Column("lists", left=True),
-        *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names),
-    ]
-    rows = [
-        [STAGES[stage][0], *(_figure(found[stage].get(f"{n}@{k}")) for n in names)]
-        for stage in ("popularity", "retriever", "final")
-    ]
-    return table(columns, rows)
+    heads = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names)]
+    rows = []
+    for stage in ("popularity", "retriever", "final"):
+        values = [found[stage].get(f"{n}@{k}") for n in names]
+        rows.append([STAGES[stage][0], *("–" if v is None else f"{v:.4g}" for v in values)])
+    return PageTable(heads, rows)
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+def _latency(found: Found) -> PageTable:
+    rows = [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found.items()]
+    return PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), rows)
 
 
-def _latency(found: Found) -> str:
-    columns = [Column("stage", left=True), Column("p50, ms"), Column("p99, ms")]
-    return table(columns, [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found.items()])
+def _calibration(groups: list[Found]) -> PageTable | None:
+    if not groups:
+        return None
+    means = [n for n in groups[0] if n not in ("group", "users", "items", "targets")]
+    names = ["group", "users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
+    rows = []
+    for group in groups:
+        values = [group["targets"], *(group[n] for n in means)]
+        rows.append([str(group["group"]), f"{group['users']:,}", f"{group['items']:,}", *(f"{v:.4f}" for v in values)])
+    return PageTable(columns(names, left=("group",)), rows)
 
 
-def _calibration(found: list[Found]) -> str:
-    predictions = [n for n in found[0] if n not in ("group", "users", "items", "targets")]
-    columns = [
-        Column("group", left=True),
-        Column("users"),
-        Column("listed items"),
-        Column("share of targets"),
-    ]
-    columns += [Column(f"mean {n}") for n in predictions]
-    rows = [
-        [escape(str(r["group"])), f"{r['users']:,}", f"{r['items']:,}", f"{r['targets']:.4f}"]
-        + [f"{r[n]:.4f}" for n in predictions]
-        for r in found
-    ]
-    return table(columns, rows)
-
-
-def _off_policy(found: Found) -> str:
-    meanings = {
-        "logged": "mean reward of the logged lists",
-        "ips": "inverse propensity scores",
-        "snips": "self-normalised inverse propensity scores",
-        "dr": "doubly robust, with the ranker's prediction as the model",
-    }
-    rows = [
-        [escape(meaning), f"{found[n]['mean']:.4f}", f"{found[n]['low']:.4f} to {found[n]['high']:.4f}"]
-        for n, meaning in meanings.items()
-        if n in found
-    ]
-    size = f"<p>{found['requests']:,} requests; the {found['items']:,} logged items tell as much as "
-    size += f"{found['effective_items']:,.0f} of the pipeline's own (Kish's effective size).</p>"
-    return size + table([Column("estimate", left=True), Column("reward of a list"), Column("95 %")], rows)
+def _off_policy(found: Found) -> PageTable:
+    there = {meaning: found[n] for n, meaning in ESTIMATES.items() if n in found}
+    rows = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in there.items()]
+    return PageTable(columns(("estimate", "reward of a list", "95 %"), left=("estimate",)), rows)
