@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from recsys.distributed.ranks import Ranks
     from recsys.training.run_dir import RunFolder
 
+FIRST_LOOK = 25  # epochs of a built-in sample that take about a minute
+
 
 @dataclass(frozen=True)
 class Run:
@@ -113,6 +115,9 @@ def begin(
     data = cfg.data
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
+        if cfg.trainer.max_epochs > FIRST_LOOK:
+            epochs = f"trainer.max_epochs is {cfg.trainer.max_epochs}"
+            say(f"{epochs}, as papers train; trainer.max_epochs={FIRST_LOOK} is enough for a first look")
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted

@@ -113,3 +113,10 @@ def test_help_says_what_each_key_means(command: str, capsys: pytest.CaptureFixtu
 def test_options_and_types_of_other_programs(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = run_forked(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.strip()) == (2, message)
+
+
+def test_a_sample_that_trains_for_long_says_how_to_look_first(tmp_path: Path) -> None:
+    few = ["data.sample.rows=1500", "trainer.max_steps=1"]
+    done = run_forked("recsys.train", "model=sasrec", "data=sample_sequences", *few, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.max_epochs is 200, as papers train; trainer.max_epochs=25 is enough" in done.stderr
