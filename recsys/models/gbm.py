@@ -87,7 +87,14 @@ class GBM(nn.Module, FittedRankingModel):
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def fit(self, training: Batches, validation: Batches | None, *, seed: int, threads: int) -> None:
-        """Fit trees to each label, with the rows that have it."""
+        """Fit trees to each label, with the rows that have it.
+
+        Args:
+            training: the rows to fit.
+            validation: rows that decide when to stop; None fits all trees.
+            seed: seed of the rows and columns that each tree sees.
+            threads: number of threads.
+        """
         multi = [f.name for f in self.features.sparse if f.multi_valued]
         if multi:
             say(f"multi-valued features enter as their number of ids, first and last id: {', '.join(multi)}")

@@ -31,11 +31,15 @@ class HSTURank(nn.Module):
         times: a list with a time bucket for each item of the history, such as its age (`age: true` in the data's
             YAML), from which the attention gets a bias for each block, head and bucket; None for none. The list is
             pooled too, as all lists that are not in `history`.
+        dim: width of the embeddings.
         blocks: number of HSTU blocks.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
         max_length: number of distances that have a learnt bias (larger ones share the last one); N in the paper, by
             which the attention is divided.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of values that are dropped in training, in the HSTU blocks and in the deep network.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(
@@ -78,6 +82,13 @@ class HSTURank(nn.Module):
 class Transducer(nn.Module):
     """HSTU blocks over lists of the history and, last, the target, whose state is the result; the last block computes
     no other state.
+
+    Args:
+        width: width W of the states.
+        blocks: number of HSTU blocks.
+        heads: number of heads of the attention; it must divide `width`.
+        max_length: number of distances that have a learnt bias; N in the paper.
+        dropout: share of values that are dropped in training, of the input and in each block.
     """
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:

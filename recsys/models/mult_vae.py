@@ -26,6 +26,7 @@ class MultVAE(nn.Module, RetrievalModel):
         dropout: share of a set's items that the encoder does not see in training.
         beta: weight of the KL term.
         anneal: steps over which that weight grows from 0 to beta.
+        init_std: standard deviation of the initial embeddings.
     """
 
     def __init__(

@@ -50,7 +50,9 @@ class Items(nn.Module):
     Set `candidates` before the first call if features.items is set.
 
     Args:
+        dim: width of the vectors.
         about: whether to use the features of items.
+        init_std: standard deviation of the initial rows; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -48,6 +48,11 @@ def with_histories(
 
     In training, a row's own item is left out of its histories: a history that was logged after the choice would give
     the answer away.
+
+    Args:
+        query_batch: a query for each row, without inputs.
+        names: the H histories.
+        item: the feature of the item that was chosen.
     """
     own = batch.sparse[item]
     inputs, lengths = [], []
