@@ -209,6 +209,7 @@ class _Columns(nn.Module):
         self._features, self._matrix = features, Matrix(features)
 
     def forward(self, parts: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the matrix of B rows and C columns, (B, C), of the graph's inputs."""
         return self._matrix(*features_of(self._features, inputs))
 
 
@@ -218,6 +219,7 @@ class _Outputs(nn.Module):
         self._labels = labels
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the predictions, (B, 1) by name, from the scores of each label, (B, 1), or (B, C) of classes."""
         predictions = predict(torch.cat(list(inputs.values()), dim=1), self._labels)
         return {name: predictions[:, i : i + 1] for i, name in enumerate(columns(self._labels))}
 
