@@ -166,7 +166,14 @@ class Scores:
 def binary_metrics(
     probability: np.ndarray, label: np.ndarray, bins: int = 20, weight: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return `Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1; `rows` is their number."""
+    """Return `Scores.metrics` of R rows, and `rows`, their number.
+
+    Args:
+        probability: (R,) predicted probabilities.
+        label: (R,) labels, 0 or 1.
+        bins: number of bins of ece.
+        weight: (R,) weights; None gives each row the weight 1.
+    """
     return Scores.from_rows(probability, label, weight).metrics(bins) | {"rows": len(label)}
 
 
@@ -181,6 +188,12 @@ def gauc(
 
     over the groups with both classes. If all weights are 1, W_g is the group's number of rows, which are impressions in
     Zhu et al., Optimized Cost per Click in Taobao Display Advertising, 2017. NaN if no group has both classes.
+
+    Args:
+        group: (R,) the group of each row.
+        probability: (R,) predictions; only their order within a group matters.
+        label: (R,) labels, 0 or 1.
+        weight: (R,) w_r; None gives each row the weight 1.
     """
     auc, total = group_aucs(group, probability, label, weight)
     if not total.any():
@@ -192,7 +205,11 @@ def gauc(
 def group_aucs(
     group: np.ndarray, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes."""
+    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes.
+
+    Args:
+        group, probability, label, weight: (R,) each, as for `gauc`.
+    """
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
     if not len(group):

@@ -67,7 +67,11 @@ class Protocols:
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, float]:
-    """Return the means of `query_metrics` over queries; NaN without queries."""
+    """Return the means of `query_metrics` over queries; NaN without queries.
+
+    Args:
+        query, greater, ties, k, one_list: as for `query_metrics`.
+    """
     found = query_metrics(query, greater, ties, k, one_list)
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
 
