@@ -69,7 +69,14 @@ class PairGraph(nn.Module):
 
 
 def write_retrieval(recommender: Recommender, task: StoredTask, table_type: TableType, folder: Path) -> dict[str, Any]:
-    """Write the graph, tables and item vectors of a model that is trained step by step; return a description."""
+    """Write the graph, tables and item vectors of a model that is trained step by step; return a description.
+
+    Args:
+        recommender: the run, with the vectors of all candidates.
+        task: the same run, with its stored tables.
+        table_type: type of the numbers in tables/.
+        folder: folder of the artefact.
+    """
     features = recommender.fitted.features
     vectors = recommender.items
     assert vectors is not None
