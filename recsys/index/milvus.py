@@ -62,9 +62,14 @@ LISTED = 1 << 20  # items of the answer to one request
 class MilvusIndex(Index):
     """An index in a Milvus server. Threads may share it, and search while items are added or removed.
 
-    Attributes:
-        url: the server
-        collection: the name of the collection
+    Args:
+        about: how the index was made.
+        client: a pymilvus client.
+        url: the server.
+        digest: identifies the items and vectors; the end of the collection's name.
+        dim: width of the vectors.
+
+    collection: the name of the collection
     """
 
     def __init__(self, about: About, client: Any, url: str, digest: str, dim: int) -> None:
