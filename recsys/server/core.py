@@ -88,7 +88,15 @@ def _printable(text: str) -> str:
 
 
 class Core:
-    """The part of a worker that knows no protocol."""
+    """The part of a worker that knows no protocol.
+
+    Args:
+        settings: the settings of the server.
+        registry: the models.
+        metrics: counts requests.
+        request_log: keeps a sample of requests; None keeps none.
+        tracer: traces requests; None traces none.
+    """
 
     def __init__(
         self,

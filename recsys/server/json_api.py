@@ -23,7 +23,15 @@ LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, u
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
-    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows."""
+    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model; None if the request names none.
+        version: version of the model; None chooses one of those in memory.
+        body: the request, JSON.
+    """
     request = parse_json(body)
     check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
@@ -57,7 +65,15 @@ def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, 
 
 
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
-    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
+    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model; None if the request names none.
+        version: version of the model; None chooses one of those in memory.
+        body: the request, JSON.
+    """
     request = parse_json(body)
     several = "queries" in request
     check_keys(request, ("queries",) if several else BODY_KEYS)

@@ -105,6 +105,13 @@ def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Load
     """Return the raw columns of a usual request: BYTES in binary form, whose shapes are [rows] or [rows, 1].
 
     Four times as fast as `parse_inputs`. Returns None for any other request, good or bad, which that function reads.
+
+    Args:
+        request: the JSON of the request.
+        body: the whole body.
+        at: place in the body where binary data begins.
+        loaded: the model that answers.
+        most: the most rows of a request.
     """
     columns: dict[str, list[Any]] = {}
     try:
@@ -199,6 +206,14 @@ async def infer(
     core: Core, call: Call, name: str, version: str | None, body: bytes, header_length: bytes | None
 ) -> tuple[bytes, int | None]:
     """Answer an inference request.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model.
+        version: version of the model; None chooses one of those in memory.
+        body: JSON, and binary data if `header_length` says where it begins.
+        header_length: header with the length of the JSON in bytes; None if all of the body is JSON.
 
     Returns:
         The body, and the length of the JSON at its beginning if binary data follows it.
