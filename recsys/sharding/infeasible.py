@@ -151,7 +151,15 @@ def infeasible(
     topology: Topology,
     optim: SparseOptimConfig,
 ) -> Infeasibility:
-    """Compute why `planner` found no plan for `module`."""
+    """Compute why a planner found no plan.
+
+    Args:
+        planner: the planner, after it has failed.
+        sharders: the sharders that it was given.
+        module: the module that it was given.
+        topology: the devices and their memory.
+        optim: the optimizer of the tables, whose states need memory, too.
+    """
     options: dict[str, list[ShardingOption]] = {}
     # private: the planner keeps its options and the memory it may use to itself
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]

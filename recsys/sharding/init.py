@@ -29,6 +29,11 @@ def init_tables(
     """Fill this rank's shards of every table by its config's init_fn, block by block of rows.
 
     vectors: pretrained vectors by vocabulary, (rows, dim), for tables of this dim; rows with NaN keep what init_fn drew
+
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        seed: seed of the initial rows; they do not depend on the sharding.
     """
     by_parameter = {i.parameter: i for i in infos.values()}
     for name, weight in dmp.state_dict().items():

@@ -140,6 +140,11 @@ def load_all(
     new block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
 
     Args:
+        path: folder of the checkpoint.
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         step: step of the checkpoint.
     """
     stored = StoredCheckpoint(path)
@@ -214,7 +219,14 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
 def local_tables(
     dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
 ) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
-    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state."""
+    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
+
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer; empty leaves out the states.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
+    """
     values = dmp.state_dict()
     weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
     states: dict[str, TableShards] = {}

@@ -18,9 +18,15 @@ def table_statistics(
 ) -> dict[str, dict[str, Any]]:
     """Return the statistics of each table. Collective.
 
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
+
     Returns:
         By table: rows, dim, norm (root mean square of the rows' norms) and touched (share of rows that had a gradient;
-        None with SGD, which has no state).
+            None with SGD, which has no state).
     """
     weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
     statistics: dict[str, dict[str, Any]] = {}
