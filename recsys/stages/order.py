@@ -70,7 +70,14 @@ class Order(ABC):
 
     @abstractmethod
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
-        """Return the candidates with the k that the list shall have first."""
+        """Return the candidates with the k that the list shall have first.
+
+        Args:
+            visitor: the user and the request.
+            ranked: the candidates in the order of the parts before.
+            k: length of the list.
+            rng: generator of the draws, if any.
+        """
 
 
 class _Similarity:

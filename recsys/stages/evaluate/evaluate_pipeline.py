@@ -59,7 +59,14 @@ def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
 def evaluated(
     pipeline: StagedRecommender, config: PipelineConfig, wanted: HeldOut, requests: pl.DataFrame | None
 ) -> dict[str, Any]:
-    """Return all figures of a pipeline."""
+    """Return all figures of a pipeline.
+
+    Args:
+        pipeline: the pipeline.
+        config: its config.
+        wanted: the held-out users and targets.
+        requests: contexts of the requests; None takes those of the held-out events.
+    """
     e, k = config.evaluate, config.evaluate.k
     queries = wanted.queries(config, requests, k)
     catalogue = pipeline.catalogue

@@ -47,8 +47,13 @@ def collect(
 ) -> Collected:  # fmt: skip
     """Return the lists of each stage for each request, and how many items each filter removes.
 
-    counts: (n,) how often each item was chosen before the test
-    group: a column of users that divides them
+    Args:
+        pipeline: the pipeline.
+        queries: the requests.
+        targets: numbers of the items that each request's user wanted.
+        counts: (n,) how often each item was chosen before the test.
+        k: length of the lists.
+        group: a column of users that divides them; None for no groups.
     """
     popular = np.argsort(-counts, kind="stable")
     c = Collected(targets=list(targets))
