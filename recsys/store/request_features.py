@@ -57,6 +57,12 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
 
     Latest values are left out if the store has none, or if they are too old. An entity that the store does not know
     has the aggregates of no events.
+
+    Args:
+        view: the features and their largest age.
+        store: the store.
+        keys: keys of the entities.
+        now: the time, in seconds since 1970.
     """
     found: dict[str, Values] = {}
     if view.columns:
