@@ -19,7 +19,14 @@ GONE_SECONDS = 120.0
 
 
 class Command:
-    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes."""
+    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes.
+
+    Args:
+        command: the program and its arguments.
+        env: environment of the process.
+        folder: folder of the trial.
+        cwd: working directory of the process.
+    """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: str) -> None:
         self.command, self.env, self.folder, self.cwd = list(command), dict(env), folder, cwd
