@@ -52,7 +52,14 @@ def started_by_torchrun() -> Ranks | None:
 def process_group(
     accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
 ) -> Iterator[Ranks]:
-    """Open the default process group, either over torchrun's ranks or for this process alone, without a port."""
+    """Open the default process group, either over torchrun's ranks or for this process alone, without a port.
+
+    Args:
+        accelerator: cpu or gpu.
+        threads: threads of PyTorch; None divides the cores of the machine among its processes.
+        ranks: torchrun's ranks; None for this process alone.
+        timeout_minutes: longest time that a collective waits for other ranks.
+    """
     import torch
     import torch.distributed as dist
 
