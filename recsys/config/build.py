@@ -67,11 +67,11 @@ def with_dims(cfg: RunConfig, features: Any) -> Any:
     rules = {"*": given} if isinstance(given, str | int) else given
     dims: dict[str, int] = {}
     for pattern, value in rules.items():
-        found = [t for t in features.tables if fnmatchcase(t, str(pattern))]
-        if not found:
+        matching = [t for t in features.tables if fnmatchcase(t, str(pattern))]
+        if not matching:
             raise UserError(f"dims.{pattern}: matches no table{did_you_mean(str(pattern), features.tables)}")
         histories = {f.table for f in features.sparse if f.sequence} if value == "auto" else set()
-        for table in [t for t in found if t not in histories]:  # TorchRec's unpooled tables have one dim
+        for table in [t for t in matching if t not in histories]:  # TorchRec's unpooled tables have one dim
             dims[table] = _dim(
                 "dims" if rules is not given else f"dims.{pattern}", value, features.tables[table][0].cardinality, most
             )
