@@ -81,7 +81,16 @@ def table(
         used: for hash, the number of rows that a training value falls into; otherwise None.
     """
     train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
-    own = least if encode == "vocabulary" else 1
+    min_count = least if encode == "vocabulary" else 1
     return Table(
-        name, features, rows, encode, own, len(train), int(train.sum()), used, thresholds(train, own), coverage(train)
+        name,
+        features,
+        rows,
+        encode,
+        min_count,
+        len(train),
+        int(train.sum()),
+        used,
+        thresholds(train, min_count),
+        coverage(train),
     )
