@@ -157,14 +157,14 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
     """
     names = []
     for i, (label, kind) in enumerate(kinds.items()):
-        own = [*BY_KIND[kind]]
+        label_metrics = [*BY_KIND[kind]]
         if kind == "binary" and (group_ks or (gauc and not i)):
-            own.append("gauc")
+            label_metrics.append("gauc")
         if kind == "regression":
-            own.append("calibration")
+            label_metrics.append("calibration")
         if kind != "classes":
-            own += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
-        names += own if len(kinds) == 1 else [f"{label}/{name}" for name in own]
+            label_metrics += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
+        names += label_metrics if len(kinds) == 1 else [f"{label}/{name}" for name in label_metrics]
     return names
 
 
