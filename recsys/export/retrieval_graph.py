@@ -87,9 +87,9 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     model = task.task.model
     scorer = model.scorer
     model.items = ItemVectors(model.items, tables, ITEMS)
-    own = {n: task.infos[n] for n in table_infos(model)}
-    fused = fuse(own.values(), table_type)
-    write_tables(task.stored, own, fused.values(), folder)
+    infos = {n: task.infos[n] for n in table_infos(model)}
+    fused = fuse(infos.values(), table_type)
+    write_tables(task.stored, infos, fused.values(), folder)
     tables.by_dim = fused
     replace_lookups(model, features, tables)
     parts = [part, *(p for t in fused.values() for p in t.parts)]

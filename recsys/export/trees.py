@@ -112,8 +112,8 @@ class _Nodes:
             column = int(tree["split_index"][node])
             mode, split, yes, no = self._test(tree, node, column)
             missing = tree["cleft" if tree["default_left"][node] else "cright"][node]
-            own = (column, mode, number[yes], is_leaf[yes], number[no], is_leaf[no], missing == yes)
-            for values, value in zip(self.numbers.values(), own, strict=True):
+            row = (column, mode, number[yes], is_leaf[yes], number[no], is_leaf[no], missing == yes)
+            for values, value in zip(self.numbers.values(), row, strict=True):
                 values.append(int(value))
             self.splits.append(split)
         leaves = np.flatnonzero(is_leaf)
