@@ -143,9 +143,9 @@ def measure(
     """
     k = min(k, len(index))
     least = (least - 1e-5 * np.abs(least))[:, None]  # sums in another order
-    found, begun = 0, time.process_time()
+    hits, begun = 0, time.process_time()
     for start in range(0, len(queries), at_once):
         _, products = index.search(queries[start : start + at_once], k, effort)
-        found += int((products >= least[start : start + at_once]).sum())
+        hits += int((products >= least[start : start + at_once]).sum())
     seconds = time.process_time() - begun
-    return MeasuredSearch(effort, found / (k * len(queries)), len(queries) / max(seconds, 1e-9))
+    return MeasuredSearch(effort, hits / (k * len(queries)), len(queries) / max(seconds, 1e-9))

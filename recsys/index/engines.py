@@ -75,11 +75,11 @@ class Exact:
         rows = np.empty((len(queries), 0), np.int64)
         products = np.empty((len(queries), 0), np.float32)
         for start, block in self._vectors.blocks(max(1, PRODUCTS // max(1, len(queries)))):
-            there = queries @ block.T
-            n = min(k, there.shape[1])
-            best = np.argpartition(there, there.shape[1] - n, axis=1)[:, there.shape[1] - n :]
+            scores = queries @ block.T
+            n = min(k, scores.shape[1])
+            best = np.argpartition(scores, scores.shape[1] - n, axis=1)[:, scores.shape[1] - n :]
             rows = np.concatenate([rows, best + start], axis=1)
-            products = np.concatenate([products, np.take_along_axis(there, best, 1)], axis=1)
+            products = np.concatenate([products, np.take_along_axis(scores, best, 1)], axis=1)
             if rows.shape[1] > k:
                 kept = np.argpartition(products, products.shape[1] - k, axis=1)[:, products.shape[1] - k :]
                 rows, products = np.take_along_axis(rows, kept, 1), np.take_along_axis(products, kept, 1)
