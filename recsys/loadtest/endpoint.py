@@ -47,10 +47,10 @@ class Endpoint:
             body: the bytes after the headers.
             headers: further headers, by name.
         """
-        own = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
+        fields = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
         if self.token:
-            own["authorization"] = f"Bearer {self.token}"
-        lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+            fields["authorization"] = f"Bearer {self.token}"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 
