@@ -112,8 +112,8 @@ class Transducer(nn.Module):
         with with_last(history, target, lengths) as (values, longer):
             x, biases = self.dropout(values[:, :width]), values[:, width:]
             by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
-            for i, (block, own) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
-                x = block(x, longer, own, only_last=i == len(self.blocks))
+            for i, (block, block_bias) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
+                x = block(x, longer, block_bias, only_last=i == len(self.blocks))
             return self.norm(x)
 
 

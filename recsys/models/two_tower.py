@@ -93,9 +93,9 @@ class TwoTower(nn.Module, RetrievalModel):
         if self.user_features.sparse:
             self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)
         self.deep = _tower(flat_width(self.user_features, dim) + len(self.histories) * out, user_mlp, out)
-        own = Items(features, dim, init_std=init_std, device=device)
-        self.item, self.normalise = own.name, normalise
-        self.items = ItemTower(own, dim, item_mlp, out, normalise=normalise)
+        items = Items(features, dim, init_std=init_std, device=device)
+        self.item, self.normalise = items.name, normalise
+        self.items = ItemTower(items, dim, item_mlp, out, normalise=normalise)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         queries = chosen_items(batch, self.item)

@@ -339,8 +339,8 @@ def booster_of(library: str) -> Booster:
 
 def _by_label(classes: int | None, names: tuple[str, str, str], key: str) -> dict[str, Any]:
     """Return the name for a binary label, a number or classes under the key."""
-    binary, number, several = names
-    return {key: number if classes is None else several if classes else binary}
+    binary, number, multiclass = names
+    return {key: number if classes is None else multiclass if classes else binary}
 
 
 def _types(columns: TreeColumns) -> list[str]:
