@@ -59,8 +59,8 @@ def _fill(shard: Tensor, row: int, column: int, info: TableInfo, seed: int, vect
             block = torch.empty(height, info.dim, device=shard.device)
             info.init(block)
             if given is not None and given.shape[1] == info.dim:
-                own = torch.from_numpy(np.array(given[first : first + height])).to(block.device)
-                block = torch.where(own.isnan(), block, own)
+                pretrained = torch.from_numpy(np.array(given[first : first + height])).to(block.device)
+                block = torch.where(pretrained.isnan(), block, pretrained)
             block = nn.functional.pad(block, (0, info.width - info.dim))
             start, stop = max(first, row), min(first + height, row + rows)
             shard[start - row : stop - row] = block[start - first : stop - first, column : column + columns]

@@ -72,14 +72,14 @@ def save(
     tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     rank = dist.get_rank()
-    own = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
-    torch.save(_random_state(), own[0])
+    files = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
+    torch.save(_random_state(), files[0])
     if rank == 0:
         torch.save(state, building / "state.pt")
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
         (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
-        own += [building / name for name in ("state.pt", PLAN, METADATA)]
-    entries = gathered(manifest.entries_of(building, own))
+        files += [building / name for name in ("state.pt", PLAN, METADATA)]
+    entries = gathered(manifest.entries_of(building, files))
     if rank == 0:
         manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
         put_in_place(building, path)
@@ -109,8 +109,8 @@ def check_files(path: Path) -> None:
     except DamagedFile as e:
         damage = e
     damages = gathered(damage) if world_size > 1 else [damage]
-    if found := next(filter(None, damages), None):
-        raise found
+    if first_damage := next(filter(None, damages), None):
+        raise first_damage
 
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:

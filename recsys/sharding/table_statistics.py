@@ -32,11 +32,11 @@ def table_statistics(
     statistics: dict[str, dict[str, Any]] = {}
     for name, info in infos.items():
         shards = weights[info.parameter]
-        own = not shards.replicated or dist.get_rank() == 0
-        squares = [float(t.double().square().sum()) for t in shards.local_tensors if own]
+        measured = not shards.replicated or dist.get_rank() == 0
+        squares = [float(t.double().square().sum()) for t in shards.local_tensors if measured]
         state = next((states[k] for s in SEEN if (k := f"{info.parameter}/{s}") in states), None)
         rows = 0.0
-        if state is not None and own:
+        if state is not None and measured:
             local = zip(state.local_regions, state.local_tensors, strict=True)
             rows = sum(float((t != 0).any(1).sum()) for p, t in local if p.column == 0)
         sums = torch.tensor([sum(squares), rows], dtype=torch.float64)
