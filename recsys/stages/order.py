@@ -245,9 +245,9 @@ class Calibrated(Order):
 
 def divergence(target: np.ndarray, lists: np.ndarray, smoothing: float) -> np.ndarray:
     """Return KL(p, (1 - smoothing) q + smoothing p) in nats, with p (C,) and q (n, C) -> (n,)."""
-    there = target > 0
-    p = target[there]
-    smoothed = (1 - smoothing) * lists[:, there] + smoothing * p
+    wanted = target > 0
+    p = target[wanted]
+    smoothed = (1 - smoothing) * lists[:, wanted] + smoothing * p
     found: np.ndarray = (p * np.log(p / smoothed)).sum(1)
     return found
 
