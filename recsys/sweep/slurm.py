@@ -65,10 +65,12 @@ class Cluster:
         name = given.pop("cluster", "slurm")
         # private: submitit checks parameters only when a job starts
         common = set(submitit.AutoExecutor._valid_parameters())
-        own = set(submitit.SlurmExecutor._valid_parameters())
+        slurm_only = set(submitit.SlurmExecutor._valid_parameters())
         for key in given:
-            if key not in common | own:
-                raise UserError(f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | own)}")
+            if key not in common | slurm_only:
+                raise UserError(
+                    f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | slurm_only)}"
+                )
         try:
             self._executor = submitit.AutoExecutor(folder / JOBS, cluster=name)
             self._executor.update_parameters(**{k if k in common else f"slurm_{k}": v for k, v in given.items()})
