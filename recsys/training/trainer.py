@@ -175,8 +175,8 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
-        own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
-        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **own))
+        options = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
+        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     for logger in loggers[1:]:
         logger.log_hyperparams(without_secrets(cfg.plain))
     return loggers
