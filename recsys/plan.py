@@ -49,8 +49,8 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.sharding.infeasible import Infeasibility
 
     silence()
-    own = ("cluster", "features", "output")  # the other keys are keys of a training run
-    run = checked_data(typed({name: cfg[name] for name in cfg if name not in own}))
+    plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
+    run = checked_data(typed({name: cfg[name] for name in cfg if name not in plan_keys}))
     check_parts(run)
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"

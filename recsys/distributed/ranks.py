@@ -211,9 +211,9 @@ def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:
     if ranks.rank == 0:
         for mark in marks.values():
             mark.unlink()
-    if found := [p for p in problems if p]:
+    if reported := [p for p in problems if p]:
         if ranks.rank == 0 or (problem and ranks.local_rank == 0):
-            raise UserError(problem or found[0])
+            raise UserError(problem or reported[0])
         raise SystemExit(2)
 
 
