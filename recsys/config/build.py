@@ -18,8 +18,10 @@ BUILT_WITH = ("features", "device")  # the parameters that every model takes
 def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callable[..., Any]:
     """Return a function that takes run-time objects (a FeatureSpec, parameters) and builds the object of the node.
 
-    key: the key of the config that holds the node, which decides the classes that it may name (targets.py)
-    base: the class that it must name a subclass of, if the key does not decide it
+    Args:
+        node: `_target_` and the values of its parameters.
+        key: the key of the config that holds the node, which decides the classes that it may name (targets.py).
+        base: the class that it must name a subclass of, if the key does not decide it.
     """
     named, values = bind(node, key, base)
     return partial(named, **values)

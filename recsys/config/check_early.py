@@ -72,7 +72,7 @@ def model_kind_of(cfg: RunConfig) -> str | None:
 
 
 def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
-    """Return the facts of one of recsys's own losses; None for a class of the user's, or if there is no loss."""
+    """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
     return own_loss(_target(cfg.loss))
 
 
@@ -98,7 +98,7 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     Args:
         cfg: the config.
         model: the kind of the model; None if it is not known before the imports.
-        loss: the facts of the loss; None if they are not known before the imports, or if there is no loss.
+        loss: the facts of the loss; None without a loss, or if they are not known before the imports.
     """
     if model is None:
         return
