@@ -256,10 +256,13 @@ class BinaryMetrics:
         self._collected = RowCollector()
 
     def update(self, probability: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """Collect probabilities and labels (B,); labels above 0 are positive, and rows whose label is NaN are left out.
+        """Collect the rows of a batch; rows whose label is NaN are left out.
 
-        weight: (B,), weight of each row; rows of weight 0 are left out
-        first_row: row number of the first row in the split
+        Args:
+            probability: (B,).
+            label: (B,); labels above 0 are positive.
+            weight: (B,), weight of each row; rows of weight 0 are left out.
+            first_row: row number of the first row in the split.
         """
         self._collected.add(probability.detach().float(), label, weight, first_row)
 
@@ -310,7 +313,12 @@ def sampled(keys: np.ndarray, share: float) -> np.ndarray:
 
 
 def groups_at(groups: Callable[[int, int], np.ndarray], place: np.ndarray) -> np.ndarray:
-    """Return the group of each row (R,). groups: as in BinaryMetrics; place: (R,) ascending row numbers in the split"""
+    """Return the group of each row, (R,).
+
+    Args:
+        groups: as in BinaryMetrics.
+        place: (R,) ascending row numbers in the split.
+    """
     if not len(place):
         return np.zeros(0, np.int64)
     return groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]

@@ -137,8 +137,9 @@ def query_metrics(
 def _other_targets(query: np.ndarray, greater: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each target, how many targets of its query have a higher score and how many others the same.
 
-    query: (P,) indices of queries, ascending
-    greater: (P,) counts of candidates with a higher score, which are equal for equal scores
+    Args:
+        query: (P,) indices of queries, ascending.
+        greater: (P,) counts of candidates with a higher score, which are equal for equal scores.
     """
     order = np.lexsort((np.where(greater == MISSED, np.iinfo(np.int64).max, greater), query))
     new_query = np.append(True, query[order][1:] != query[order][:-1])
