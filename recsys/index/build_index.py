@@ -138,8 +138,13 @@ def measure(
 ) -> MeasuredSearch:
     """Search, and count the items that are as good as the exact best k.
 
-    least: what `least_products` returns for the queries and k
-    at_once: number of queries of a search; a server mostly searches for one
+    Args:
+        index: the index.
+        queries: (Q, dim).
+        least: what `least_products` returns for the queries and k.
+        k: number of items to find for each query.
+        effort: how much of the index a search reads, in the engine's own unit.
+        at_once: number of queries of a search; a server mostly searches for one.
     """
     k = min(k, len(index))
     least = (least - 1e-5 * np.abs(least))[:, None]  # sums in another order
