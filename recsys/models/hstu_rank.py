@@ -128,6 +128,6 @@ def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device
 
 @torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
 def _values_of(rows: dict[str, JaggedTensor], name: str, sparse: KeyedJaggedTensor, past: str) -> Tensor:
-    """Return a feature's rows (P, dim). Raises UserError if its lists are not as long as those of the history."""
+    """Return a feature's rows (P, dim). Raises UserError if its lists and the history's differ in length."""
     check_lengths(sparse[past], rows[name], past, name)
     return rows[name].values()
