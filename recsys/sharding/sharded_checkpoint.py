@@ -136,8 +136,8 @@ def load_all(
 ) -> None:
     """Restore weights, table optimizers and this rank's random state. Collective.
 
-    Row-wise optimizers have one number per row and column block. If the blocks differ from those of the checkpoint, a
-    new block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
+    Row-wise optimizers have one number per row and column block. If the blocks differ from the checkpoint's, a new
+    block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
 
     Args:
         path: folder of the checkpoint.
