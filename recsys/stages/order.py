@@ -176,8 +176,12 @@ class DPP(Order):
 def greedy_map(quality: np.ndarray, vectors: np.ndarray, k: int) -> np.ndarray:
     """Return the places of at most k items that greedily maximise the determinant of the kernel.
 
-    quality: (n,); vectors: (n, d) of length 1. The kernel is quality_i quality_j (vectors_i . vectors_j); the cost is
-    n k^2 + n k d (algorithm 1 of Chen et al.).
+    The kernel is quality_i quality_j (vectors_i . vectors_j); the cost is n k^2 + n k d (algorithm 1 of Chen et al.).
+
+    Args:
+        quality: (n,).
+        vectors: (n, d), of length 1.
+        k: number of items; fewer are returned if the kernel has a lower rank.
     """
     gain = quality**2 * (vectors**2).sum(1)
     rows = np.zeros((0, len(quality)))

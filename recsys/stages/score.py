@@ -41,7 +41,15 @@ class Score(ABC):
 
     @abstractmethod
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
-        """Get ready for the items of a catalogue. item, user, time: the columns that name them in rows"""
+        """Get ready for the items of a catalogue.
+
+        Args:
+            resources: the catalogue and the other tables.
+            key: the config key of the stage, for messages.
+            item: the column that names items in rows.
+            user: the column that names users in rows.
+            time: the column with the time of a request; None if requests have none.
+        """
 
     @abstractmethod
     def scores(

@@ -107,7 +107,7 @@ class Model(Source):
 
 
 class Similar(Source):
-    """The items whose vectors are nearest to those of the last items that the user saw; the best of each, in turns.
+    """The items whose vectors are nearest to one of the last items that the user saw; the best of each, in turns.
 
     Args:
         run: a run, or an artefact, of a model with item vectors.

@@ -65,7 +65,7 @@ def evaluated(
         pipeline: the pipeline.
         config: its config.
         wanted: the held-out users and targets.
-        requests: contexts of the requests; None takes those of the held-out events.
+        requests: contexts of the requests; None takes the contexts of the held-out events.
     """
     e, k = config.evaluate, config.evaluate.k
     queries = wanted.queries(config, requests, k)
