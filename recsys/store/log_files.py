@@ -36,7 +36,7 @@ class LogFile:
     number: of its events
     size, changed: in bytes, and nanoseconds since 1970; None until its events are in the store
     rows, sample: number of its rows, and some of them; none if the view has no aggregates
-    gone: whether there is no such file any more, or another one has its name
+    gone: whether the file has been deleted, or another one has its name
     """
 
     path: str
