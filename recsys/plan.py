@@ -78,8 +78,12 @@ def _plan(
 ) -> PlanReport | Infeasibility:
     """Return the plan, or an Infeasibility if none fits.
 
-    prepared: prepared data, its features.json, or None
-    seconds: time limit, after which the best plan so far is returned.
+    Args:
+        run: config of the training run.
+        cluster: the machines.
+        features: the features and their cardinalities.
+        prepared: prepared data, its features.json, or None.
+        seconds: time limit, after which the best plan so far is returned.
     """
     import torch
     from torchrec.distributed.planner.types import PlannerError

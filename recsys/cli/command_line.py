@@ -44,7 +44,7 @@ def run(
     Args:
         command: the command's name.
         function: does the work.
-        arguments: overrides and Hydra's options; those of this process without it.
+        arguments: overrides and Hydra's options; None for this process's.
         file: a YAML file of the user's that is composed instead of the command's.
     """
     interrupts.install()
