@@ -129,6 +129,13 @@ def export_embeddings(
 
     Vocabularies are written next to a safetensors file. value and count come from the training split. They are null for
     rows without a value, such as row 0 (rare and unseen values).
+
+    Args:
+        run: folder of the run.
+        stored: one of its checkpoints.
+        output: the folder to write to.
+        format: parquet or safetensors.
+        globs: patterns of the names of tables; empty for all tables.
     """
     from recsys.sharding.table_shards import rows_of_a_block
 

@@ -24,8 +24,12 @@ CURVES = ("roc", "pr", "calibration")
 def workspace(project: str, entity: str, name: str, columns: list[str], metric: str) -> Any:
     """Return the workspace as an object of wandb's API.
 
-    columns: config keys that are axes of the sweep panels
-    metric: key of a run's summary that the sweeps optimise
+    Args:
+        project: name of the project.
+        entity: the team or user that owns it; empty without a login.
+        name: name of the workspace.
+        columns: config keys that are axes of the sweep panels.
+        metric: key of a run's summary that the sweeps optimise.
     """
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws

@@ -49,8 +49,8 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.sharding.infeasible import Infeasibility
 
     silence()
-    own = ("cluster", "features", "output")  # the other keys are keys of a training run
-    run = checked_data(typed({name: cfg[name] for name in cfg if name not in own}))
+    plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
+    run = checked_data(typed({name: cfg[name] for name in cfg if name not in plan_keys}))
     check_parts(run)
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"
@@ -78,8 +78,12 @@ def _plan(
 ) -> PlanReport | Infeasibility:
     """Return the plan, or an Infeasibility if none fits.
 
-    prepared: prepared data, its features.json, or None
-    seconds: time limit, after which the best plan so far is returned.
+    Args:
+        run: config of the training run.
+        cluster: the machines.
+        features: the features and their cardinalities.
+        prepared: prepared data, its features.json, or None.
+        seconds: time limit, after which the best plan so far is returned.
     """
     import torch
     from torchrec.distributed.planner.types import PlannerError

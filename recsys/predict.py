@@ -38,8 +38,8 @@ def _command(cfg: DictConfig) -> None:
     check_output(bad_rows_file(output), (".csv",), inputs=files, root=trained.data.root)
     choose_checkpoint(path, cfg.checkpoint)
     for run in runs if others else ():
-        own, folder = open_run(run)
-        check_scores_rows(own, run)
+        run_cfg, folder = open_run(run)
+        check_scores_rows(run_cfg, run)
         choose_checkpoint(folder, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size

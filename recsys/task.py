@@ -39,6 +39,7 @@ class Task(nn.Module):
             self.loss.set_last_layer(model)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss, (), and the logits, (B, L), of a batch of B rows."""
         logits = self.model(batch.dense, batch.sparse)
         group = (batch.group,) if self._within_groups else ()
         loss = self.loss(logits, batch.labels, batch.weight, *group)
@@ -78,6 +79,7 @@ class RetrievalTask(nn.Module):
         return self.model.scorer
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss, (), and no queries, (0,); outside training, 0 and the queries of B rows, (B, d)."""
         query_batch = self.model.make_queries(batch)
         if not self.training:
             vectors = self.model.items(query_batch.inputs)

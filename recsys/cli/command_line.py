@@ -44,7 +44,7 @@ def run(
     Args:
         command: the command's name.
         function: does the work.
-        arguments: overrides and Hydra's options; those of this process without it.
+        arguments: overrides and Hydra's options; None for this process's.
         file: a YAML file of the user's that is composed instead of the command's.
     """
     interrupts.install()
@@ -102,7 +102,14 @@ def status(
     *,
     file: Path | None = None,
 ) -> int:
-    """Run `function` as `run` does, and return the exit status."""
+    """Run `function` as `run` does, and return the exit status.
+
+    Args:
+        command: name of the command, whose config is composed.
+        function: takes the composed config.
+        arguments: the command's arguments; None for this process's.
+        file: a YAML file of the user's that is composed instead of the command's.
+    """
     import hydra
 
     from recsys.cli import command_help

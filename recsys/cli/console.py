@@ -102,7 +102,16 @@ class _Rate(TextColumn):
 
 
 class Bar:
-    """Progress bar that counts rows. `note`, such as the loss, is shown after the bar."""
+    """Progress bar that counts rows.
+
+    Args:
+        title: shown before the bar.
+        total: number of rows; None if it is unknown.
+        unit: name of the rows, such as rows or users.
+        done: number of rows that are done already.
+
+    note: text after the bar, such as the loss
+    """
 
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done

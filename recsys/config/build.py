@@ -18,8 +18,10 @@ BUILT_WITH = ("features", "device")  # the parameters that every model takes
 def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callable[..., Any]:
     """Return a function that takes run-time objects (a FeatureSpec, parameters) and builds the object of the node.
 
-    key: the key of the config that holds the node, which decides the classes that it may name (targets.py)
-    base: the class that it must name a subclass of, if the key does not decide it
+    Args:
+        node: `_target_` and the values of its parameters.
+        key: the key of the config that holds the node, which decides the classes that it may name (targets.py).
+        base: the class that it must name a subclass of, if the key does not decide it.
     """
     named, values = bind(node, key, base)
     return partial(named, **values)
@@ -67,11 +69,11 @@ def with_dims(cfg: RunConfig, features: Any) -> Any:
     rules = {"*": given} if isinstance(given, str | int) else given
     dims: dict[str, int] = {}
     for pattern, value in rules.items():
-        found = [t for t in features.tables if fnmatchcase(t, str(pattern))]
-        if not found:
+        matching = [t for t in features.tables if fnmatchcase(t, str(pattern))]
+        if not matching:
             raise UserError(f"dims.{pattern}: matches no table{did_you_mean(str(pattern), features.tables)}")
         histories = {f.table for f in features.sparse if f.sequence} if value == "auto" else set()
-        for table in [t for t in found if t not in histories]:  # TorchRec's unpooled tables have one dim
+        for table in [t for t in matching if t not in histories]:  # TorchRec's unpooled tables have one dim
             dims[table] = _dim(
                 "dims" if rules is not given else f"dims.{pattern}", value, features.tables[table][0].cardinality, most
             )

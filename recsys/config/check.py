@@ -211,10 +211,14 @@ def check_processes(cfg: RunConfig, processes: int) -> None:
 def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | None = None) -> None:
     """Check the values of a `_target_` node against the signature of its target.
 
-    Raises UserError for unknown, missing and ill-typed parameters.
+    Args:
+        node: the node.
+        path: its key in the config.
+        given: names of parameters that the caller passes, which the config may not set.
+        base: the class that it must name a subclass of, if the path does not decide it.
 
-    given: names of parameters that the caller passes, which the config may not set
-    base: the class that it must name a subclass of, if the path does not decide it
+    Raises:
+        UserError: a parameter is unknown, missing or of a wrong type.
     """
     function, values = bind(node, path, base)
     target = node["_target_"]

@@ -72,7 +72,7 @@ def model_kind_of(cfg: RunConfig) -> str | None:
 
 
 def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
-    """Return the facts of one of recsys's own losses; None for a class of the user's, or if there is no loss."""
+    """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
     return own_loss(_target(cfg.loss))
 
 
@@ -98,7 +98,7 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     Args:
         cfg: the config.
         model: the kind of the model; None if it is not known before the imports.
-        loss: the facts of the loss; None if they are not known before the imports, or if there is no loss.
+        loss: the facts of the loss; None without a loss, or if they are not known before the imports.
     """
     if model is None:
         return
@@ -133,12 +133,12 @@ def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
     labels = {label: c.kind for label, c in cfg.data.label_configs.items()}
     if loss.protocol == "Tasks":
         losses = _losses_of_tasks(cfg.loss, labels)
-        within_groups = any(own.within_groups for own in losses)
+        within_groups = any(part.within_groups for part in losses)
     else:
         within_groups = loss.within_groups
         if not set(loss.kinds) & set(labels.values()):
-            own = ", ".join(dict.fromkeys(labels.values()))
-            why = f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {own}"
+            kinds = ", ".join(dict.fromkeys(labels.values()))
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {kinds}"
             raise UserError(f"loss={_target(cfg.loss)}: {why}")
     if within_groups and not cfg.data.together:
         by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
@@ -160,7 +160,7 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
         for label in values:
             if label not in labels:
                 raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
-    found = []
+    losses = []
     for label, kind in labels.items():
         name = given.get(label)
         if name is not None and name not in LOSS_OF_NAME:
@@ -169,8 +169,8 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
         if kind not in loss.kinds:
             why = f"is a loss of {' and '.join(loss.kinds)} labels; this one is {kind}"
             raise UserError(f"loss.losses.{label}={name}: {why}")
-        found.append(loss)
-    return found
+        losses.append(loss)
+    return losses
 
 
 def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:

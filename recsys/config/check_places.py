@@ -33,10 +33,10 @@ def _check_writable(key: str, name: str) -> None:
     if "://" in name:
         return  # the room that uses the folder reports this
     try:
-        there = next(p for p in (Path(name).absolute(), *Path(name).absolute().parents) if os.path.lexists(p))
-        if not there.is_dir():
-            raise UserError(f"{key}={name}: {there} is not a folder; name a folder")
-        os.rmdir(mkdtemp(prefix=".recsys-", dir=there))
+        existing = next(p for p in (Path(name).absolute(), *Path(name).absolute().parents) if os.path.lexists(p))
+        if not existing.is_dir():
+            raise UserError(f"{key}={name}: {existing} is not a folder; name a folder")
+        os.rmdir(mkdtemp(prefix=".recsys-", dir=existing))
         _check_names(Path(name))
     except (OSError, ValueError) as e:
         if isinstance(e, UserError):

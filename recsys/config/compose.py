@@ -118,8 +118,8 @@ def compose_file(file: Path, overrides: Sequence[str] = ()) -> DictConfig:
 def check_file(file: Path, key: str = "run") -> None:
     """Raise UserError if a pipeline's YAML file is not there, is not YAML, or has no defaults."""
     if file.suffix != ".yaml" or not file.is_file():
-        there = ", ".join(sorted(f.name for f in (conf_dir() / "pipeline").glob("*.yaml")))
-        raise UserError(f"{key}={file}: no such YAML file; name that of a pipeline (conf/pipeline has {there})")
+        names = ", ".join(sorted(f.name for f in (conf_dir() / "pipeline").glob("*.yaml")))
+        raise UserError(f"{key}={file}: no such YAML file; name that of a pipeline (conf/pipeline has {names})")
     loaded = _load_yaml(file)
     if not OmegaConf.is_dict(loaded) or not OmegaConf.is_list(loaded.get("defaults")):
         raise UserError(f"{file}: {NO_SCHEMA}")

@@ -224,7 +224,7 @@ def _is_within_groups(cfg: RunConfig) -> bool:
 
 
 def loss_facts(cfg: RunConfig) -> LossFacts | None:
-    """Return the facts of the config's loss, also of a class of the user's; None if there is no loss."""
+    """Return the facts of the config's loss, also of a class of the user's; None without a loss."""
     if cfg.loss is None:
         return None
     if (known := loss_facts_of(cfg)) is not None:

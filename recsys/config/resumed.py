@@ -56,9 +56,9 @@ def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
     names = {o.key_or_group for o in parse_overrides(given)}
     with composing():
         loader = GlobalHydra.instance().config_loader()
-        several = {name for name in names if name not in cfg and loader.get_group_options(name)}
-    keys = OWN | (names - several)
-    if several:
+        groups = {name for name in names if name not in cfg and loader.get_group_options(name)}
+    keys = OWN | (names - groups)
+    if groups:
         composed, default = (flatten_config(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
         keys |= {key for key, value in composed.items() if key not in default or default[key] != value}
     with open_dict(run):

@@ -132,19 +132,25 @@ def _check_encodings(data: ResolvedData) -> None:
     columns = data.sparse_columns
     tables: dict[str, tuple[str, str, int | None]] = {}
     for name, s in columns.items():
-        where, own, encode = f"{data.key}.sparse.{name}", data.sparse[name] or SparseConfig(), s.encode or ENCODINGS[0]
+        where, settings, encode = (
+            f"{data.key}.sparse.{name}",
+            data.sparse[name] or SparseConfig(),
+            s.encode or ENCODINGS[0],
+        )
         if encode not in ENCODINGS and s.quantiles is None:
             raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
         if encode == "hash":
             if s.buckets is None:
                 raise UserError(f"{where}.buckets={s.buckets}: encode=hash needs it")
-            if own.min_count is not None:
-                raise UserError(f"{where}.min_count={own.min_count}: does not apply to encode=hash; remove one of them")
-        elif own.buckets is not None:
+            if settings.min_count is not None:
+                raise UserError(
+                    f"{where}.min_count={settings.min_count}: does not apply to encode=hash; remove one of them"
+                )
+        elif settings.buckets is not None:
             hint = f"applies only to encode=hash; this feature has encode={encode}"
-            raise UserError(f"{where}.buckets={own.buckets}: {hint}")
+            raise UserError(f"{where}.buckets={settings.buckets}: {hint}")
         if encode == "id":
-            _check_id(where, s, own)
+            _check_id(where, s, settings)
         buckets = {"hash": s.buckets, "quantiles": s.quantiles, "id": s.rows}.get(encode)
         size = "rows" if encode == "id" else "buckets"
         _check_table_vectors(data, name, s)

@@ -93,9 +93,9 @@ def check_items(data: ResolvedData) -> None:
     if data.group is None:
         why = "because the items of a group's later rows are predicted from its earlier rows"
         raise UserError(f"{where}: needs data.group, {why}")
-    own = data.sparse[name] or SparseConfig()
+    settings = data.sparse[name] or SparseConfig()
     if sparse[name].encode != "vocabulary" or any(
-        getattr(own, k) is not None for k in ("cross", "lag", "difference", "last", "split", "pattern", "per")
+        getattr(settings, k) is not None for k in ("cross", "lag", "difference", "last", "split", "pattern", "per")
     ):
         raise UserError(
             f"{where}: must be a single column with encode=vocabulary, without cross, lag, difference, last, split, "

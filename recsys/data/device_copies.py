@@ -31,9 +31,9 @@ def copied_ahead(batches: Generator[Batch], device: torch.device) -> Generator[B
     pool = ThreadPoolExecutor(1, "loader-copy")
     ahead: deque[Future[tuple[Batch, torch.cuda.Event] | None]] = deque(pool.submit(fetch) for _ in range(AHEAD))
     try:
-        while (found := ahead.popleft().result()) is not None:
+        while (arrived := ahead.popleft().result()) is not None:
             ahead.append(pool.submit(fetch))
-            batch, copied = found
+            batch, copied = arrived
             current = torch.cuda.current_stream(device)
             current.wait_event(copied)
             batch.record_stream(current)

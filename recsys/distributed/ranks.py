@@ -52,7 +52,14 @@ def started_by_torchrun() -> Ranks | None:
 def process_group(
     accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
 ) -> Iterator[Ranks]:
-    """Open the default process group, either over torchrun's ranks or for this process alone, without a port."""
+    """Open the default process group, either over torchrun's ranks or for this process alone, without a port.
+
+    Args:
+        accelerator: cpu or gpu.
+        threads: threads of PyTorch; None divides the cores of the machine among its processes.
+        ranks: torchrun's ranks; None for this process alone.
+        timeout_minutes: longest time that a collective waits for other ranks.
+    """
     import torch
     import torch.distributed as dist
 
@@ -204,9 +211,9 @@ def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:
     if ranks.rank == 0:
         for mark in marks.values():
             mark.unlink()
-    if found := [p for p in problems if p]:
+    if reported := [p for p in problems if p]:
         if ranks.rank == 0 or (problem and ranks.local_rank == 0):
-            raise UserError(problem or found[0])
+            raise UserError(problem or reported[0])
         raise SystemExit(2)
 
 

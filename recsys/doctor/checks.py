@@ -215,17 +215,17 @@ def _copy_speed() -> float:
 
 def _disk(folder: Path) -> Iterator[Finding]:
     """Check the disk of prepared data: free space, and the speed of writing and of reading past the page cache."""
-    what, there = f"disk of data.prepared={folder}", folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    what, existing = f"disk of data.prepared={folder}", folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     fix = "data.prepared=DIR on another disk"
-    free = shutil.disk_usage(there).free / GIB
+    free = shutil.disk_usage(existing).free / GIB
     state: State = "ok"
     if free < LOW_FREE_GIB:
         state = "problem" if free < LEAST_FREE_GIB else "note"
     yield Finding(state, what, f"{free:.1f} GiB free", "" if state == "ok" else fix)
     try:
-        with tempfile.NamedTemporaryFile(dir=there, prefix=".recsys-doctor-") as f:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".recsys-doctor-") as f:
             block = os.urandom(1 << 20)
             begun = time.perf_counter()
             for _ in range(BYTES >> 20):

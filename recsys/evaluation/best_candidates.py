@@ -80,5 +80,5 @@ def _best(scores: Tensor, first: int, k: int) -> Tensor:
     places = (chosen[:, :, None] * GROUP + groups.new_tensor(range(GROUP))).flatten(1)
     inside = places < n
     places = places.clamp(max=n - 1)
-    found = _keys(torch.where(inside, scores.gather(1, places), -torch.inf), first + places)
-    return found.topk(k, 1, sorted=False).values
+    block_keys = _keys(torch.where(inside, scores.gather(1, places), -torch.inf), first + places)
+    return block_keys.topk(k, 1, sorted=False).values

@@ -166,7 +166,14 @@ class Scores:
 def binary_metrics(
     probability: np.ndarray, label: np.ndarray, bins: int = 20, weight: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return `Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1; `rows` is their number."""
+    """Return `Scores.metrics` of R rows, and `rows`, their number.
+
+    Args:
+        probability: (R,) predicted probabilities.
+        label: (R,) labels, 0 or 1.
+        bins: number of bins of ece.
+        weight: (R,) weights; None gives each row the weight 1.
+    """
     return Scores.from_rows(probability, label, weight).metrics(bins) | {"rows": len(label)}
 
 
@@ -181,6 +188,12 @@ def gauc(
 
     over the groups with both classes. If all weights are 1, W_g is the group's number of rows, which are impressions in
     Zhu et al., Optimized Cost per Click in Taobao Display Advertising, 2017. NaN if no group has both classes.
+
+    Args:
+        group: (R,) the group of each row.
+        probability: (R,) predictions; only their order within a group matters.
+        label: (R,) labels, 0 or 1.
+        weight: (R,) w_r; None gives each row the weight 1.
     """
     auc, total = group_aucs(group, probability, label, weight)
     if not total.any():
@@ -192,7 +205,11 @@ def gauc(
 def group_aucs(
     group: np.ndarray, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes."""
+    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes.
+
+    Args:
+        group, probability, label, weight: (R,) each, as for `gauc`.
+    """
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
     if not len(group):
@@ -239,10 +256,13 @@ class BinaryMetrics:
         self._collected = RowCollector()
 
     def update(self, probability: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """Collect probabilities and labels (B,); labels above 0 are positive, and rows whose label is NaN are left out.
+        """Collect the rows of a batch; rows whose label is NaN are left out.
 
-        weight: (B,), weight of each row; rows of weight 0 are left out
-        first_row: row number of the first row in the split
+        Args:
+            probability: (B,).
+            label: (B,); labels above 0 are positive.
+            weight: (B,), weight of each row; rows of weight 0 are left out.
+            first_row: row number of the first row in the split.
         """
         self._collected.add(probability.detach().float(), label, weight, first_row)
 
@@ -293,7 +313,12 @@ def sampled(keys: np.ndarray, share: float) -> np.ndarray:
 
 
 def groups_at(groups: Callable[[int, int], np.ndarray], place: np.ndarray) -> np.ndarray:
-    """Return the group of each row (R,). groups: as in BinaryMetrics; place: (R,) ascending row numbers in the split"""
+    """Return the group of each row, (R,).
+
+    Args:
+        groups: as in BinaryMetrics.
+        place: (R,) ascending row numbers in the split.
+    """
     if not len(place):
         return np.zeros(0, np.int64)
     return groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]

@@ -59,7 +59,14 @@ class Evaluator(Protocol):
         ...
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        """Return the metrics for each value of the features `names`, over the rows of the last `compute`."""
+        """Return the metrics for each value of some features, over the rows of the last `compute`.
+
+        Args:
+            names: the features.
+            loader: the loader of the rows.
+            fitted: has the vocabularies, which name the values.
+            max_values: number of values of a feature that are measured at most, the most frequent ones.
+        """
         ...
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
@@ -291,7 +298,12 @@ class RetrievalEvaluator:
 def retrieval_slices(
     metrics: RetrievalMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
 ) -> dict[str, Any]:
-    """Return the metrics for each value of the features `names`, over the queries of the last `compute`."""
+    """Return the metrics for each value of some features, over the queries of the last `compute`.
+
+    Args:
+        metrics: the metrics, with the ranks of the last `compute`.
+        names, loader, fitted, max_values: as for `Evaluator.slices`.
+    """
     places, query = np.unique(metrics.ranks[:, 0], return_inverse=True)
 
     def measure(at: np.ndarray) -> dict[str, Any]:

@@ -39,6 +39,13 @@ def group_values(
     """Return the metrics of groups, (G,) by name, and the weight (G,) with which they count, 0 without a relevant row.
 
     Groups are in ascending order.
+
+    Args:
+        group: (R,) the group of each row.
+        score: (R,) predictions, by which the rows of a group are ranked.
+        label: (R,) labels; a row is relevant if its label is above 0.
+        ks: values of k of the metrics.
+        weight: (R,) weights; None gives each row the weight 1.
     """
     label = label.astype(np.float64)
     order = np.lexsort((-score.astype(np.float64), group))

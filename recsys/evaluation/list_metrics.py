@@ -65,14 +65,14 @@ class ListMetrics:
         if similarity is None:
             similarity = torch.full((len(lists), len(self.k)), math.nan)
         for i, k in enumerate(self.k):
-            there = lists[:, :k] >= 0
-            row, item = there.nonzero()[:, 0], lists[:, :k][there]
+            filled = lists[:, :k] >= 0
+            row, item = filled.nonzero()[:, 0], lists[:, :k][filled]
             self._listed[i].index_add_(0, item, torch.ones_like(item))
             information = _means(self._information[item], row, len(lists))
             popularity = _means(self._popularity[item], row, len(lists))
             differs = 1 - similarity[:, i].cpu().double()
             both = ~(past.isnan() | popularity.isnan())
-            summed = [information[there.any(1)], differs[~differs.isnan()], popularity[both], past[both]]
+            summed = [information[filled.any(1)], differs[~differs.isnan()], popularity[both], past[both]]
             sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:2])]
             self._sums[:, i] += torch.tensor(sums, dtype=torch.float64)
 
@@ -92,8 +92,8 @@ class ListMetrics:
             }
         self._reset()
         at = {k: i for i, k in enumerate(self.k)}
-        found = [name.rpartition("@") for name in list_metric_names(self.names, self.k)]
-        return {f"{name}@{k}": float(values[name][at[int(k)]]) for name, _, k in found}
+        split_names = [name.rpartition("@") for name in list_metric_names(self.names, self.k)]
+        return {f"{name}@{k}": float(values[name][at[int(k)]]) for name, _, k in split_names}
 
 
 def gini(counts: np.ndarray) -> float:

@@ -151,28 +151,31 @@ def under(name: str, protocol: str) -> str:
 def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int] = ()) -> list[str]:
     """Return the names of all metrics of labels, with the label's name in front if there are several.
 
-    kinds: the kind of each label by name
-    gauc: whether a feature's values group the rows for GAUC of the first label
-    group_ks: values of k of metrics within data.group; empty if the data has none
+    Args:
+        kinds: the kind of each label by name.
+        gauc: whether a feature's values group the rows for GAUC of the first label.
+        group_ks: values of k of metrics within data.group; empty if the data has none.
     """
     names = []
     for i, (label, kind) in enumerate(kinds.items()):
-        own = [*BY_KIND[kind]]
+        label_metrics = [*BY_KIND[kind]]
         if kind == "binary" and (group_ks or (gauc and not i)):
-            own.append("gauc")
+            label_metrics.append("gauc")
         if kind == "regression":
-            own.append("calibration")
+            label_metrics.append("calibration")
         if kind != "classes":
-            own += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
-        names += own if len(kinds) == 1 else [f"{label}/{name}" for name in own]
+            label_metrics += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
+        names += label_metrics if len(kinds) == 1 else [f"{label}/{name}" for name in label_metrics]
     return names
 
 
 def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within_groups: bool = False) -> str:
     """Return the default main metric of rows with these labels: that of the first label.
 
-    group_ks: values of k of metrics within data.group, by which grades are measured; empty if the data has none
-    within_groups: whether the loss compares the rows of a group
+    Args:
+        kinds: the kind of each label by name.
+        group_ks: values of k of metrics within data.group, by which grades are measured; empty if the data has none.
+        within_groups: whether the loss compares the rows of a group.
     """
     label, kind = next(iter(kinds.items()))
     main = MAIN[kind]

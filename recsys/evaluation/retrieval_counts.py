@@ -151,21 +151,21 @@ def _block_counts(
         after = max(first, 1)
         return after, scores[:, after - first :]
 
-    own = torch.zeros(len(row), dtype=torch.float64, device=row.device)
+    target_scores = torch.zeros(len(row), dtype=torch.float64, device=row.device)
     for first in mine[::TILE]:
         here = ((item >= first) & (item < min(first + TILE, mine.stop))).nonzero()[:, 0]
         if len(here):
             after, scores = tile(first)
-            own[here] = scores[row[here], item[here] - after].double()
+            target_scores[here] = scores[row[here], item[here] - after].double()
     if world_size() > 1:
-        dist.all_reduce(own)  # 0 on all ranks but one
+        dist.all_reduce(target_scores)  # 0 on all ranks but one
     counts = row.new_zeros(len(row), 2 * len(full))
     best = row.new_full((len(ranked_queries.queries), k), torch.iinfo(torch.int64).min)
     for first in mine[::TILE]:
         after, scores = tile(first)
         stop = after + scores.shape[1]
         lists = [_within(one, after, stop) for one in ranked_queries.lists]
-        counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
+        counts += _counts(scores, row, item - after, target_scores.to(scores.dtype), lists, full)
         if k:
             keys = best_keys(scores, after, _within(ranked_queries.history, after, stop), k)
             best = merged([best, keys], k)

@@ -67,7 +67,11 @@ class Protocols:
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, float]:
-    """Return the means of `query_metrics` over queries; NaN without queries."""
+    """Return the means of `query_metrics` over queries; NaN without queries.
+
+    Args:
+        query, greater, ties, k, one_list: as for `query_metrics`.
+    """
     found = query_metrics(query, greater, ties, k, one_list)
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
 
@@ -110,7 +114,7 @@ def query_metrics(
     slope = tied / np.maximum(ties, 1)  # targets per competitor of the same score
     gains = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, max(k) + 2))))
     harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, (lower + width).max() + 1)))
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for n in k:
         inside = np.clip(n - lower, 0, width)  # ranks in the top n that the target may have
         hit = np.where(ranked, inside / width, 0.0)
@@ -120,21 +124,22 @@ def query_metrics(
         precision = (above + 1) * reciprocal + slope * (hit - (lower + 1) * reciprocal)
         best = np.minimum(size, n) if one_list else size
         hits = np.add.reduceat(hit, first)
-        found[f"hr@{n}"] = np.maximum.reduceat(hit, first)
-        found[f"ndcg@{n}"] = np.add.reduceat(gain, first) / (gains[best] if one_list else size)
-        found[f"recall@{n}"] = hits / size
-        found[f"mrr@{n}"] = np.maximum.reduceat(reciprocal, first)
-        found[f"map@{n}"] = np.add.reduceat(precision, first) / best
-        found[f"precision@{n}"] = hits / (n if one_list else n * size)
+        values[f"hr@{n}"] = np.maximum.reduceat(hit, first)
+        values[f"ndcg@{n}"] = np.add.reduceat(gain, first) / (gains[best] if one_list else size)
+        values[f"recall@{n}"] = hits / size
+        values[f"mrr@{n}"] = np.maximum.reduceat(reciprocal, first)
+        values[f"map@{n}"] = np.add.reduceat(precision, first) / best
+        values[f"precision@{n}"] = hits / (n if one_list else n * size)
     reciprocal = np.where(ranked, (harmonic[lower + width] - harmonic[lower]) / width, 0.0)
-    return found | {"mrr": np.maximum.reduceat(reciprocal, first)}
+    return values | {"mrr": np.maximum.reduceat(reciprocal, first)}
 
 
 def _other_targets(query: np.ndarray, greater: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each target, how many targets of its query have a higher score and how many others the same.
 
-    query: (P,) indices of queries, ascending
-    greater: (P,) counts of candidates with a higher score, which are equal for equal scores
+    Args:
+        query: (P,) indices of queries, ascending.
+        greater: (P,) counts of candidates with a higher score, which are equal for equal scores.
     """
     order = np.lexsort((np.where(greater == MISSED, np.iinfo(np.int64).max, greater), query))
     new_query = np.append(True, query[order][1:] != query[order][:-1])
@@ -221,7 +226,7 @@ class RetrievalMetrics:
             one.to(queries.device) for one in self._jagged_ids(row[ranked], item[ranked], history, numbers)
         )
         names = self.protocols.protocols
-        counted, best, own = count_competitors(
+        counted, best, own_queries = count_competitors(
             RankedQueries(queries, rows, items, lists, left_out),
             self._watched(score),
             self.candidates,
@@ -230,7 +235,7 @@ class RetrievalMetrics:
         )
         counts[ranked] = counted.cpu().numpy()
         if self._measures_lists:
-            self._add_lists(best, own, history, vectors)
+            self._add_lists(best, own_queries, history, vectors)
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
@@ -300,8 +305,8 @@ class RetrievalMetrics:
         parts: list[Any] = [(table, self._queries, self._cold_rows, not_finite)]
         self._kept, self._queries, self._cold_rows, self._highest = [], 0, 0, None
         if world_size() > 1:
-            parts, own = [None] * world_size(), parts[0]
-            dist.all_gather_object(parts, own)
+            parts, part = [None] * world_size(), parts[0]
+            dist.all_gather_object(parts, part)
         tables, queries, cold_rows, not_finite_parts = zip(*parts, strict=True)
         self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)

@@ -87,9 +87,9 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(
             f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
         )
-    there = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
-    if cfg.checkpoint not in ("best", "last", *there):
-        hint = f"write best, last or one of: {', '.join(there)}"
+    checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
+    if cfg.checkpoint not in ("best", "last", *checkpoints):
+        hint = f"write best, last or one of: {', '.join(checkpoints)}"
         raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
     formats = command_line.strings(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]

@@ -67,10 +67,10 @@ def write_forms(
     if "single_graph" in formats:
         file = folder / files.SINGLE_GRAPH
         write_single_graph(rows.fitted, folder / files.GRAPH, file)
-        found = SingleGraph(file)(raw)
-        _compare("single_graph", [found[n] for n in expected], expected, tolerance)
-    own = {"torchscript": (TORCHSCRIPT, write_torchscript), "aoti": (AOTI, write_aoti)}
-    chosen = {n: own[n] for n in formats if n in own}
+        computed = SingleGraph(file)(raw)
+        _compare("single_graph", [computed[n] for n in expected], expected, tolerance)
+    writers = {"torchscript": (TORCHSCRIPT, write_torchscript), "aoti": (AOTI, write_aoti)}
+    chosen = {n: writers[n] for n in formats if n in writers}
     if not chosen:
         return
     graph, outputs = written.graph, written.graph.outputs

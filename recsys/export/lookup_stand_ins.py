@@ -136,7 +136,7 @@ class PooledLookup(nn.Module):
         self._starts_of = {d: torch.tensor([self._starts[n] for n in names]) for d, names in self._single.items()}
 
     def forward(self, sparse: Any) -> Tensor:
-        """Return the vector of each feature, in the form that `PooledEmbeddings.forward` returns."""
+        """Return the vectors of F features as `PooledEmbeddings.forward` does: (B, F, dim), or (B, width) if `flat`."""
         if not isinstance(sparse, PaddedFeatures):
             return self._one_list(sparse)
         vectors: dict[str, Tensor] = {}

@@ -25,7 +25,14 @@ TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float
 def write_ranking(
     task: StoredTask, labels: tuple[Label, ...], table_type: TableType, precision: str, folder: Path
 ) -> Written:
-    """Write tables/ and model.onnx. Replaces the lookups of the task's model."""
+    """Write tables/ and model.onnx. Replaces the lookups of the task's model.
+
+    Args:
+        labels: the labels, which name the outputs.
+        table_type: type of the numbers in tables/.
+        precision: type of the dense weights and of the looked-up rows: fp32, fp16 or bf16.
+        folder: folder of the artefact.
+    """
     features, model = task.features, task.task.model
     fused = fuse(task.infos.values(), table_type)
     write_tables(task.stored, task.infos, fused.values(), folder)

@@ -69,7 +69,14 @@ class PairGraph(nn.Module):
 
 
 def write_retrieval(recommender: Recommender, task: StoredTask, table_type: TableType, folder: Path) -> dict[str, Any]:
-    """Write the graph, tables and item vectors of a model that is trained step by step; return a description."""
+    """Write the graph, tables and item vectors of a model that is trained step by step; return a description.
+
+    Args:
+        recommender: the run, with the vectors of all candidates.
+        task: the same run, with its stored tables.
+        table_type: type of the numbers in tables/.
+        folder: folder of the artefact.
+    """
     features = recommender.fitted.features
     vectors = recommender.items
     assert vectors is not None
@@ -80,9 +87,9 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     model = task.task.model
     scorer = model.scorer
     model.items = ItemVectors(model.items, tables, ITEMS)
-    own = {n: task.infos[n] for n in table_infos(model)}
-    fused = fuse(own.values(), table_type)
-    write_tables(task.stored, own, fused.values(), folder)
+    infos = {n: task.infos[n] for n in table_infos(model)}
+    fused = fuse(infos.values(), table_type)
+    write_tables(task.stored, infos, fused.values(), folder)
     tables.by_dim = fused
     replace_lookups(model, features, tables)
     parts = [part, *(p for t in fused.values() for p in t.parts)]

@@ -126,12 +126,12 @@ class Transforms:
             groups.setdefault((c.fill is not None, *map(_step_key, c.steps)), []).append(i)
         parts, order = [], list[int]()
         for places in groups.values():
-            own = [columns[i] for i in places]
-            x = self._add("Concat", [self._number(c.column) for _, c in own], axis=1)
-            if own[0][1].fill is not None:
-                x = self._filled(x, [c.fill or 0.0 for _, c in own])
-            for j, step in enumerate(own[0][1].steps):
-                steps = [(c.steps[j], self._fitted.dense[n][j]) for n, c in own]
+            members = [columns[i] for i in places]
+            x = self._add("Concat", [self._number(c.column) for _, c in members], axis=1)
+            if members[0][1].fill is not None:
+                x = self._filled(x, [c.fill or 0.0 for _, c in members])
+            for j, step in enumerate(members[0][1].steps):
+                steps = [(c.steps[j], self._fitted.dense[n][j]) for n, c in members]
                 x = self._step(x, step, steps)
             parts.append(x)
             order += places
@@ -216,20 +216,20 @@ def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
     from onnx import compose, helper
 
     check_single_graph(fitted)
-    own = onnx.load(str(graph), load_external_data=False)
-    names = [i.name for i in own.graph.input]
+    original = onnx.load(str(graph), load_external_data=False)
+    names = [i.name for i in original.graph.input]
     built = Transforms(fitted)
-    types = {i.name: i.type for i in own.graph.input}
+    types = {i.name: i.type for i in original.graph.input}
     outputs = []
     for n in names:
         kind = types[n].tensor_type
         outputs.append(helper.make_tensor_value_info(n, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
     first = helper.make_graph(built.nodes, "transforms", list(built.inputs.values()), outputs, built.constants)
-    results = [o.name for o in own.graph.output]
-    own = compose.add_prefix(own, PREFIX)
-    merged = compose.merge_graphs(first, own.graph, [(n, PREFIX + n) for n in names])
+    results = [o.name for o in original.graph.output]
+    original = compose.add_prefix(original, PREFIX)
+    merged = compose.merge_graphs(first, original.graph, [(n, PREFIX + n) for n in names])
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
-    whole = helper.make_model(merged, opset_imports=opsets, ir_version=own.ir_version)
+    whole = helper.make_model(merged, opset_imports=opsets, ir_version=original.ir_version)
     for node in whole.graph.node:  # the outputs keep their names
         node.output[:] = [o.removeprefix(PREFIX) if o.removeprefix(PREFIX) in results else o for o in node.output]
         node.input[:] = [i.removeprefix(PREFIX) if i.removeprefix(PREFIX) in results else i for i in node.input]

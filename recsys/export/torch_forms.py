@@ -21,7 +21,14 @@ TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
 
 
 class Standalone(nn.Module):
-    """A graph that holds the arrays of its tables. Inputs are positional."""
+    """A graph that holds the arrays of its tables. Inputs are positional.
+
+    Args:
+        graph: the graph, which takes the arrays and the inputs by name.
+        parts: the arrays, by name.
+        inputs: names of the inputs, in order.
+        outputs: names of the outputs, in order.
+    """
 
     def __init__(self, graph: nn.Module, parts: Mapping[str, Tensor], inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
@@ -44,7 +51,15 @@ def standalone(
     inputs: Inputs,
     outputs: Sequence[str],
 ) -> Standalone:
-    """Return the graph with the tables of an artefact's folder in memory."""
+    """Return the graph with the tables of an artefact's folder in memory.
+
+    Args:
+        parts: the arrays of the tables; each is a file of the folder.
+        rows: number of rows of each array, by name.
+        folder: folder of the artefact.
+        inputs: example inputs, whose names are used.
+        outputs: names of the outputs.
+    """
     arrays = {}
     for part in parts:
         raw = torch.from_numpy(np.fromfile(folder / part.file, np.uint8)).view(part.dtype)

@@ -112,8 +112,8 @@ class _Nodes:
             column = int(tree["split_index"][node])
             mode, split, yes, no = self._test(tree, node, column)
             missing = tree["cleft" if tree["default_left"][node] else "cright"][node]
-            own = (column, mode, number[yes], is_leaf[yes], number[no], is_leaf[no], missing == yes)
-            for values, value in zip(self.numbers.values(), own, strict=True):
+            row = (column, mode, number[yes], is_leaf[yes], number[no], is_leaf[no], missing == yes)
+            for values, value in zip(self.numbers.values(), row, strict=True):
                 values.append(int(value))
             self.splits.append(split)
         leaves = np.flatnonzero(is_leaf)
@@ -209,6 +209,7 @@ class _Columns(nn.Module):
         self._features, self._matrix = features, Matrix(features)
 
     def forward(self, parts: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the matrix of B rows and C columns, (B, C), of the graph's inputs."""
         return self._matrix(*features_of(self._features, inputs))
 
 
@@ -218,6 +219,7 @@ class _Outputs(nn.Module):
         self._labels = labels
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the predictions, (B, 1) by name, from the scores of each label, (B, 1), or (B, C) of classes."""
         predictions = predict(torch.cat(list(inputs.values()), dim=1), self._labels)
         return {name: predictions[:, i : i + 1] for i, name in enumerate(columns(self._labels))}
 

@@ -224,14 +224,14 @@ def _retrieval(
     examples = recommended(recommender, raw)
     features, read = rows.fitted.features, list[str]()
     if recommender.items is None:
-        own = write_closed_form(recommender.model, 1 + len(rows.fitted.candidates), folder)
+        described = write_closed_form(recommender.model, 1 + len(rows.fitted.candidates), folder)
     else:
         task = StoredTask.load(source.cfg, features, source.checkpoint)
-        own = write_retrieval(recommender, task, form.tables, folder)
+        described = write_retrieval(recommender, task, form.tables, folder)
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
     about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
     about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
-    about |= own
+    about |= described
     if form.index is not None:
         about["index"] = _write_index(Artefact(folder, about), rows, raw, form.index)
     return about, examples
@@ -249,12 +249,12 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
         recall_target=options.recall_target, threads=torch.get_num_threads(), url=options.url,
     )  # fmt: skip
     index.save(artefact.folder / files.INDEX, vectors=False)
-    found = index.about
+    about = index.about
     say(
-        f"index of {len(index):,} items ({found.kind}): a search finds {found.recall:.1%} of the best "
-        f"{found.recall_at} ({found.queries} queries)"
+        f"index of {len(index):,} items ({about.kind}): a search finds {about.recall:.1%} of the best "
+        f"{about.recall_at} ({about.queries} queries)"
     )
-    return asdict(found)
+    return asdict(about)
 
 
 def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:

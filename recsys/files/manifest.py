@@ -154,7 +154,17 @@ def from_elsewhere(folder: Path) -> Iterator[None]:
 
 
 def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False) -> None:
-    """Raise DamagedFile if a file is missing or differs from its entry."""
+    """Check that a file is as it was written.
+
+    Args:
+        folder: the folder of the manifest.
+        name: path of the file within the folder.
+        entry: its size in bytes and its digest, as the manifest has them.
+        size_only: whether to compare the size alone, which does not read the file.
+
+    Raises:
+        DamagedFile: the file is missing or differs from its entry.
+    """
     file = inside(folder, name)
     if not os.path.isfile(file):
         raise DamagedFile(file, "is missing")

@@ -46,7 +46,7 @@ def check_output(
         raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
     _check_writable(output, key)
     folder = output if not suffixes else output.parent
-    if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, own) for own in OWN)):
+    if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, pattern) for pattern in OWN)):
         raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
 
 

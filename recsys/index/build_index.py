@@ -138,14 +138,19 @@ def measure(
 ) -> MeasuredSearch:
     """Search, and count the items that are as good as the exact best k.
 
-    least: what `least_products` returns for the queries and k
-    at_once: number of queries of a search; a server mostly searches for one
+    Args:
+        index: the index.
+        queries: (Q, dim).
+        least: what `least_products` returns for the queries and k.
+        k: number of items to find for each query.
+        effort: how much of the index a search reads, in the engine's own unit.
+        at_once: number of queries of a search; a server mostly searches for one.
     """
     k = min(k, len(index))
     least = (least - 1e-5 * np.abs(least))[:, None]  # sums in another order
-    found, begun = 0, time.process_time()
+    hits, begun = 0, time.process_time()
     for start in range(0, len(queries), at_once):
         _, products = index.search(queries[start : start + at_once], k, effort)
-        found += int((products >= least[start : start + at_once]).sum())
+        hits += int((products >= least[start : start + at_once]).sum())
     seconds = time.process_time() - begun
-    return MeasuredSearch(effort, found / (k * len(queries)), len(queries) / max(seconds, 1e-9))
+    return MeasuredSearch(effort, hits / (k * len(queries)), len(queries) / max(seconds, 1e-9))

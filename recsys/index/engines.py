@@ -75,11 +75,11 @@ class Exact:
         rows = np.empty((len(queries), 0), np.int64)
         products = np.empty((len(queries), 0), np.float32)
         for start, block in self._vectors.blocks(max(1, PRODUCTS // max(1, len(queries)))):
-            there = queries @ block.T
-            n = min(k, there.shape[1])
-            best = np.argpartition(there, there.shape[1] - n, axis=1)[:, there.shape[1] - n :]
+            scores = queries @ block.T
+            n = min(k, scores.shape[1])
+            best = np.argpartition(scores, scores.shape[1] - n, axis=1)[:, scores.shape[1] - n :]
             rows = np.concatenate([rows, best + start], axis=1)
-            products = np.concatenate([products, np.take_along_axis(there, best, 1)], axis=1)
+            products = np.concatenate([products, np.take_along_axis(scores, best, 1)], axis=1)
             if rows.shape[1] > k:
                 kept = np.argpartition(products, products.shape[1] - k, axis=1)[:, products.shape[1] - k :]
                 rows, products = np.take_along_axis(rows, kept, 1), np.take_along_axis(products, kept, 1)
@@ -111,7 +111,14 @@ class Cells:
 
     @classmethod
     def train(cls, kind: str, vectors: VectorRows, threads: int, seed: int) -> Cells:
-        """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors."""
+        """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors.
+
+        Args:
+            kind: ivf or ivf_pq.
+            vectors: the vectors that rows will be made of.
+            threads: threads of training and of searches.
+            seed: seed of the sample and of the clustering.
+        """
         faiss, n, dim = _import_faiss(kind), len(vectors), vectors.dim
         faiss.omp_set_num_threads(threads)
         cells = cells_of(n)
@@ -155,6 +162,13 @@ class Graph:
     queries get a 0: the nearest vectors are then those with the largest inner products (Bachrach et al., Speeding Up
     the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). VectorRows that are
     added later and are longer than that are compared one by one, beside the graph.
+
+    Args:
+        kind: hnsw or usearch.
+        vectors: the vectors of the rows.
+        longest: the largest norm of the vectors.
+        threads: threads of adding and of searches.
+        file: the graph to read; None begins an empty one.
     """
 
     FILE, NORMS = "engine.graph", "norms.npz"
@@ -279,7 +293,14 @@ def make(kind: str, vectors: VectorRows, *, threads: int, seed: int) -> SearchEn
 
 
 def load(kind: str, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
-    """Read the engine that `SearchEngine.save` wrote."""
+    """Read the engine that `SearchEngine.save` wrote.
+
+    Args:
+        kind: one of KINDS.
+        folder: the folder of the index.
+        vectors: the vectors of the rows.
+        threads: threads of searches.
+    """
     if kind == "exact":
         return Exact(vectors)
     if kind in ("ivf", "ivf_pq"):

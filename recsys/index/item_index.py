@@ -39,7 +39,14 @@ VECTORS, ITEMS = "vectors.npy", "items.npy"
 
 
 class ItemIndex(Index):
-    """An index in this process. Searches wait for one another, and for at most 4,096 rows of an update."""
+    """An index in this process. Searches wait for one another, and for at most 4,096 rows of an update.
+
+    Args:
+        about: how the index was made.
+        engine: finds rows of vectors.
+        vectors: the vectors of the rows.
+        items: (n,) the number of the item of each row, -1 for a removed row.
+    """
 
     def __init__(self, about: About, engine: SearchEngine, vectors: VectorRows, items: np.ndarray) -> None:
         self.about = about

@@ -62,9 +62,14 @@ LISTED = 1 << 20  # items of the answer to one request
 class MilvusIndex(Index):
     """An index in a Milvus server. Threads may share it, and search while items are added or removed.
 
-    Attributes:
-        url: the server
-        collection: the name of the collection
+    Args:
+        about: how the index was made.
+        client: a pymilvus client.
+        url: the server.
+        digest: identifies the items and vectors; the end of the collection's name.
+        dim: width of the vectors.
+
+    collection: the name of the collection
     """
 
     def __init__(self, about: About, client: Any, url: str, digest: str, dim: int) -> None:
@@ -122,12 +127,12 @@ class MilvusIndex(Index):
         items, removed = np.unique(items), 0
         with self._changes, _failures(self.url):
             for start in range(0, len(items), ADDED):
-                there = self._client.query(
+                entities = self._client.query(
                     self.collection, ids=items[start : start + ADDED].tolist(), output_fields=[ITEM],
                     consistency_level="Strong", timeout=WRITE_SECONDS,
                 )  # fmt: skip
-                if there:
-                    ids = [row[ITEM] for row in there]
+                if entities:
+                    ids = [row[ITEM] for row in entities]
                     self._client.delete(self.collection, ids=ids, timeout=WRITE_SECONDS)
                     removed += len(ids)
         len(self)
@@ -204,10 +209,10 @@ class MilvusIndex(Index):
                 not the one that the index was saved with.
             DamagedFile: a file is missing or is not as it was written.
         """
-        found = read_manifest(folder)
+        saved = read_manifest(folder)
         manifest.check(folder, size_only=not digests)
         try:
-            digest, its_url = str(found[SERVER]["digest"]), str(found[SERVER]["url"])
+            digest, its_url = str(saved[SERVER]["digest"]), str(saved[SERVER]["url"])
         except (KeyError, TypeError):
             raise manifest.DamagedFile(folder / manifest.FILE, manifest.UNREADABLE) from None
         given = os.environ.get(URL_VARIABLE)
@@ -215,10 +220,10 @@ class MilvusIndex(Index):
             built = check_url(its_url, f"{folder / manifest.FILE}: {SERVER}.url")
             raise UserError(f"{folder}: is an index in a Milvus server; name the server: set {URL_VARIABLE}={built}")
         url = check_url(given, URL_VARIABLE)
-        index = cls(about_of(found), connect(url), url, digest, int(found["dim"]))
+        index = cls(about_of(saved), connect(url), url, digest, int(saved["dim"]))
         with as_user_errors():
             index._check()
-            index._open(int(found["items"]), "it was changed since the index was saved; export the run again")
+            index._open(int(saved["items"]), "it was changed since the index was saved; export the run again")
         return index
 
     def _check(self) -> None:
@@ -240,8 +245,8 @@ class MilvusIndex(Index):
         """Let the server load the collection. Raises UserError if it does not have so many items."""
         with _failures(self.url):
             self._client.load_collection(self.collection)
-        if (there := len(self)) != items:
-            raise UserError(f"{self.url}: collection {self.collection} has {there:,} items, not {items:,}; {advice}")
+        if (count := len(self)) != items:
+            raise UserError(f"{self.url}: collection {self.collection} has {count:,} items, not {items:,}; {advice}")
 
 
 def connect(url: str) -> Any:

@@ -43,8 +43,8 @@ def _check_folder(output: Path) -> None:
     from recsys.loadtest.write_results import FILES
 
     check_output(output)
-    if there := next((name for name in FILES if (output / name).exists()), None):
-        raise UserError(f"output={output}: already has {there}; name another folder")
+    if existing := next((name for name in FILES if (output / name).exists()), None):
+        raise UserError(f"output={output}: already has {existing}; name another folder")
 
 
 def _report(settings: LoadTestConfig) -> None:

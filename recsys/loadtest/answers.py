@@ -140,12 +140,12 @@ def outputs_of(
     binary = {o["name"]: o.get("parameters", {}).get("binary_data_size") for o in answer["outputs"]}
     sizes = {name: size for name, size in binary.items() if size is not None}
     datatypes, shapes = ({o["name"]: o[key] for o in answer["outputs"]} for key in ("datatype", "shape"))
-    found = AnswerHead(head, sizes, datatypes, shapes)
+    answer_head = AnswerHead(head, sizes, datatypes, shapes)
     if heads is not None and len(sizes) == len(binary):
-        heads[request] = found
+        heads[request] = answer_head
     plain = {o["name"]: o["data"] for o in answer["outputs"] if o["name"] not in sizes}
-    own = {name: _shaped(_plain(values, datatypes[name]), shapes[name]) for name, values in plain.items()}
-    return {**own, **found.outputs(body)}
+    plain_values = {name: _shaped(_plain(values, datatypes[name]), shapes[name]) for name, values in plain.items()}
+    return {**plain_values, **answer_head.outputs(body)}
 
 
 def _divided(body: bytes) -> tuple[bytes, Any]:

@@ -42,6 +42,13 @@ class Load:
 def due_times(rate: float, seconds: float, poisson: bool, part: int = 0, parts: int = 1) -> np.ndarray:
     """Return when the requests of one of several processes are due, which together send `rate` requests per second.
 
+    Args:
+        rate: requests per second of all processes together.
+        seconds: length of the load.
+        poisson: whether the requests come at random, as a Poisson process, instead of at equal intervals.
+        part: number of this process, from 0.
+        parts: number of processes.
+
     Returns:
         Seconds from the beginning, in increasing order, below `seconds`.
     """
@@ -55,7 +62,14 @@ def due_times(rate: float, seconds: float, poisson: bool, part: int = 0, parts: 
 
 
 class Clients:
-    """Client processes. Use it in a `with` block, which ends them."""
+    """Client processes. Use it in a `with` block, which ends them.
+
+    Args:
+        processes: number of processes.
+        protocol: the protocol of the requests.
+        endpoint: the server.
+        timeout_s: seconds after which an answer is an error.
+    """
 
     def __init__(self, processes: int, protocol: str, endpoint: Endpoint, timeout_s: float) -> None:
         self._number, self._protocol, self._endpoint, self._timeout = processes, protocol, endpoint, timeout_s

@@ -85,7 +85,14 @@ class Record:
     errors: Counter[str] = field(default_factory=Counter)
 
     def add(self, due: float, sent: float, now: float, error: str | None) -> None:
-        """Note that a request is done."""
+        """Note that a request is done.
+
+        Args:
+            due: when it was due, in seconds on this process's clock, as `sent` and `now`.
+            sent: when it was sent.
+            now: when its answer came, or when it failed.
+            error: the kind of the error; None for a good answer.
+        """
         if error is None and now - due > self.timeout_s:  # it has waited for a connection, too
             error = TIMEOUT
         if error is None:
@@ -97,12 +104,19 @@ class Record:
 
 
 class Lane:
-    """A connection with the times of the request that is under way."""
+    """A connection with the times of the request that is under way.
+
+    Args:
+        job: the requests and the server.
+        first: number of the first request that is sent.
+        record: notes the outcome of each request.
+        check: says whether an answer is the expected one.
+        on_free: called with the time after each request.
+    """
 
     def __init__(
         self, job: LoadJob, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
     ) -> None:
-        """first: number of the first request that is sent; on_free: called with the time after each request"""
         self._check = check
         self.connection = _connection_class(job.protocol)(job.endpoint, job.timeout_s, self._done)
         self._requests, self._next = job.requests, first % len(job.requests)

@@ -39,11 +39,18 @@ class Endpoint:
     def http_request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return an HTTP/1.1 request as bytes."""
-        own = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
+        """Return an HTTP/1.1 request as bytes, with the server's address, the length of the body and the token.
+
+        Args:
+            method: such as GET.
+            path: path of the URL, with its query.
+            body: the bytes after the headers.
+            headers: further headers, by name.
+        """
+        fields = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
         if self.token:
-            own["authorization"] = f"Bearer {self.token}"
-        lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+            fields["authorization"] = f"Bearer {self.token}"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
 

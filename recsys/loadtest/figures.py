@@ -59,7 +59,13 @@ COLUMNS = tuple(f.name for f in fields(Measurement))
 
 
 def measurement(load: Load, seconds: float, timings: Timings, server: ServerTimes | None) -> Measurement:
-    """Return the figures of a measurement that took `seconds`."""
+    """Return the figures of a measurement that took `seconds`.
+
+    Args:
+        load: the load that was offered.
+        timings: the outcomes of the requests.
+        server: the server's own times; None leaves out the shares of network, queue and model.
+    """
     latencies = timings.latencies * 1e3
     percentiles: dict[str, float | None] = dict.fromkeys(PERCENTILES)
     mean = client = None

@@ -98,7 +98,17 @@ def _pair(groups: Lines, x: Value, x_label: str, slo_ms: float | None) -> list[M
 def _chart(
     title: str, groups: Lines, x: Value, y: Value, x_label: str, limit: float | None = None, marked: bool = False
 ) -> Markup | str:
-    """Draw one value over another. limit: on the y axis; marked: whether the x axis has marks of its few values"""
+    """Draw one value over another.
+
+    Args:
+        title: title of the chart.
+        groups: the measurements of each line.
+        x: the value of the x axis.
+        y: the value of the y axis.
+        x_label: label of the x axis.
+        limit: a limit of y to draw; None for none.
+        marked: whether the x axis has marks of its few values.
+    """
     series = [
         Series(paint, [(a, b) for m in members if (a := x(m)) is not None and (b := y(m)) is not None])
         for paint, members in groups

@@ -17,7 +17,13 @@ FILES = ("results.csv", "results.json", "load_test.html")
 
 
 def write_results(folder: Path, settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> None:
-    """Write the three files into a folder, which is created."""
+    """Write the three files into a folder, which is created.
+
+    Args:
+        settings: the settings of the command, by key.
+        model: name of the measured model.
+        measurements: one for each load, in the order of the table.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     table, data, page = (folder / name for name in FILES)
     write_text(table, _csv(measurements))

@@ -54,7 +54,14 @@ class GroupLoss(nn.Module, RankingLoss):
         return self.compare(logits[:, 0].float(), labels[:, 0].float(), weights.float(), new.cumsum(0) - 1)
 
     def compare(self, scores: Tensor, labels: Tensor, weight: Tensor, group: Tensor) -> Tensor:
-        """Return the mean over rows of the loss of each row's group, (). All arguments (B,); groups are 0, 1, ..."""
+        """Return the mean over rows of the loss of each row's group, ().
+
+        Args:
+            scores: logits (B,).
+            labels: (B,), as in the data.
+            weight: weight of each row, (B,); rows of weight 0 are compared with no other.
+            group: number of each row's group, (B,); groups are 0, 1, ... in the order of the rows.
+        """
         raise NotImplementedError
 
 

@@ -53,6 +53,7 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
         self.label_smoothing, self.positive_weight = label_smoothing, positive_weight
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss, (): logits (B, T), labels (B, T) from 0 to 1, weight (B,)."""
         if self.label_smoothing:
             labels = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
         if weight is None and self.positive_weight == 1:
@@ -82,6 +83,7 @@ class FocalLoss(nn.Module, RankingLoss):
         self.gamma, self.alpha = gamma, alpha
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss, (): logits (B, T), labels (B, T) from 0 to 1, weight (B,)."""
         losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         probability = torch.sigmoid(logits)
         off = probability + labels - 2 * probability * labels  # 1 - P(label)
@@ -97,6 +99,7 @@ class MSE(nn.Module, RankingLoss):
     kinds = ("regression",)
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss, (): logits (B, T), labels (B, T) in the units of the logits, weight (B,)."""
         return _weighted_mean((logits - labels) ** 2, weight)
 
 
@@ -116,6 +119,7 @@ class Huber(nn.Module, RankingLoss):
         self.delta = delta
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss, (): logits (B, T), labels (B, T) in the units of the logits, weight (B,)."""
         return _weighted_mean(nn.functional.huber_loss(logits, labels, reduction="none", delta=self.delta), weight)
 
 
@@ -135,6 +139,7 @@ class CrossEntropy(nn.Module, RankingLoss):
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the mean loss, (): logits (B, C), labels (B, 1) with the index of each class, weight (B,)."""
         losses = nn.functional.cross_entropy(
             logits, labels[:, 0].long(), reduction="none", label_smoothing=self.label_smoothing
         )

@@ -101,7 +101,9 @@ class RetrievalLoss(Protocol):
         ...
 
     def forward(self, inputs: LossInputs) -> Tensor:
-        """Return the mean loss over the T chosen items, ()."""
+        """Return the mean loss over the T chosen items, (): queries (Q, d), targets (T,), negatives (M, d) or (T, n,
+        d).
+        """
         ...
 
 
@@ -120,6 +122,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         return Negatives(torch.arange(1, len(popularity), device=targets.device))
 
     def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
         scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
         places = inputs.targets - 1
         if inputs.one_target_each:
@@ -173,6 +176,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         return Negatives(ids, popularity.log_share)
 
     def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (): queries (Q, d), targets (T,), vectors of shared negatives (M, d)."""
         targets, query_of_target, negatives = inputs.targets, inputs.query_of_target, inputs.negatives
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
@@ -237,6 +241,7 @@ class BCE(nn.Module, RetrievalLoss):
         return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
 
     def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (T, n, d), or (M, d) if shared."""
         ids, targets, rate = inputs.negatives.ids, inputs.targets, inputs.negatives.sampling_rate
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         if ids.dim() == 1:
@@ -267,6 +272,7 @@ class BPR(nn.Module, RetrievalLoss):
         return Negatives(_sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
 
     def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         margin = positive[:, None] - inputs.negative_pairs()
         chosen = inputs.negatives.ids == inputs.targets[:, None]

@@ -102,7 +102,7 @@ class LabelLosses(nn.Module):
         self.losses = nn.ModuleList(
             plain if plain is not None and label.kind in plain.kinds else tasks.of_label(label) for label in labels
         )
-        self.within_groups = any(own.within_groups for own in cast(list[RankingLoss], list(self.losses)))
+        self.within_groups = any(part.within_groups for part in cast(list[RankingLoss], list(self.losses)))
         self.defaults = nn.ModuleList(DEFAULTS[label.kind]() for label in labels)
         self.weights = [tasks.weights.get(label.name, 1.0) for label in labels]
         self.scales = nn.Parameter(torch.zeros(len(labels))) if tasks.balance != "sum" else None
@@ -145,15 +145,15 @@ class LabelLosses(nn.Module):
         values = []
         slices, losses_of = label_slices(self.labels), cast(list[RankingLoss], list(self.losses))
         for i, (label, columns, loss) in enumerate(zip(self.labels, slices, losses_of, strict=True)):
-            own = labels[:, i]
-            known = ~torch.isnan(own)
+            column = labels[:, i]
+            known = ~torch.isnan(column)
             share = known.to(logits.dtype) / label.known
             if weight is not None:
                 share = share * weight
-            own = torch.where(known, own, torch.zeros_like(own))
-            target = targets(own, label)[:, None]
+            column = torch.where(known, column, torch.zeros_like(column))
+            target = targets(column, label)[:, None]
             if loss.within_groups:
-                value = cast(GroupLoss, loss)(logits[:, columns], own[:, None], share, group)
+                value = cast(GroupLoss, loss)(logits[:, columns], column[:, None], share, group)
                 if pointwise := getattr(loss, "pointwise", 0.0):
                     value = pointwise * self.defaults[i](logits[:, columns], target, share) + (1 - pointwise) * value
             else:
@@ -185,9 +185,9 @@ class LabelLosses(nn.Module):
                 self.first_losses /= dist.get_world_size()
         progress = now / torch.where(self.first_losses > 0, self.first_losses, 1)
         rates = progress / progress.mean().clamp(min=torch.finfo(progress.dtype).tiny)
-        own = shares * norms
-        wanted = own.mean().detach() * rates.clamp(min=0) ** self.alpha
-        return (own - wanted).abs().sum()
+        weighted = shares * norms
+        wanted = weighted.mean().detach() * rates.clamp(min=0) ** self.alpha
+        return (weighted - wanted).abs().sum()
 
 
 def label_loss(labels: tuple[Label, ...], loss: Any) -> nn.Module:

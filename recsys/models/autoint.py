@@ -29,6 +29,7 @@ class Interacting(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attend from each field to all fields: (B, fields, width) -> (B, fields, heads * head_dim)."""
         q, k, v = (
             f(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for f in (self.queries, self.keys, self.values)
         )  # (B, heads, fields, head_dim)
@@ -42,9 +43,15 @@ class AutoInt(nn.Module):
     A dense feature is a field whose vector is multiplied by its value.
 
     Args:
+        dim: width of the embeddings.
+        attention_layers: number of layers of attention.
+        heads: number of heads of each layer.
         head_dim: width of each head, d' in the paper.
         deep_mlp: hidden widths of the deep network; [] for none.
         attention_dropout: share of the attention's weights that are dropped.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

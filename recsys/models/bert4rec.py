@@ -21,7 +21,14 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class BertBlock(nn.Module):
-    """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it."""
+    """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it.
+
+    Args:
+        dim: width of the states.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of the outputs of attention and feed-forward network that are dropped in training.
+        attention_dropout: share of the attention weights that are dropped in training.
+    """
 
     def __init__(self, dim: int, heads: int, *, dropout: float, attention_dropout: float) -> None:
         super().__init__()
@@ -44,6 +51,10 @@ class BERT4Rec(nn.Module, RetrievalModel):
     """Bidirectional transformer that predicts masked items: random items in training, the last item in evaluation.
 
     Args:
+        dim: width of items, states and queries, without the bias.
+        blocks: number of transformer blocks.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of values that are dropped in training, of the input and in each block.
         attention_dropout: share of the attention weights that dropout removes.
         exact_mask: whether to mask this share of each list exactly, rounded, instead of each item with this
             probability.
@@ -56,6 +67,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         mask_last: share of lists in which only the last item is masked, as in evaluation.
         max_length: number of learnt position vectors, including the masked last item. Items beyond the last position
             share its vector.
+        init_std: standard deviation of the initial vectors of items, positions and the mask.
     """
 
     def __init__(

@@ -44,10 +44,14 @@ class BST(nn.Module):
 
     Args:
         history: the history of each feature of the target, see DIN.
+        dim: width of the embeddings.
         blocks: number of transformer blocks; the paper finds one to be best.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
         max_length: number of learnt position vectors of items; earlier items share the last one.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of values that are dropped in training, in the transformer and in the deep network.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(
@@ -80,7 +84,15 @@ class BST(nn.Module):
 
 
 class BstTransformer(nn.Module):
-    """Transformer over lists of the target, in position 0, and its history; the target's state is the result."""
+    """Transformer over lists of the target, in position 0, and its history; the target's state is the result.
+
+    Args:
+        width: width W of the states.
+        blocks: number of blocks.
+        heads: number of heads of the attention; it must divide `width`.
+        max_length: number of learnt position vectors of the history; earlier items share the last one.
+        dropout: share of values that are dropped in training, of the input and in each block.
+    """
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()

@@ -38,8 +38,12 @@ class DCN(nn.Module):
     """Cross network and deep network in parallel over dense features and embeddings, followed by a linear layer.
 
     Args:
+        dim: width of the embeddings.
         cross_layers: number of layers of the cross network.
         deep_mlp: hidden widths of the deep network.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

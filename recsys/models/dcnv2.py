@@ -20,12 +20,17 @@ class DCNv2(nn.Module):
     """Cross network, x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, and deep network over dense features and embeddings.
 
     Args:
+        dim: width of the embeddings.
+        cross_layers: number of layers of the cross network.
         rank: W_l = U_l V_l^T with matrices of `rank` columns; None for a full W_l. The paper reports that a quarter of
             the width N = D + F * dim is enough.
         experts: above 1, a mixture of this many low-rank crosses x_0 * (U tanh(C tanh(V^T x_l)) + b), weighted by a
             softmax of linear gates of x_l, in the place of each cross (equation 4).
         structure: "stacked" runs the deep network on the cross network's output, "parallel" runs both on x_0.
         deep_mlp: hidden widths of the deep network.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -29,6 +29,7 @@ class MaskedCross(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x0: Tensor) -> Tensor:
+        """Cross the input with itself: (B, width) -> (B, width)."""
         x = x0
         for linear, bias, norm in zip(self.halves, self.biases, self.norms, strict=True):
             half = linear(x)
@@ -43,9 +44,12 @@ class DCNv3(nn.Module):
     The paper's Tri-BCE loss also trains each network's own prediction; this model has one loss, that of the mean.
 
     Args:
+        dim: width of the embeddings.
         linear_layers: layers of the linear cross network.
         exponential_layers: layers of the exponential cross network, whose last layer has interactions of order
             2 ** exponential_layers.
+        dropout: share of the outputs of each cross layer that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

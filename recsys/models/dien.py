@@ -29,10 +29,14 @@ class DIEN(nn.Module, AuxiliaryLoss):
 
     Args:
         history: the history of each feature of the target, see DIN.
+        dim: width of the embeddings.
         hidden: width of the states of both networks.
         auxiliary: factor of the loss of next items; 0 for none.
         activation: of the deep network, such as prelu or dice.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

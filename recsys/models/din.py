@@ -17,6 +17,12 @@ class AttentionUnit(nn.Module):
     """Sum of a history's vectors, each times the score that a network gives to it and the target.
 
     The scores are not normalised, so that the sum shows how strong an interest is; `softmax` normalises them.
+
+    Args:
+        width: width W of the vectors of the target and of each item of the history.
+        mlp: hidden widths of the network; a linear layer to the score follows.
+        activation: activation of the hidden layers, such as prelu or dice.
+        softmax: whether the scores of a history sum to 1.
     """
 
     def __init__(self, width: int, mlp: Sequence[int], activation: str, *, softmax: bool) -> None:
@@ -39,10 +45,14 @@ class DIN(nn.Module):
     Args:
         history: the history of each feature of the target, {item: item_history, category: category_history}; None for
             all lists whose order matters and that share the table of a single single-valued feature.
+        dim: width of the embeddings.
         attention_mlp: hidden widths of the attention unit; a linear layer to the score follows.
         softmax: whether the scores of a history sum to 1. The paper does not normalise them.
         activation: of the attention unit and of the deep network, such as prelu or dice, the paper's own.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

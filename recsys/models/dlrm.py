@@ -38,6 +38,7 @@ class DLRM(nn.Module):
     """Bottom MLP over dense features, pairwise interaction with the embeddings, top MLP.
 
     Args:
+        dim: width of the embeddings.
         bottom_mlp: widths; the last one must be `dim`. Unused if there are no dense features.
         top_mlp: hidden widths; a linear layer to the T logits follows.
         interaction: "dot" passes the bottom MLP's output and the dot products of all pairs of (that output, F
@@ -45,6 +46,9 @@ class DLRM(nn.Module):
             cross network (DCN V2, https://arxiv.org/abs/2008.13535), as MLPerf's DLRM-DCNv2 does.
         cross_layers, cross_rank: layers of the cross network, and the rank of their matrices.
         keep_embeddings: with "dot", also pass the F embeddings to the top MLP.
+        batch_norm: whether to normalise the hidden layers of both MLPs over the batch.
+        dropout: share of the hidden units of both MLPs that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
 
     Raises:
         ValueError: the bottom MLP does not end at `dim`, or there is no pair of vectors to interact.

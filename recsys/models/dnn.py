@@ -16,7 +16,11 @@ class DNN(nn.Module):
     """MLP over dense features and embeddings.
 
     Args:
+        dim: width of the embeddings.
         deep_mlp: hidden widths; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the MLP over the batch.
+        dropout: share of the hidden units of the MLP that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

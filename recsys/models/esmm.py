@@ -30,7 +30,11 @@ class ESMM(nn.Module):
     are the logits of P(click) and P(click and conversion); the conversion's tower is trained only through the product.
 
     Args:
+        dim: width of the embeddings.
         tower_mlp: hidden widths of both towers.
+        batch_norm: whether to normalise the hidden layers of both towers over the batch.
+        dropout: share of the hidden units of both towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

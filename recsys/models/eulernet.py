@@ -35,6 +35,7 @@ class EulerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
+        """Combine the fields: real (B, fields, dim), imaginary (B, fields, dim) -> both parts, each (B, out, dim)."""
         log_modulus = 0.5 * torch.log(real.square() + imaginary.square() + EPSILON)
         phase = torch.atan2(imaginary, real)
         modulus = torch.exp(torch.einsum("bfd,fo->bod", self.dropout(log_modulus), self.orders) + self.log_modulus)
@@ -52,7 +53,10 @@ class EulerNet(nn.Module):
     A dense feature is a field whose vector is multiplied by its value.
 
     Args:
+        dim: width of the embeddings.
         layers: the number of fields that each layer returns.
+        dropout: share of the inputs of each layer that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -26,6 +26,7 @@ class SENET(nn.Module):
         self.squeeze, self.excite = nn.Linear(fields, narrow, bias=False), nn.Linear(narrow, fields, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """Multiply each vector by the weight of its field: (B, F, dim) -> (B, F, dim)."""
         weights = torch.relu(self.excite(torch.relu(self.squeeze(vectors.mean(dim=2)))))
         return vectors * weights[:, :, None]
 
@@ -47,6 +48,7 @@ class BilinearPairs(nn.Module):
         nn.init.xavier_normal_(self.weight)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """Return the products of all P pairs of vectors: (B, F, dim) -> (B, P, dim)."""
         if self.kind == "interaction":
             left = torch.einsum("bpd,pde->bpe", vectors[:, self.first], self.weight)
         elif self.kind == "each":
@@ -62,9 +64,13 @@ class FiBiNET(nn.Module):
     Dense features enter the linear part and the deep network.
 
     Args:
+        dim: width of the embeddings.
         bilinear: "all", "each" or "interaction": one matrix for all pairs, for each first field, or for each pair.
         reduction: SENET's hidden layer has F / reduction units.
         deep_mlp: hidden widths; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -18,6 +18,12 @@ class FeatureGate(nn.Module):
     """Weights between 0 and 2 for all inputs of a stream, made of the context: 2 sigmoid(MLP(context)).
 
     Without features for its context, the context is a trained vector: the weights are then the same for all rows.
+
+    Args:
+        places: indices of the features of the context; empty for a trained vector.
+        dim: width of the embeddings.
+        hidden: hidden widths of the MLP.
+        width: number of inputs to weight.
     """
 
     def __init__(self, places: Sequence[int], dim: int, hidden: Sequence[int], width: int) -> None:
@@ -28,7 +34,7 @@ class FeatureGate(nn.Module):
         self.weights = nn.Linear(self.mlp.out_features, width)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return (B, F, dim) -> (B, width)."""
+        """Return the weights of all inputs of a stream: (B, F, dim) -> (B, width)."""
         if self.context is None:
             context = vectors[:, self.places].flatten(1)
         else:
@@ -37,7 +43,13 @@ class FeatureGate(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Bilinear fusion of two vectors, in `heads` parts: b + w_1 o_1 + w_2 o_2 + sum_h o_1h W_h o_2h -> (B, T)."""
+    """Bilinear fusion of two vectors, in `heads` parts: b + w_1 o_1 + w_2 o_2 + sum_h o_1h W_h o_2h -> (B, T).
+
+    Args:
+        first, second: widths o_1 and o_2 of the two vectors; both must be multiples of `heads`.
+        heads: number of parts.
+        logits: number T of logits.
+    """
 
     def __init__(self, first: int, second: int, heads: int, logits: int) -> None:
         super().__init__()
@@ -47,6 +59,7 @@ class Fusion(nn.Module):
         nn.init.xavier_normal_(self.weight)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the logits: first (B, o_1), second (B, o_2) -> (B, T)."""
         a, b = (x.unflatten(1, (self.heads, -1)) for x in (first, second))
         return self.first(first) + self.second(second) + torch.einsum("bhi,thij,bhj->bt", a, self.weight, b)
 
@@ -55,11 +68,15 @@ class FinalMLP(nn.Module):
     """Two MLPs over differently weighted inputs, fused bilinearly.
 
     Args:
+        dim: width of the embeddings.
         first_mlp, second_mlp: hidden widths of the streams; the last ones must be multiples of `heads`.
         first_context, second_context: the sparse features from which a stream's input weights are made, such as
             features of the user and of the item; [] for weights that are the same for all rows.
         gate_mlp: hidden widths of the weights' networks.
         heads: number of parts of the bilinear fusion.
+        batch_norm: whether to normalise the hidden layers of both streams over the batch.
+        dropout: share of the hidden units of both streams that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

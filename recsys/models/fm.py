@@ -16,6 +16,10 @@ class FM(nn.Module):
 
     A dense feature is a field whose vector is multiplied by its value. With several labels, each has a linear part of
     its own; the dot products are shared.
+
+    Args:
+        dim: width of the embeddings.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

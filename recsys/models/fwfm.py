@@ -18,6 +18,10 @@ class FwFM(nn.Module):
 
     A dense feature is a field whose vector is multiplied by its value. With several labels, each has weights of its
     own.
+
+    Args:
+        dim: width of the embeddings.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

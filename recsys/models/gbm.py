@@ -87,7 +87,14 @@ class GBM(nn.Module, FittedRankingModel):
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def fit(self, training: Batches, validation: Batches | None, *, seed: int, threads: int) -> None:
-        """Fit trees to each label, with the rows that have it."""
+        """Fit trees to each label, with the rows that have it.
+
+        Args:
+            training: the rows to fit.
+            validation: rows that decide when to stop; None fits all trees.
+            seed: seed of the rows and columns that each tree sees.
+            threads: number of threads.
+        """
         multi = [f.name for f in self.features.sparse if f.multi_valued]
         if multi:
             say(f"multi-valued features enter as their number of ids, first and last id: {', '.join(multi)}")
@@ -97,11 +104,11 @@ class GBM(nn.Module, FittedRankingModel):
         for i, label in enumerate(self.features.labels):
             classes = None if label.kind == "regression" else len(label.classes)
             settings = replace(self._settings, classes=classes, seed=seed, threads=threads)
-            own = rows.of_label(i, label)
+            label_rows = rows.of_label(i, label)
             own_held_out = None if held_out is None else held_out.of_label(i, label, unsampled=True)
-            if own is None:
+            if label_rows is None:
                 raise UserError(f"data.labels.{label.name}: no training row has this label; leave the label out")
-            trees = self._fit_label(label, own, own_held_out, settings)
+            trees = self._fit_label(label, label_rows, own_held_out, settings)
             self._contents.append(trees.content)
             self.fitted.append(self.booster.load(trees.content))
 
@@ -109,8 +116,8 @@ class GBM(nn.Module, FittedRankingModel):
         self, label: Label, training: TreeRows, validation: TreeRows | None, settings: BoosterSettings
     ) -> Trees:
         """Fit trees to one label, and say how many there are."""
-        several = len(self.features.labels) > 1
-        title = f"fitting {label.name}" if several else "fitting"
+        several_labels = len(self.features.labels) > 1
+        title = f"fitting {label.name}" if several_labels else "fitting"
         try:
             with bar(title, settings.trees, "trees") as shown:
 
@@ -218,14 +225,14 @@ class _Table:
         unsampled: weight negatives as if they had been sampled like the negatives of the training rows, so that losses
             are comparable
         """
-        own = np.ascontiguousarray(self.labels[:, index])
-        has = np.isfinite(own)
+        values = np.ascontiguousarray(self.labels[:, index])
+        has = np.isfinite(values)
         if not has.any():
             return None
         matrix, weight = self.matrix, self.weight
         if not has.all():
-            matrix, own, weight = matrix[has], own[has], None if weight is None else weight[has]
+            matrix, values, weight = matrix[has], values[has], None if weight is None else weight[has]
         if unsampled and label.sampled < 1:
-            share = np.where(own > 0, 1.0, label.sampled).astype(np.float32)
+            share = np.where(values > 0, 1.0, label.sampled).astype(np.float32)
             weight = share if weight is None else share * weight
-        return TreeRows(matrix, targets(torch.from_numpy(own), label).numpy(), weight)
+        return TreeRows(matrix, targets(torch.from_numpy(values), label).numpy(), weight)

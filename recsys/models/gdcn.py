@@ -24,6 +24,7 @@ class GatedCross(nn.Module):
         self.gates = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
 
     def forward(self, c0: Tensor) -> Tensor:
+        """Cross the input with itself: (B, width) -> (B, width)."""
         c = c0
         for cross, gate in zip(self.crosses, self.gates, strict=True):
             c = c0 * cross(c) * torch.sigmoid(gate(c)) + c
@@ -34,8 +35,13 @@ class GDCN(nn.Module):
     """Cross network whose gates let few interactions through, and a deep network.
 
     Args:
+        dim: width of the embeddings.
+        cross_layers: number of layers of the cross network.
         structure: "parallel" (GDCN-P) runs both on c_0, "stacked" (GDCN-S) the deep network on the crosses.
         deep_mlp: hidden widths of the deep network.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -19,10 +19,12 @@ class GRU4Rec(nn.Module, RetrievalModel):
     """Recurrent network over the items of a list; each state is the query for the next item.
 
     Args:
+        dim: width of items and queries.
         hidden: width of the states; if it differs from `dim`, a linear layer maps states to queries.
         layers: number of GRU layers.
         dropout_items: dropout of the input vectors.
         dropout: dropout of the states of each layer.
+        init_std: standard deviation of the initial vectors of items.
     """
 
     def __init__(

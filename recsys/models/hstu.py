@@ -24,6 +24,12 @@ class HSTUBlock(nn.Module):
     The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
     each head and distance; a caller may add one for each value. N is `length` rather than the batch's longest list, so
     that a list's states do not depend on the other lists of its batch.
+
+    Args:
+        dim: width of the states.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of the gated values that are dropped in training.
+        length: N, also the number of distances that have a learnt bias; larger ones share the last.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
@@ -81,8 +87,13 @@ class HSTU(nn.Module, RetrievalModel):
     for positions.
 
     Args:
+        dim: width of items, states and queries.
+        blocks: number of HSTU blocks.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of values that are dropped in training, of the input and in each block.
         max_length: number of learnt position vectors, counted from the end, and of distances that have a learnt bias; N
             in the paper.
+        init_std: standard deviation of the initial vectors of items and positions.
     """
 
     def __init__(

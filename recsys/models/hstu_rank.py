@@ -31,11 +31,15 @@ class HSTURank(nn.Module):
         times: a list with a time bucket for each item of the history, such as its age (`age: true` in the data's
             YAML), from which the attention gets a bias for each block, head and bucket; None for none. The list is
             pooled too, as all lists that are not in `history`.
+        dim: width of the embeddings.
         blocks: number of HSTU blocks.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
         max_length: number of distances that have a learnt bias (larger ones share the last one); N in the paper, by
             which the attention is divided.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of values that are dropped in training, in the HSTU blocks and in the deep network.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(
@@ -78,6 +82,13 @@ class HSTURank(nn.Module):
 class Transducer(nn.Module):
     """HSTU blocks over lists of the history and, last, the target, whose state is the result; the last block computes
     no other state.
+
+    Args:
+        width: width W of the states.
+        blocks: number of HSTU blocks.
+        heads: number of heads of the attention; it must divide `width`.
+        max_length: number of distances that have a learnt bias; N in the paper.
+        dropout: share of values that are dropped in training, of the input and in each block.
     """
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
@@ -101,8 +112,8 @@ class Transducer(nn.Module):
         with with_last(history, target, lengths) as (values, longer):
             x, biases = self.dropout(values[:, :width]), values[:, width:]
             by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
-            for i, (block, own) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
-                x = block(x, longer, own, only_last=i == len(self.blocks))
+            for i, (block, block_bias) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
+                x = block(x, longer, block_bias, only_last=i == len(self.blocks))
             return self.norm(x)
 
 
@@ -117,6 +128,6 @@ def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device
 
 @torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
 def _values_of(rows: dict[str, JaggedTensor], name: str, sparse: KeyedJaggedTensor, past: str) -> Tensor:
-    """Return a feature's rows (P, dim). Raises UserError if its lists are not as long as those of the history."""
+    """Return a feature's rows (P, dim). Raises UserError if its lists and the history's differ in length."""
     check_lengths(sparse[past], rows[name], past, name)
     return rows[name].values()

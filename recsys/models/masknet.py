@@ -28,6 +28,7 @@ class MaskBlock(nn.Module):
         self.hidden, self.norm = nn.Linear(width, out, bias=False), nn.LayerNorm(out)
 
     def forward(self, guide: Tensor, x: Tensor) -> Tensor:
+        """Multiply x by a mask made of the guide, and project it: guide (B, guide), x (B, width) -> (B, out)."""
         mask = self.project(torch.relu(self.aggregate(guide)))
         return torch.relu(self.norm(self.hidden(x * mask)))
 
@@ -36,11 +37,15 @@ class MaskNet(nn.Module):
     """Blocks that multiply features by masks made of the row's own embeddings.
 
     Args:
+        dim: width of the embeddings.
         structure: "parallel" runs all blocks on the normalised features and an MLP on their outputs; "serial" runs each
             block on the output of the one before.
         blocks: output width of each block.
         reduction: ratio of the mask's hidden layer to its output.
         deep_mlp: parallel: hidden widths above the blocks.
+        batch_norm: whether to normalise the hidden layers of the MLP above the blocks over the batch.
+        dropout: share of the hidden units of the MLP above the blocks that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

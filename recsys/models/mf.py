@@ -22,6 +22,8 @@ class MF(nn.Module, RetrievalModel):
 
     Args:
         user: name of the user feature; by default, the only single-valued feature other than the item.
+        dim: width of the vectors of users and items, without the bias.
+        init_std: standard deviation of the initial embeddings.
     """
 
     def __init__(

@@ -19,9 +19,13 @@ class MMoE(nn.Module):
     """Experts that all labels share; each label weights them by a gate of its own, and has a tower.
 
     Args:
+        dim: width of the embeddings.
         experts: number of experts.
         expert_mlp: hidden widths of each expert.
         tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise the hidden layers of the experts and towers over the batch.
+        dropout: share of the hidden units of the experts and towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

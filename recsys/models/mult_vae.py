@@ -26,6 +26,7 @@ class MultVAE(nn.Module, RetrievalModel):
         dropout: share of a set's items that the encoder does not see in training.
         beta: weight of the KL term.
         anneal: steps over which that weight grows from 0 to beta.
+        init_std: standard deviation of the initial embeddings.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class MultVAE(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         self.items = Items(features, hidden + 1, about=False, init_std=init_std, device=device)
-        own = features.feature(self.items.name)
-        if not own.sequence:
+        feature = features.feature(self.items.name)
+        if not feature.sequence:
             raise ValueError("MultVAE reads lists of items: set data.sequences.max_length")
-        alone = FeatureSpec(dense=(), sparse=(replace(own, pooling="sum"),), labels=())
+        alone = FeatureSpec(dense=(), sparse=(replace(feature, pooling="sum"),), labels=())
         self.read = PooledEmbeddings(alone, hidden, prefix="read_", init_std=init_std, device=device)
         self.encoder = nn.Sequential(nn.Tanh(), nn.Linear(hidden, 2 * latent))
         self.decoder = MLP(latent, [hidden], activation="tanh")

@@ -58,6 +58,8 @@ class NeuMF(nn.Module, RetrievalModel):
         user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of a user's and of an item's vector, in each of the two parts.
         mlp: hidden widths of the MLP.
+        dropout: share of the hidden units of the MLP that are dropped in training.
+        init_std: standard deviation of the initial embeddings.
     """
 
     def __init__(

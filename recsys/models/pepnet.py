@@ -21,6 +21,12 @@ class GateNU(nn.Module):
     2 sigmoid(W' relu(W [prior, x] + b) + b').
 
     The features alone (prior) are trained through the factors: no gradient reaches x.
+
+    Args:
+        prior: number of values of the features alone.
+        width: number of all inputs.
+        hidden: width of the hidden layer.
+        out: number of factors.
     """
 
     def __init__(self, prior: int, width: int, hidden: int, out: int) -> None:
@@ -29,12 +35,20 @@ class GateNU(nn.Module):
         self.out = nn.Linear(hidden, out)
 
     def forward(self, prior: Tensor, x: Tensor) -> Tensor:
-        """Return prior (B, prior), x (B, width) -> (B, out)."""
+        """Return the factors: prior (B, prior), x (B, width) -> (B, out)."""
         return 2 * torch.sigmoid(self.out(self.hidden(torch.cat([prior, x.detach()], dim=1))))
 
 
 class ScaledTower(nn.Module):
-    """MLP whose hidden layers are scaled, and a linear layer to the logits of one label."""
+    """MLP whose hidden layers are scaled, and a linear layer to the logits of one label.
+
+    Args:
+        width: number of inputs.
+        hidden: hidden widths; a linear layer to the logits follows.
+        logits: number of logits of the label.
+        batch_norm: whether to normalise each hidden layer over the batch.
+        dropout: share of hidden units that are dropped in training.
+    """
 
     def __init__(self, width: int, hidden: Sequence[int], logits: int, batch_norm: bool, dropout: float) -> None:
         super().__init__()
@@ -45,7 +59,10 @@ class ScaledTower(nn.Module):
         self.logits = nn.Linear(widths[-1], logits)
 
     def forward(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
-        """Return (B, width) -> (B, logits). factors: the factors of each hidden layer, (B, out), or none"""
+        """Return the logits of one label: (B, width) -> (B, logits).
+
+        factors: the factors (B, out) of each hidden layer; an empty sequence scales none
+        """
         for i, layer in enumerate(self.hidden):
             x = layer(x) * factors[i] if factors else layer(x)
         return self.logits(x)
@@ -63,8 +80,12 @@ class PEPNet(nn.Module):
             the inputs; [] for none.
         personal: sparse features of whom and what a row is about, such as the ids of user, item and author, for the
             factors of the hidden layers; [] for none.
+        dim: width of the embeddings.
         gate_width: hidden width of each gate.
         tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise the hidden layers of the towers over the batch.
+        dropout: share of the hidden units of the towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -35,6 +35,7 @@ class Extraction(nn.Module):
         self.shared_gate = None if last else Gate(width, sum(numbers))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs (B, out) of the gates, the shared one last, from T + 1 inputs (B, width)."""
         experts = [e(x) for e, x in zip(self.experts, inputs, strict=True)]
         outputs = [
             gate(x, torch.cat([own, experts[-1]], dim=1))
@@ -49,10 +50,14 @@ class PLE(nn.Module):
     """Layers that separate what tasks share from what is their own, then a tower for each label.
 
     Args:
+        dim: width of the embeddings.
         layers: number of extraction layers; 1 is the paper's CGC.
         task_experts, shared_experts: experts of each label, and shared ones, in each layer.
         expert_mlp: hidden widths of each expert.
         tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise the hidden layers of the experts and towers over the batch.
+        dropout: share of the hidden units of the experts and towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -21,6 +21,7 @@ class PerToken(nn.Module):
         self.bias = nn.Parameter(torch.zeros(tokens, out))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Project each token by its own weights: (B, tokens, width) -> (B, tokens, out)."""
         return torch.einsum("btw,two->bto", x, self.weight) + self.bias
 
 
@@ -39,6 +40,7 @@ class MixerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Mix the tokens, then transform each: (B, tokens, width) -> (B, tokens, width)."""
         mixed = x.unflatten(2, (self.tokens, -1)).transpose(1, 2).flatten(2)
         x = self.norm_mixed(mixed + x)
         return self.norm(self.dropout(self.down(nn.functional.gelu(self.up(x)))) + x)
@@ -51,10 +53,13 @@ class RankMixer(nn.Module):
     its own. The mean of the last block's tokens gives the logits. The paper's sparse mixture of experts is left out.
 
     Args:
+        dim: width of the embeddings.
         tokens: number of tokens; it must divide `width`.
         width: width of a token.
         blocks: number of blocks.
         ratio: hidden width of a feed-forward network over the width of a token.
+        dropout: share of the outputs of each feed-forward network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -16,7 +16,16 @@ NORMS = ("queries", "before", "after")
 
 
 class SASRecBlock(nn.Module):
-    """Causal self-attention, then a feed-forward network, each with its residual."""
+    """Causal self-attention, then a feed-forward network, each with its residual.
+
+    Args:
+        dim: width of the states.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of values that are dropped in training, after the attention and in the feed-forward network.
+        attention_dropout: share of the attention weights that are dropped in training.
+        projection: whether a linear layer and dropout follow the attention.
+        norm: "queries", "before" or "after", see SASRec.
+    """
 
     def __init__(
         self, dim: int, heads: int, *, dropout: float, attention_dropout: float, projection: bool, norm: str
@@ -57,6 +66,10 @@ class SASRec(nn.Module, RetrievalModel):
     """Causal transformer over the items of a list; each state is the query for the next item.
 
     Args:
+        dim: width of items, states and queries.
+        blocks: number of transformer blocks.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of values that are dropped in training, of the input and in each block.
         attention_dropout: share of the attention weights that dropout removes.
         projection: whether a linear layer and dropout follow the attention; the original has neither.
         norm: "queries" normalizes the queries of attention, but neither its keys nor its values, and the residuals add
@@ -65,6 +78,7 @@ class SASRec(nn.Module, RetrievalModel):
             "glorot" is Glorot's uniform distribution for all of them, without biases, as in the original.
         max_length: number of learnt position vectors, counted from the end; earlier items share the vector of the first
             position.
+        init_std: standard deviation of the initial vectors of items and positions, with init=pytorch.
     """
 
     def __init__(

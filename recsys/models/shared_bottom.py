@@ -17,8 +17,12 @@ class SharedBottom(nn.Module):
     """One MLP for all labels, then a tower for each.
 
     Args:
+        dim: width of the embeddings.
         bottom_mlp: hidden widths of the shared MLP.
         tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise the hidden layers of the shared MLP and the towers over the batch.
+        dropout: share of the hidden units of the shared MLP and the towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

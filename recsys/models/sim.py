@@ -45,10 +45,14 @@ class SIM(nn.Module):
         history: the history of each feature of the target, see DIN.
         category: the feature of the target by which the history is searched; None for the one with the smallest table.
         k: the number of items that are kept, the last ones.
+        dim: width of the embeddings.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
         max_length: number of learnt position vectors, counted from the end of the history; earlier items share the
             last one.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of values that are dropped in training, in the attention and in the deep network.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

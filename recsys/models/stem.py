@@ -28,6 +28,9 @@ class STEM(nn.Module):
         expert_mlp: hidden widths of each expert.
         gate_mlp: hidden widths of each gate, whose input is the sum of the label's own and the shared embeddings.
         tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise the hidden layers of the experts and towers over the batch.
+        dropout: share of the hidden units of the experts and towers that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

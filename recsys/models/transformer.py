@@ -46,7 +46,13 @@ class TransformerBlock(nn.Module):
 
 
 class Context(nn.Module):
-    """One vector for the features of a row that are not lists."""
+    """One vector for the features of a row that are not lists.
+
+    Args:
+        features: the features of a row; sequences are left out.
+        dim: width of the vector.
+        init_std: standard deviation of the initial embeddings.
+    """
 
     def __init__(self, features: FeatureSpec, dim: int, *, init_std: float, device: torch.device | None) -> None:
         super().__init__()
@@ -70,6 +76,10 @@ class Transformer(nn.Module, RetrievalModel):
     Each feature has a table of its own. The model sees no feature of the item that it is to predict.
 
     Args:
+        dim: width of items, states and queries.
+        blocks: number of transformer blocks.
+        heads: number of heads of the attention; it must divide `dim`.
+        dropout: share of values that are dropped in training, of the input and in each block.
         merge: how to merge the vectors of an item: "sum", or "concat" followed by a linear layer to `dim`.
         objective: "causal" predicts the next item from each state; "masked" predicts masked items.
         block: "plain" with learnt position vectors, or "relative" with attention over distances.
@@ -79,6 +89,7 @@ class Transformer(nn.Module, RetrievalModel):
         mask: for objective=masked, share of a list's items that are masked in training.
         mask_last: for objective=masked, share of lists in which only the last item is masked.
         max_length: number of learnt position vectors, counted from the end.
+        init_std: standard deviation of the initial embeddings, and of the vectors of positions and of the mask.
     """
 
     def __init__(

@@ -22,7 +22,14 @@ from recsys.ranges import Deviation, Width
 
 
 class ItemTower(nn.Module):
-    """Network over the vector of an item, which is made of its id and its features."""
+    """Network over the vector of an item, which is made of its id and its features.
+
+    Args:
+        items: vectors of the items, of width `dim`.
+        mlp: hidden widths; a linear layer to `out` follows.
+        out: width of the result.
+        normalise: whether to scale the result to length 1.
+    """
 
     def __init__(self, items: Items, dim: int, mlp: Sequence[int], out: int, *, normalise: bool) -> None:
         super().__init__()
@@ -58,11 +65,13 @@ class TwoTower(nn.Module, RetrievalModel):
     answer.
 
     Args:
+        dim: width of the embeddings that the towers read.
         user_mlp: hidden widths of the user tower; a linear layer to `out` follows.
         item_mlp: hidden widths of the item tower; a linear layer to `out` follows.
         out: width of queries and item vectors.
         normalise: whether to scale queries and item vectors to length 1, so that scores are cosines; the loss then
             needs a temperature near 0.05.
+        init_std: standard deviation of the initial embeddings.
     """
 
     def __init__(
@@ -84,9 +93,9 @@ class TwoTower(nn.Module, RetrievalModel):
         if self.user_features.sparse:
             self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)
         self.deep = _tower(flat_width(self.user_features, dim) + len(self.histories) * out, user_mlp, out)
-        own = Items(features, dim, init_std=init_std, device=device)
-        self.item, self.normalise = own.name, normalise
-        self.items = ItemTower(own, dim, item_mlp, out, normalise=normalise)
+        items = Items(features, dim, init_std=init_std, device=device)
+        self.item, self.normalise = items.name, normalise
+        self.items = ItemTower(items, dim, item_mlp, out, normalise=normalise)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         queries = chosen_items(batch, self.item)

@@ -25,7 +25,11 @@ class WideDeep(nn.Module):
     the deep network has a logit for each; the logit of the linear model is shared.
 
     Args:
+        dim: width of the embeddings.
         deep_mlp: hidden widths; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -34,6 +34,7 @@ class WukongLayer(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the vectors of both blocks: (B, n, dim) -> (B, fm + linear, dim)."""
         across = x.transpose(1, 2)  # (B, dim, n)
         dots = x @ self.rank(across)  # (B, n, rank)
         machine = self.to_vectors(self.mlp(self.norm_dots(dots.flatten(1)))).view(-1, self.fm, self.dim)
@@ -47,12 +48,16 @@ class Wukong(nn.Module):
     All dense features together make one vector, by an MLP, as DLRM's do.
 
     Args:
+        dim: width of the embeddings.
         layers: number of layers.
         fm_vectors, linear_vectors: vectors that each layer's two blocks return.
         rank: columns of the dot products' projection.
         fm_mlp: hidden widths of the MLP over the dot products.
         bottom_mlp: hidden widths of the MLP over dense features; a linear layer to `dim` follows.
         top_mlp: hidden widths above the last layer.
+        batch_norm: whether to normalise the hidden layers of the MLP above the last layer over the batch.
+        dropout: share of the hidden units of the MLP above the last layer that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -41,6 +41,7 @@ class CIN(nn.Module):
         self.out_features = sum(layers)
 
     def forward(self, x0: Tensor) -> Tensor:
+        """Return the sums of the vectors of all layers: (B, fields, dim) -> (B, H_1 + H_2 + ...)."""
         first = x0.transpose(1, 2)  # (B, dim, fields)
         x, sums = first, []
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -56,8 +57,12 @@ class XDeepFM(nn.Module):
     A dense feature is a field of the interaction network whose vector is multiplied by its value.
 
     Args:
+        dim: width of the embeddings.
         cin_layers: the number of vectors of each layer of the interaction network.
         deep_mlp: hidden widths; a linear layer to the T logits follows.
+        batch_norm: whether to normalise the hidden layers of the deep network over the batch.
+        dropout: share of the hidden units of the deep network that are dropped in training.
+        init_std: standard deviation of the initial embeddings; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(

@@ -85,7 +85,15 @@ class Lookup:
     def from_column(
         cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, buckets: int = 1
     ) -> Lookup | None:
-        """Return None for a column whose type only polars converts to text."""
+        """Return the lookup of a column; None for a column whose type only polars converts to text.
+
+        Args:
+            data: the data's config, which says how text is cleaned.
+            column: the raw column.
+            place: its place among the cells.
+            index: the ids of values; None hashes them.
+            buckets: number of buckets of the hash.
+        """
         read = _text_reader(data, column)
         if read is None:
             return None

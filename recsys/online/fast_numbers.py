@@ -136,7 +136,14 @@ class NumberFeatures:
         self._ids: list[tuple[NumberParser, int, int, IdsOfNumbers]] = []
 
     def add_dense(self, parser: NumberParser, column: int, target: int, steps: Chain) -> None:
-        """Add a feature: the place of its column among the cells, and that of its numbers in `Arrays.dense`."""
+        """Add a feature.
+
+        Args:
+            parser: reads numbers from the column's cells.
+            column: place of its column among the cells.
+            target: place of its numbers in `Arrays.dense`.
+            steps: its transforms, in order.
+        """
         kinds = tuple(type(step) for step, _ in steps)
         self._dense[parser, kinds].append((self._row(parser, column), target, steps))
 

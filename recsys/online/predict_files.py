@@ -84,6 +84,13 @@ def predict_mean(
 
     A row has a prediction if every run can read it. Returns the summary of the last run.
 
+    Args:
+        runs: folders of the runs.
+        files: the raw files.
+        output: the Parquet file to write.
+        checkpoint: best, last or the name of a checkpoint, of each run.
+        batch_size: rows that are scored at a time.
+
     Raises:
         UserError: the runs predict other labels.
     """

@@ -37,7 +37,7 @@ def reader(
         empty_is_missing: whether empty text is a missing value.
         whole_floats: whether the text of 7.0 is 7.
     """
-    own = _typed(dtype, separator, empty_is_missing)
+    typed = _typed(dtype, separator, empty_is_missing)
 
     def read(value: Any) -> Any:
         if isinstance(value, np.generic | np.ndarray):
@@ -45,7 +45,7 @@ def reader(
         if whole_floats:
             value = without_point(value)
         try:
-            return None if value is None else own(value)
+            return None if value is None else typed(value)
         except UnicodeError as e:
             raise ValueError("is not UTF-8 text") from e
         except ArithmeticError as e:

@@ -80,15 +80,15 @@ def answers(
     by = fitted.data.group.by
     if by == LIST:  # the key has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
         groups = groups.str.replace(r":\d+:(\d+)$", ":$1")
-    there = scores > -np.inf
-    stops = there.sum(1).cumsum()
+    ranked = scores > -np.inf
+    stops = ranked.sum(1).cumsum()
     starts = np.concatenate([[0], stops[:-1]]) if len(stops) else stops
-    names = fitted.candidates.gather(ids[there] - 1)
+    names = fitted.candidates.gather(ids[ranked] - 1)
     return pl.DataFrame(
         {
             by: _cast(groups, key),
             "items": slices(_cast(names, item), starts, stops),
-            "scores": slices(pl.Series(scores[there]), starts, stops),
+            "scores": slices(pl.Series(scores[ranked]), starts, stops),
         }
     )
 

@@ -70,12 +70,12 @@ class RawRows:
         self.sides: dict[int, tuple[SideTable, list[str]]] = {}
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], raw.sides[i]
-            own = table.select(join.key, *names)
-            side = SideTable.from_table(join, own) if indexed is None else replace(indexed[i], table=own)
+            side_table = table.select(join.key, *names)
+            side = SideTable.from_table(join, side_table) if indexed is None else replace(indexed[i], table=side_table)
             self.sides[i] = side, names
         self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
-        here = {there: name for name, there in data.source.rename.items()}
+        here = {ours: name for name, ours in data.source.rename.items()}
         self._optional = {here.get(n, n) for n in data.source.optional_columns}
         self._parser = RowParser(data, self.complete(no_rows), labelled=False)
 
@@ -116,8 +116,8 @@ class RawRows:
             frame = side.joined(frame)
             for name in names:
                 if given is not None and name in given:
-                    values, there = given[name]
-                    frame = frame.with_columns(pl.when(there).then(values).otherwise(pl.col(name)).alias(name))
+                    values, present = given[name]
+                    frame = frame.with_columns(pl.when(present).then(values).otherwise(pl.col(name)).alias(name))
         return frame
 
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
@@ -127,9 +127,9 @@ class RawRows:
         present. Raises UserError for a missing column.
         """
         source = self.fitted.data.source
-        names = {there: here for here, there in source.rename.items() if there in raw.columns and here in self.types}
-        raw = raw.drop([here for here in names.values() if here in raw.columns and here not in names]).rename(names)
-        brought = [n for _, own in self.sides.values() for n in own if n in raw.columns]
+        names = {ours: theirs for theirs, ours in source.rename.items() if ours in raw.columns and theirs in self.types}
+        raw = raw.drop([n for n in names.values() if n in raw.columns and n not in names]).rename(names)
+        brought = [n for _, columns in self.sides.values() for n in columns if n in raw.columns]
         for name in self.types:
             if name in self._optional or name in raw.columns:
                 continue

@@ -128,7 +128,11 @@ class Recommender:
     ) -> Iterator[tuple[pl.DataFrame, int]]:
         """Yield the data frame that `recommend` returns and the number of groups without a known item, in batches.
 
-        Each batch has `batch_size` groups, by default the run's trainer.eval_batch_size.
+        Args:
+            rows: raw rows of the histories.
+            k: number of items of each group.
+            filter_history: whether to leave out the items of a group's history; None for the run's own setting.
+            batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
         left_out = self.filter_history if filter_history is None else filter_history
         for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
@@ -234,6 +238,15 @@ def recommend_files(
 
     All rows are held in memory, but not all scores. Returns k, the number of groups, the number of groups without a
     known item (cold), and the number of bad rows.
+
+    Args:
+        run: folder of the run.
+        files: the raw files.
+        output: the Parquet file to write.
+        checkpoint: best, last or the name of a checkpoint.
+        k: number of items of each group; None for the largest k of the run's metrics.
+        filter_history: whether to leave out the items of a group's history; None for the run's own setting.
+        batch_size: groups that are scored at a time.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import read_sources

@@ -74,8 +74,8 @@ class RowFrames:
         for c in self._joined:
             present = [any(key in row for key in c.keys) for row in rows]
             if any(present):
-                own = pl.Series([c.value(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
-                given[c.name] = (own, pl.Series(present, dtype=pl.Boolean))
+                column_values = pl.Series([c.value(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
+                given[c.name] = (column_values, pl.Series(present, dtype=pl.Boolean))
         return self.rows.complete(frame, given)
 
 

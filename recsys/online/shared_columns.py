@@ -75,8 +75,8 @@ class SharedColumns:
         places, singles = dense_slices(self._features), single_valued(self._features)
         values, lengths = {}, {}
         for pipeline, part in ((division.once, first), (division.each, each)):
-            for name, own in dense_slices(pipeline.features).items():
-                arrays.dense[:, places[name]] = part.dense[:, own]
+            for name, span in dense_slices(pipeline.features).items():
+                arrays.dense[:, places[name]] = part.dense[:, span]
             for i, name in enumerate(single_valued(pipeline.features)):
                 arrays.ids[:, singles.index(name)] = part.ids[:, i]
             for name in part.values:
@@ -96,7 +96,7 @@ class SharedColumns:
 
     def _divided(self, shared: frozenset[str]) -> Division:
         data = self._rows.fitted.data
-        names = {*shared, *(here for here, there in data.source.rename.items() if there in shared)}
+        names = {*shared, *(theirs for theirs, ours in data.source.rename.items() if ours in shared)}
         grouped = data.group is not None
         past = {n for n, c in data.dense.items() if grouped and c and c.lag is not None}
         past |= {n for n, c in data.sparse.items() if grouped and c and c.last is not None and not c.age}

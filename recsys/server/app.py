@@ -94,7 +94,14 @@ class HttpRequest:
 
 
 class Response:
-    """The answer to a request."""
+    """The answer to a request.
+
+    Args:
+        body: the bytes after the headers.
+        kind: content type.
+        status: HTTP status.
+        headers: further headers.
+    """
 
     __slots__ = ("body", "headers", "kind", "status")
 

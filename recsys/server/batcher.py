@@ -198,8 +198,8 @@ def compute(servable: Servable, works: Sequence[Work]) -> tuple[list[Any], list[
     outcomes: list[Any] = [None] * len(works)
     results: list[Result] = []
     for places in groups.values():
-        found = _compute_group(servable, [works[i] for i in places], results)
-        for i, outcome in zip(places, found, strict=True):
+        group_outcomes = _compute_group(servable, [works[i] for i in places], results)
+        for i, outcome in zip(places, group_outcomes, strict=True):
             outcomes[i] = outcome
     return outcomes, results, perf_counter() - started
 

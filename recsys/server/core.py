@@ -88,7 +88,15 @@ def _printable(text: str) -> str:
 
 
 class Core:
-    """The part of a worker that knows no protocol."""
+    """The part of a worker that knows no protocol.
+
+    Args:
+        settings: the settings of the server.
+        registry: the models.
+        metrics: counts requests.
+        request_log: keeps a sample of requests; None keeps none.
+        tracer: traces requests; None traces none.
+    """
 
     def __init__(
         self,
@@ -136,7 +144,7 @@ class Core:
         call.deadline = deadline if call.deadline is None else min(deadline, call.deadline)
 
     def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> Loaded:
-        """Return the version of a model that answers. content: returns what is hashed if there is no routing key"""
+        """Return the version of a model that answers. content: returns the bytes to hash without a routing key"""
         key = call.routing_key
         loaded = self.registry.version(name, version, content if key is None else lambda: key)
         call.loaded = loaded

@@ -23,7 +23,15 @@ LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, u
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
-    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows."""
+    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model; None if the request names none.
+        version: version of the model; None chooses one of those in memory.
+        body: the request, JSON.
+    """
     request = parse_json(body)
     check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
@@ -57,27 +65,35 @@ def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, 
 
 
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
-    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
+    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model; None if the request names none.
+        version: version of the model; None chooses one of those in memory.
+        body: the request, JSON.
+    """
     request = parse_json(body)
-    several = "queries" in request
-    check_keys(request, ("queries",) if several else BODY_KEYS)
+    is_list = "queries" in request
+    check_keys(request, ("queries",) if is_list else BODY_KEYS)
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "retrieval", "/predict")
-    bodies = request["queries"] if several else [request]
+    bodies = request["queries"] if is_list else [request]
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
     core.check_rows(len(bodies), "queries")
     payload = QueriesPayload(
-        [_query(core, loaded, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)]
+        [_query(core, loaded, b, f"queries[{i}]." if is_list else "") for i, b in enumerate(bodies)]
     )
     core.check_rows(payload.weight)
     for i, query in enumerate(payload.queries):
         if query.rows:
-            core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if several else "history[0]")
+            core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if is_list else "history[0]")
     lists = await core.compute(call, loaded, payload, explicit=version is not None)
-    answers = [dict(zip(LISTS, own, strict=False)) for own in lists]
+    answers = [dict(zip(LISTS, answer, strict=False)) for answer in lists]
     return orjson.dumps(
-        {"recommendations": answers} if several else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
+        {"recommendations": answers} if is_list else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
     )
 
 

@@ -100,8 +100,8 @@ def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
         keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
         keys |= {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
         context = {"description": "columns of the request, such as the user's", **row}
-        own = {"context": context, "history": {"type": "array"}} if loaded.servable.context else {"history": rows}
-        body = {"required": list(own)[:1], "properties": {**own, **keys}}
+        inputs = {"context": context, "history": {"type": "array"}} if loaded.servable.context else {"history": rows}
+        body = {"required": list(inputs)[:1], "properties": {**inputs, **keys}}
         answer = {"properties": {"items": {"type": "array"}, "scores": {"type": "array", "items": {"type": "number"}}}}
     return {
         "summary": "Score rows" if verb == "predict" else "Recommend items for a history",

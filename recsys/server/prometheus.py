@@ -87,7 +87,14 @@ class Metrics:
         return self._models[model, version]
 
     def count(self, model: str, version: str, protocol: str, status: int) -> None:
-        """Count a request that was answered."""
+        """Count a request that was answered.
+
+        Args:
+            model: name of the model.
+            version: version of the model.
+            protocol: the protocol of the request.
+            status: HTTP status of the answer.
+        """
         key = (model, version, protocol, status)
         child = self._children.get(key)
         if child is None:

@@ -180,14 +180,14 @@ def _write(file: Path, records: list[Record]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    own = {n: getattr(pa, kind)() for n, kind in TYPES.items()}
+    types = {n: getattr(pa, kind)() for n, kind in TYPES.items()}
     if OTHERS not in records[0]:  # queries
         numbers = pa.list_(pa.float64())
-        own |= {"items": pa.list_(pa.string()), "scores": numbers, "propensities": numbers}
+        types |= {"items": pa.list_(pa.string()), "scores": numbers, "propensities": numbers}
     arrays = {}
     for name in records[0]:
         values = [record[name] for record in records]
-        kind = own.get(name) or (None if name.startswith(PREDICTION) else pa.string())
+        kind = types.get(name) or (None if name.startswith(PREDICTION) else pa.string())
         arrays[name] = pa.array(values, kind)
     table = pa.table(arrays)
     with whole_file(file) as building:

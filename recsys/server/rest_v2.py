@@ -79,7 +79,7 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[V2Tensor
     inputs = request.get("inputs")
     if type(inputs) is not list or not inputs:
         raise bad("inputs must be a list of at least one input")
-    found, at = [], 0
+    tensors, at = [], 0
     for item in inputs:
         if type(item) is not dict:
             raise bad("inputs: each input must be a JSON object with name, shape, datatype and data")
@@ -88,23 +88,30 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[V2Tensor
         if "shared_memory_region" in _parameters(item):
             raise bad(f"input {str(name)[:80]}: {NO_SHARED_MEMORY}")
         if size is None:
-            found.append(v2.from_json(name, datatype, shape, item.get("data")))
+            tensors.append(v2.from_json(name, datatype, shape, item.get("data")))
             continue
         if type(size) is not int or size < 0 or at + size > len(blobs):
             raise bad(f"input {str(name)[:80]}: binary_data_size does not fit the {len(blobs)} bytes after the header")
         if "data" in item:
             raise bad(f"input {str(name)[:80]}: has data and binary_data_size; send one of them")
-        found.append(v2.from_bytes(name, datatype, shape, blobs[at : at + size]))
+        tensors.append(v2.from_bytes(name, datatype, shape, blobs[at : at + size]))
         at += size
     if at != len(blobs):
         raise bad(f"{len(blobs) - at} bytes are left over after the binary inputs")
-    return found
+    return tensors
 
 
 def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Loaded, most: int) -> ColumnsPayload | None:
     """Return the raw columns of a usual request: BYTES in binary form, whose shapes are [rows] or [rows, 1].
 
     Four times as fast as `parse_inputs`. Returns None for any other request, good or bad, which that function reads.
+
+    Args:
+        request: the JSON of the request.
+        body: the whole body.
+        at: place in the body where binary data begins.
+        loaded: the model that answers.
+        most: the most rows of a request.
     """
     columns: dict[str, list[Any]] = {}
     try:
@@ -199,6 +206,14 @@ async def infer(
     core: Core, call: Call, name: str, version: str | None, body: bytes, header_length: bytes | None
 ) -> tuple[bytes, int | None]:
     """Answer an inference request.
+
+    Args:
+        core: the worker.
+        call: the request that is answered.
+        name: name of the model.
+        version: version of the model; None chooses one of those in memory.
+        body: JSON, and binary data if `header_length` says where it begins.
+        header_length: header with the length of the JSON in bytes; None if all of the body is JSON.
 
     Returns:
         The body, and the length of the JSON at its beginning if binary data follows it.

@@ -91,7 +91,15 @@ class ServedModel:
 
 
 class Registry:
-    """All models of a worker. Methods run in the event loop's thread; models are loaded in another thread."""
+    """All models of a worker. Methods run in the event loop's thread; models are loaded in another thread.
+
+    Args:
+        source: finds the folders of models.
+        load: loads a folder into memory.
+        limits: the limits of each batcher.
+        metrics: the metrics of the process.
+        threads: threads of each model.
+    """
 
     def __init__(self, source: Source, load: Loader, limits: BatchLimits, metrics: Metrics, threads: int = 1) -> None:
         self._source, self._load, self._limits, self._metrics, self._threads = source, load, limits, metrics, threads

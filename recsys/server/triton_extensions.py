@@ -62,12 +62,12 @@ def _statistics(metrics: Metrics, versions: Versions) -> Message:
     counts = _counts(metrics)
     answer = service_pb2.ModelStatisticsResponse()
     for pair in versions:
-        own = answer.model_stats.add(name=pair[0], version=pair[1])
-        own.inference_count = round(counts[(*pair, "recsys_rows_total")])
-        own.execution_count = round(counts[(*pair, "recsys_batch_rows_count")])
+        model = answer.model_stats.add(name=pair[0], version=pair[1])
+        model.inference_count = round(counts[(*pair, "recsys_rows_total")])
+        model.execution_count = round(counts[(*pair, "recsys_batch_rows_count")])
         failed = counts[(*pair, "recsys_seconds_count", "failed")], counts[(*pair, "recsys_seconds_sum", "failed")]
         total = counts[(*pair, "recsys_seconds_count", "total")], counts[(*pair, "recsys_seconds_sum", "total")]
-        stats = own.inference_stats
+        stats = model.inference_stats
         _set(stats.fail, *failed)
         _set(stats.success, total[0] - failed[0], total[1] - failed[1])
         for part, name in PARTS.items():

@@ -53,7 +53,14 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
 
 
 def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
-    """Return an input whose values are a JSON list, flat or nested. Raises RequestError if they do not fit."""
+    """Return an input whose values are a JSON list, flat or nested.
+
+    Args:
+        name, datatype, shape, data: as in the request, unchecked.
+
+    Raises:
+        RequestError: the values do not fit the type or the shape.
+    """
     dimensions = checked_shape(name, datatype, shape)
     if type(data) is not list:
         raise bad(f"input {name[:80]}: data must be a list")
@@ -74,7 +81,15 @@ def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
 
 
 def from_bytes(name: Any, datatype: Any, shape: Any, raw: bytes | memoryview) -> V2Tensor:
-    """Return an input whose values are bytes: little-endian numbers, or BYTES with a length of 4 bytes before each."""
+    """Return an input whose values are bytes: little-endian numbers, or BYTES with a length of 4 bytes before each.
+
+    Args:
+        name, datatype, shape: as in the request, unchecked.
+        raw: the bytes of the values.
+
+    Raises:
+        RequestError: the values do not fit the type or the shape.
+    """
     dimensions = checked_shape(name, datatype, shape)
     count = math.prod(dimensions)
     if datatype == "BYTES":

@@ -151,18 +151,26 @@ def infeasible(
     topology: Topology,
     optim: SparseOptimConfig,
 ) -> Infeasibility:
-    """Compute why `planner` found no plan for `module`."""
+    """Compute why a planner found no plan.
+
+    Args:
+        planner: the planner, after it has failed.
+        sharders: the sharders that it was given.
+        module: the module that it was given.
+        topology: the devices and their memory.
+        optim: the optimizer of the tables, whose states need memory, too.
+    """
     options: dict[str, list[ShardingOption]] = {}
     # private: the planner keeps its options and the memory it may use to itself
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
         options.setdefault(f"{o.path}.{o.name}", []).append(o)
-    kind = _kind(topology, [o for several in options.values() for o in several])
+    kind = _kind(topology, [o for choices in options.values() for o in choices])
     size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
     usable = planner._storage_reservation.last_reserved_topology
     rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
     least = [
-        min(several, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
-        for several in options.values()
+        min(choices, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
+        for choices in options.values()
     ]
     tables = sorted((_need(o, size, optim) for o in least), key=lambda t: -t.needed)
     return Infeasibility(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))

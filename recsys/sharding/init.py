@@ -29,6 +29,11 @@ def init_tables(
     """Fill this rank's shards of every table by its config's init_fn, block by block of rows.
 
     vectors: pretrained vectors by vocabulary, (rows, dim), for tables of this dim; rows with NaN keep what init_fn drew
+
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        seed: seed of the initial rows; they do not depend on the sharding.
     """
     by_parameter = {i.parameter: i for i in infos.values()}
     for name, weight in dmp.state_dict().items():
@@ -54,8 +59,8 @@ def _fill(shard: Tensor, row: int, column: int, info: TableInfo, seed: int, vect
             block = torch.empty(height, info.dim, device=shard.device)
             info.init(block)
             if given is not None and given.shape[1] == info.dim:
-                own = torch.from_numpy(np.array(given[first : first + height])).to(block.device)
-                block = torch.where(own.isnan(), block, own)
+                pretrained = torch.from_numpy(np.array(given[first : first + height])).to(block.device)
+                block = torch.where(pretrained.isnan(), block, pretrained)
             block = nn.functional.pad(block, (0, info.width - info.dim))
             start, stop = max(first, row), min(first + height, row + rows)
             shard[start - row : stop - row] = block[start - first : stop - first, column : column + columns]

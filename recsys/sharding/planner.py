@@ -81,7 +81,12 @@ def make_plan(
     """Return the plan for the processes of the default group, made by rank 0's planner and shared. Collective.
 
     Args:
+        module: the module to shard.
+        sharding: limits of the plan, from the config.
+        optim: the optimizer of the tables.
+        device: the type of device that the tables go to.
         batch_size: rows per process and step.
+        local_world_size: processes of a machine.
         load_factors: see `constraints`.
         accumulate: number of batches whose gradients are summed for one step. Above 1 the tables need kernels that do
             not update them in the backward pass.
@@ -112,6 +117,12 @@ def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torc
 
     A fused kernel would update the tables with every batch. The planner itself allows the dense kernel for replicas
     only.
+
+    Args:
+        plan: the plan, which is changed.
+        optim: the optimizer of the tables.
+        device: the device of the tables.
+        accumulate: number of batches whose gradients are summed for one step.
     """
     if is_fused(optim, device) and accumulate == 1:
         return

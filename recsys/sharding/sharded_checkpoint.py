@@ -72,14 +72,14 @@ def save(
     tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     rank = dist.get_rank()
-    own = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
-    torch.save(_random_state(), own[0])
+    files = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
+    torch.save(_random_state(), files[0])
     if rank == 0:
         torch.save(state, building / "state.pt")
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
         (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
-        own += [building / name for name in ("state.pt", PLAN, METADATA)]
-    entries = gathered(manifest.entries_of(building, own))
+        files += [building / name for name in ("state.pt", PLAN, METADATA)]
+    entries = gathered(manifest.entries_of(building, files))
     if rank == 0:
         manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
         put_in_place(building, path)
@@ -109,8 +109,8 @@ def check_files(path: Path) -> None:
     except DamagedFile as e:
         damage = e
     damages = gathered(damage) if world_size > 1 else [damage]
-    if found := next(filter(None, damages), None):
-        raise found
+    if first_damage := next(filter(None, damages), None):
+        raise first_damage
 
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
@@ -136,10 +136,15 @@ def load_all(
 ) -> None:
     """Restore weights, table optimizers and this rank's random state. Collective.
 
-    Row-wise optimizers have one number per row and column block. If the blocks differ from those of the checkpoint, a
-    new block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
+    Row-wise optimizers have one number per row and column block. If the blocks differ from the checkpoint's, a new
+    block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
 
     Args:
+        path: folder of the checkpoint.
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         step: step of the checkpoint.
     """
     stored = StoredCheckpoint(path)
@@ -214,7 +219,14 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
 def local_tables(
     dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
 ) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
-    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state."""
+    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
+
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer; empty leaves out the states.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
+    """
     values = dmp.state_dict()
     weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
     states: dict[str, TableShards] = {}

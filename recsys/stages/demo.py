@@ -28,8 +28,8 @@ def demo(output: Path, seed: int = 0) -> None:
     write_sample(data, rows=ROWS, seed=seed)
     write_next(data, rows=ROWS, seed=seed)
     say(f"a log of {ROWS:,} shown items is in {data}/log.csv; next.parquet has what each user would click next")
-    own = conf_dir() / "pipeline" / "sample.yaml"
-    pipeline = own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own
+    shipped = conf_dir() / "pipeline" / "sample.yaml"
+    pipeline = shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped
     log = f"data.sample=null data.root={shlex.quote(str(data))} data.prepared={shlex.quote(str(output / 'prepared'))}"
     run = f"run={shlex.quote(str(pipeline))} root={shlex.quote(str(output))}"
     here = shlex.quote(str(output))

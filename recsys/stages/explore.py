@@ -32,8 +32,8 @@ class _EpsilonDraw:
         order = np.argsort(self.items)
         at = np.minimum(np.searchsorted(self.items, items, sorter=order), len(self.items) - 1)
         ranks, inside = order[at], positions < len(self.probabilities)
-        there = inside & (self.items[ranks] == items)
-        return np.where(there, self.probabilities[np.where(inside, positions, 0), ranks], 0.0)
+        listed = inside & (self.items[ranks] == items)
+        return np.where(listed, self.probabilities[np.where(inside, positions, 0), ranks], 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def epsilon_probabilities(epsilon: float, n: int, k: int) -> np.ndarray:
     After t places, the best item that is left has a rank b, so that all ranks below b are gone; the t - b other items
     that are gone are equally likely any of the n - 1 - b that rank behind it.
     """
-    found = np.zeros((k, n))
+    probabilities = np.zeros((k, n))
     states = np.zeros(k + 1)  # P(b) after t places
     states[0] = 1.0
     ranks = np.arange(n)
@@ -94,9 +94,9 @@ def epsilon_probabilities(epsilon: float, n: int, k: int) -> np.ndarray:
         best = 1 - epsilon + epsilon / left
         for b in np.flatnonzero(states[: t + 1]):
             gone, behind = t - b, n - 1 - b
-            found[t, b] += states[b] * best
+            probabilities[t, b] += states[b] * best
             if left > 1:
-                found[t, ranks > b] += states[b] * (epsilon / left) * (1 - gone / behind)
+                probabilities[t, ranks > b] += states[b] * (epsilon / left) * (1 - gone / behind)
                 after[b] += states[b] * (1 - best)
             run = 1.0  # probability that the next `skipped` ranks behind b are gone
             for skipped in range(gone + 1):
@@ -105,8 +105,8 @@ def epsilon_probabilities(epsilon: float, n: int, k: int) -> np.ndarray:
                     after[b + 1 + skipped] += states[b] * best * run * stays
                 run *= 1 - stays
         states = after
-    found.flags.writeable = False
-    return found
+    probabilities.flags.writeable = False
+    return probabilities
 
 
 class Thompson(Order):

@@ -48,16 +48,16 @@ class Condition:
 
     def __init__(self, sql: str, key: str, resources: Resources) -> None:
         self.sql, self.key, self._catalogue = sql, key, resources.catalogue
-        found = [(m[1], m[2]) for m in NAME.finditer(sql) if m[1]]
+        names = [(m[1], m[2]) for m in NAME.finditer(sql) if m[1]]
         columns = self._catalogue.columns
         known = {"item": columns.columns, "user": resources.user, "context": resources.context}
-        for scope, name in found:
+        for scope, name in names:
             if name not in known[scope]:
                 where = {"item": "the table of items", "user": "the table of users", "context": "context"}[scope]
                 hint = did_you_mean(name, known[scope])
                 raise UserError(f"{key}: {sql!r}: {where} has no column {name}{hint}")
-        self._item = list(dict.fromkeys(name for scope, name in found if scope == "item"))
-        self._other = list(dict.fromkeys((scope, name) for scope, name in found if scope != "item"))
+        self._item = list(dict.fromkeys(name for scope, name in names if scope == "item"))
+        self._other = list(dict.fromkeys((scope, name) for scope, name in names if scope != "item"))
         self._expr = _parsed(sql, key)
         rest = [n for n in self._expr.meta.root_names() if n.partition(".")[0] not in SCOPES or "." not in n]
         if rest:

@@ -31,7 +31,14 @@ class Merge(ABC):
 
     @abstractmethod
     def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
-        """Return the scores (n,) that a list adds to its items, best first."""
+        """Return the scores (n,) that a list adds to its items, best first.
+
+        Args:
+            scores: (n,) the scores of the list's items.
+            weight: weight of the list.
+            number: number of the list, from 0.
+            sources: number of lists.
+        """
 
 
 class ReciprocalRank(Merge):

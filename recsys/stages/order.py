@@ -70,7 +70,14 @@ class Order(ABC):
 
     @abstractmethod
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
-        """Return the candidates with the k that the list shall have first."""
+        """Return the candidates with the k that the list shall have first.
+
+        Args:
+            visitor: the user and the request.
+            ranked: the candidates in the order of the parts before.
+            k: length of the list.
+            rng: generator of the draws, if any.
+        """
 
 
 class _Similarity:
@@ -169,8 +176,12 @@ class DPP(Order):
 def greedy_map(quality: np.ndarray, vectors: np.ndarray, k: int) -> np.ndarray:
     """Return the places of at most k items that greedily maximise the determinant of the kernel.
 
-    quality: (n,); vectors: (n, d) of length 1. The kernel is quality_i quality_j (vectors_i . vectors_j); the cost is
-    n k^2 + n k d (algorithm 1 of Chen et al.).
+    The kernel is quality_i quality_j (vectors_i . vectors_j); the cost is n k^2 + n k d (algorithm 1 of Chen et al.).
+
+    Args:
+        quality: (n,).
+        vectors: (n, d), of length 1.
+        k: number of items; fewer are returned if the kernel has a lower rank.
     """
     gain = quality**2 * (vectors**2).sum(1)
     rows = np.zeros((0, len(quality)))
@@ -238,9 +249,9 @@ class Calibrated(Order):
 
 def divergence(target: np.ndarray, lists: np.ndarray, smoothing: float) -> np.ndarray:
     """Return KL(p, (1 - smoothing) q + smoothing p) in nats, with p (C,) and q (n, C) -> (n,)."""
-    there = target > 0
-    p = target[there]
-    smoothed = (1 - smoothing) * lists[:, there] + smoothing * p
+    wanted = target > 0
+    p = target[wanted]
+    smoothed = (1 - smoothing) * lists[:, wanted] + smoothing * p
     found: np.ndarray = (p * np.log(p / smoothed)).sum(1)
     return found
 

@@ -46,10 +46,10 @@ def write_candidates(cfg: DictConfig, output: Path) -> None:
         for start in range(0, len(queries), BATCH):
             some = queries[start : start + BATCH]
             frames = []
-            for query, found, targets in zip(some, pipeline.found(some), wanted.targets[start:], strict=False):
+            for query, retrieved, targets in zip(some, pipeline.found(some), wanted.targets[start:], strict=False):
                 visitor = pipeline.visitor(query)
-                items = pipeline.candidates(visitor, found)
-                frame = _frame(pipeline, items, Retrieved(found, items))
+                items = pipeline.candidates(visitor, retrieved)
+                frame = _frame(pipeline, items, Retrieved(retrieved, items))
                 given = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n not in frame.columns}
                 frames.append(
                     frame.with_columns(pl.lit(v).alias(n) for n, v in given.items()).with_columns(

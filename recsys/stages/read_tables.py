@@ -29,11 +29,11 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
     files = [f for name in given for f in _files(name, root, key)]
     frame = pl.concat([_read(f, table, key) for f in files], how="diagonal_relaxed")
     if table.columns is not None:
-        for name, there in table.columns.items():
-            if there not in frame.columns:
-                hint = did_you_mean(there, frame.columns)
-                raise UserError(f"{key}.columns.{name}: {files[0]} has no column {there}{hint}")
-        frame = frame.select(pl.col(there).alias(name) for name, there in table.columns.items())
+        for name, raw_name in table.columns.items():
+            if raw_name not in frame.columns:
+                hint = did_you_mean(raw_name, frame.columns)
+                raise UserError(f"{key}.columns.{name}: {files[0]} has no column {raw_name}{hint}")
+        frame = frame.select(pl.col(raw_name).alias(name) for name, raw_name in table.columns.items())
     for name in needs:
         if name not in frame.columns:
             hint = did_you_mean(name, frame.columns)

@@ -34,7 +34,7 @@ class Retrieved:
         if len(items):
             order = np.argsort(items)
             at = order[np.minimum(np.searchsorted(items, self.items, sorter=order), len(items) - 1)]
-            there = items[at] == self.items
+            known = items[at] == self.items
             given = scores if what == SCORE else np.arange(1, len(items) + 1, dtype=np.float64)
-            values[there] = given[at[there]]
+            values[known] = given[at[known]]
         return values

@@ -41,7 +41,15 @@ class Score(ABC):
 
     @abstractmethod
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
-        """Get ready for the items of a catalogue. item, user, time: the columns that name them in rows"""
+        """Get ready for the items of a catalogue.
+
+        Args:
+            resources: the catalogue and the other tables.
+            key: the config key of the stage, for messages.
+            item: the column that names items in rows.
+            user: the column that names users in rows.
+            time: the column with the time of a request; None if requests have none.
+        """
 
     @abstractmethod
     def scores(
@@ -201,10 +209,10 @@ class Ranking(Score):
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
-        own: dict[str, Any] = {self._reads.user: visitor.key}
+        user_row: dict[str, Any] = {self._reads.user: visitor.key}
         if self._reads.order is not None and any(row.get(self._reads.order) is None for row in past):
             past = [{**row, self._reads.order: shared[self._reads.order]} for row in past]  # they are in order
-        history = [{**own, **row} for row in past]
+        history = [{**user_row, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
         except RowError as e:

@@ -58,7 +58,14 @@ def load(folder: str | Path, *, threads: int = 1) -> PipelineServable:
 
 
 class PipelineServable:
-    """A Servable that answers requests with the lists of a pipeline. Threads may share it."""
+    """A Servable that answers requests with the lists of a pipeline. Threads may share it.
+
+    Args:
+        pipeline: the pipeline.
+        name: name of the model in requests.
+        context: columns that requests may have besides the user and the time.
+        version: version in requests.
+    """
 
     kind: Literal["retrieval"] = "retrieval"
     rows_depend_on_others = True

@@ -107,7 +107,7 @@ class Model(Source):
 
 
 class Similar(Source):
-    """The items whose vectors are nearest to those of the last items that the user saw; the best of each, in turns.
+    """The items whose vectors are nearest to one of the last items that the user saw; the best of each, in turns.
 
     Args:
         run: a run, or an artefact, of a model with item vectors.
@@ -181,9 +181,9 @@ class Items(Source):
     def bind(self, resources: Resources, key: str) -> None:
         column = resources.catalogue.column(self._by, f"{key}.by")
         self._condition = Condition(self._where, f"{key}.where", resources) if self._where else None
-        there = column.is_not_null().to_numpy()
+        filled = column.is_not_null().to_numpy()
         order = column.arg_sort(descending=self._descending, nulls_last=True).to_numpy().astype(np.int64)
-        self._order = order[there[order]]
+        self._order = order[filled[order]]
         if not len(self._order):
             raise UserError(f"{key}.by={self._by}: no item has a value, so that the source is empty")
 

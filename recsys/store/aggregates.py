@@ -133,19 +133,19 @@ def at_times(
     both = pl.concat([marked, asked], how="diagonal").sort(KEY, TICK, maintain_order=True)
     moments = both[TICK].to_numpy()
     span = int(moments.max() - moments.min()) + 1 if len(moments) else 1
-    found = rows.select(KEY, TICK)
+    features = rows.select(KEY, TICK)
     for window in dict.fromkeys(a.window for a in aggregates):
         period = span if window is None else min(span, window_ticks(window, per_second))
-        own = [a.expression(both.schema.get(a.column, pl.Null())) for a in aggregates if a.window == window]
-        rolled = both.rolling(TICK, period=f"{period}i", closed="left", group_by=KEY).agg(own)
+        expressions = [a.expression(both.schema.get(a.column, pl.Null())) for a in aggregates if a.window == window]
+        rolled = both.rolling(TICK, period=f"{period}i", closed="left", group_by=KEY).agg(expressions)
         values = rolled.join(asked, on=[KEY, TICK], how="semi").unique([KEY, TICK])  # equal times have equal values
-        found = found.join(values, on=[KEY, TICK], how="left", maintain_order="left")
-    wide = [name for name, dtype in found.schema.items() if dtype == pl.Int128]
+        features = features.join(values, on=[KEY, TICK], how="left", maintain_order="left")
+    wide = [name for name, dtype in features.schema.items() if dtype == pl.Int128]
     for name in wide:
-        if found.select((pl.col(name).abs() > MOST_SUM).any()).item():
+        if features.select((pl.col(name).abs() > MOST_SUM).any()).item():
             hint = "divide the column, or cast it to floats"
             raise UserError(f"aggregates.{name}: a sum does not fit into 64 bits; {hint}")
-    return found.with_columns(pl.col(wide).cast(pl.Int64)).select(a.name for a in aggregates)
+    return features.with_columns(pl.col(wide).cast(pl.Int64)).select(a.name for a in aggregates)
 
 
 def at_time(
@@ -164,11 +164,11 @@ def at_time(
         now: the time, in ticks.
         per_second: ticks of a second.
     """
-    stop, found = bisect_left(times, now), {}
+    stop, features = bisect_left(times, now), {}
     for a in aggregates:
         start = 0 if a.window is None else bisect_left(times, now - window_ticks(a.window, per_second))
-        found[a.name] = a.of(times[start:stop] if a.column == EVENTS else values[a.column][start:stop])
-    return found
+        features[a.name] = a.of(times[start:stop] if a.column == EVENTS else values[a.column][start:stop])
+    return features
 
 
 def longest(aggregates: Sequence[Aggregate]) -> float | None:

@@ -72,8 +72,8 @@ def _view(name: str, value: Any, file: str | Path) -> View:
     columns = _texts(value.get("columns", []))
     if twice := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
         raise UserError(f"{where}.columns: {twice} occurs twice; list it once")
-    if own := next((c for c in columns if c in (str(value["key"]), str(value["time"]))), None):
-        raise UserError(f"{where}.columns: {own} is the view's key or time, which is not a feature; leave it out")
+    if reserved := next((c for c in columns if c in (str(value["key"]), str(value["time"]))), None):
+        raise UserError(f"{where}.columns: {reserved} is the view's key or time, which is not a feature; leave it out")
     if not columns and "aggregates" not in value:
         raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
     made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))

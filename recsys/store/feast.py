@@ -118,14 +118,14 @@ def _aggregates(view: View, names: Sequence[str], lines: list[str]) -> list[_Tab
     # events from t - window on and before t count: one at e does from e + 1 to e + window
     changes = [first, *(moments.with_columns(pl.col(TICK) + 1 + w) for w in sorted({0, *windows}))]
     asked = pl.concat(changes).unique().sort(KEY, TICK)
-    found = _features(view, at_times(events, asked, view.aggregates, per_second), lines)
-    if not found.width:
+    features = _features(view, at_times(events, asked, view.aggregates, per_second), lines)
+    if not features.width:
         return []
     time = _timestamps((pl.col(TICK) - 1) * (MICROSECONDS // per_second) + 1)  # just after, not a whole second later
     name = view.name if not view.columns else f"{view.name}_aggregates"
     while view.columns and name in names:
         name += "_"
-    frame = pl.concat([asked.select(pl.col(KEY).alias(view.key), time), found], how="horizontal")
+    frame = pl.concat([asked.select(pl.col(KEY).alias(view.key), time), features], how="horizontal")
     lines.append(
         f"{view.name}.aggregates: Feast has no windows; {name} holds the values at the {frame.height:,} times at which "
         "they change, and get_online_features returns the values of the last materialize, however much later"

@@ -127,8 +127,8 @@ class Follower:
         merger = EventMerger(view, per_second, at.max())  # type: ignore[arg-type]
         by_key: dict[str, list[Any]] = {}
         values = frame.select(view.event_columns).iter_rows() if view.event_columns else ((),) * frame.height
-        for message, key, tick, own in zip(messages, frame[view.key], at, values, strict=True):
-            event = (message.key, message.offset, (tick, STREAM, *own))
+        for message, key, tick, row in zip(messages, frame[view.key], at, values, strict=True):
+            event = (message.key, message.offset, (tick, STREAM, *row))
             by_key.setdefault(key, []).append(event)
 
         def merged(key: str, stored: Values | None) -> tuple[float, Values] | None:

@@ -36,7 +36,7 @@ class LogFile:
     number: of its events
     size, changed: in bytes, and nanoseconds since 1970; None until its events are in the store
     rows, sample: number of its rows, and some of them; none if the view has no aggregates
-    gone: whether there is no such file any more, or another one has its name
+    gone: whether the file has been deleted, or another one has its name
     """
 
     path: str
@@ -95,11 +95,11 @@ def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     for path in paths:
         stat = Path(path).stat()
         reading.states[path] = stat.st_size, stat.st_mtime_ns
-    there = {f.path: f for f in known if not f.gone}
-    unread = [p for p in paths if whole or p not in there or reading.states[p] != (there[p].size, there[p].changed)]
-    own = {p: _described(view, p) for p in unread}
-    kept = {p: there[p] for p in unread if p in there and _goes_on(view, there[p], own[p], reading.notes)}
-    gone = {p for p in there if p not in reading.states} | {p for p in unread if p in there and p not in kept}
+    listed = {f.path: f for f in known if not f.gone}
+    unread = [p for p in paths if whole or p not in listed or reading.states[p] != (listed[p].size, listed[p].changed)]
+    described = {p: _described(view, p) for p in unread}
+    kept = {p: listed[p] for p in unread if p in listed and _goes_on(view, listed[p], described[p], reading.notes)}
+    gone = {p for p in listed if p not in reading.states} | {p for p in unread if p in listed and p not in kept}
     lost = [f for f in known if f.gone or f.path in gone]
     held = {p: [f for f, share in _held(view, lost, p, whole=True) if share] for p in unread}
     reading.replaced = {f.number for files in held.values() for f in files}
@@ -111,7 +111,7 @@ def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
         free += path not in kept
         reading.numbers[path] = number
     stays = [replace(f, gone=True) if f.path in gone else f for f in known if f.path not in kept or f.gone]
-    reading.files = [*stays, *(replace(own[p], number=n) for p, n in reading.numbers.items())]
+    reading.files = [*stays, *(replace(described[p], number=n) for p, n in reading.numbers.items())]
     return reading
 
 
@@ -147,8 +147,8 @@ def _held(view: View, files: Sequence[LogFile], path: str, *, whole: bool) -> li
         return []
     column = 2 if whole else 1
     rows = _rows(view, path).filter(pl.col(TICK).is_in({row[0] for f in known for row in f.sample}))
-    there = {row[column] for row in _digests(view, path, rows)}
-    return [(f, sum(row[column] in there for row in f.sample) / len(f.sample)) for f in known]
+    digests = {row[column] for row in _digests(view, path, rows)}
+    return [(f, sum(row[column] in digests for row in f.sample) / len(f.sample)) for f in known]
 
 
 def _described(view: View, path: str) -> LogFile:

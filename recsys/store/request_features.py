@@ -43,8 +43,8 @@ class OnlineFeatures:
         """
         for view in self._views:
             keys = [_read_key(row.get(view.key), view.key, None if shared else i) for i, row in enumerate(rows)]
-            if there := sorted({key for key in keys if key is not None}):
-                values = self._values(view, there)
+            if distinct := sorted({key for key in keys if key is not None}):
+                values = self._values(view, distinct)
                 rows = [{**values.get(key or "", {}), **row} for key, row in zip(keys, rows, strict=True)]
         return rows
 
@@ -57,17 +57,23 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
 
     Latest values are left out if the store has none, or if they are too old. An entity that the store does not know
     has the aggregates of no events.
+
+    Args:
+        view: the features and their largest age.
+        store: the store.
+        keys: keys of the entities.
+        now: the time, in seconds since 1970.
     """
-    found: dict[str, Values] = {}
+    features: dict[str, Values] = {}
     if view.columns:
         age = seconds_of_age(view.max_age)
         for key, entry in zip(keys, store.get(view.name, keys), strict=True):
             if entry is not None and (age is None or now - entry[0] <= age):
-                found[key] = entry[1]
+                features[key] = entry[1]
     if view.aggregates:
         for key, entry in zip(keys, store.get(events_of(view.name), keys), strict=True):
-            found[key] = {**found.get(key, {}), **_aggregated(view, {} if entry is None else entry[1], now)}
-    return found
+            features[key] = {**features.get(key, {}), **_aggregated(view, {} if entry is None else entry[1], now)}
+    return features
 
 
 def _aggregated(view: View, events: Values, now: float) -> Values:

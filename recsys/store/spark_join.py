@@ -64,18 +64,18 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
     Raises:
         UserError: files or columns are missing, or have types that Spark or the join does not take.
     """
-    own = session.newSession()  # its settings are its own, and the cluster is the same
+    own_session = session.newSession()  # its settings are its own, and the cluster is the same
     for name, value in SETTINGS.items():
-        own.conf.set(name, value)
+        own_session.conf.set(name, value)
     files = _row_files(source)
     schema = _schema(files, "input")
     for view in views.values():  # before Spark reads anything
         view.check_rows(list(schema), time)
         schema |= _types(view)
     try:
-        rows = _read(own, files, _schema(files, "input"), "input").select(F.col(VALUE).alias(ROW), PLACE)
+        rows = _read(own_session, files, _schema(files, "input"), "input").select(F.col(VALUE).alias(ROW), PLACE)
         for view in views.values():
-            rows = _with_features(own, view, rows, time, schema)
+            rows = _with_features(own_session, view, rows, time, schema)
         rows = rows.persist(StorageLevel.DISK_ONLY)  # to sort, Spark reads its input twice
         try:
             _write(rows.orderBy(PLACE).select(f"{ROW}.*"), output)
@@ -110,27 +110,27 @@ def _row_files(source: Path) -> list[str]:
 
 def _types(view: View) -> dict[str, pl.DataType]:
     """Return the types of a view's features, Null for features that are not columns of the files."""
-    there = columns_of(view.paths()[0])
-    return {n: there.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
+    columns = columns_of(view.paths()[0])
+    return {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
 
 
 def _schema(paths: Sequence[str], where: str, wanted: Sequence[str] | None = None) -> dict[str, pl.DataType]:
     """Return the types of columns, by default all. Raises UserError if Spark does not take one, or files differ."""
-    found: dict[str, pl.DataType] = {}
+    schema: dict[str, pl.DataType] = {}
     for path in paths:
-        there = columns_of(path)
-        types = {c: there[c] for c in (there if wanted is None else wanted)}
-        if found and types != found:
-            column = next(c for c in {**types, **found} if types.get(c) != found.get(c))
-            kinds = f"{types.get(column, 'missing')} in {path} and {found.get(column, 'missing')} in {paths[0]}"
+        columns = columns_of(path)
+        types = {c: columns[c] for c in (columns if wanted is None else wanted)}
+        if schema and types != schema:
+            column = next(c for c in {**types, **schema} if types.get(c) != schema.get(c))
+            kinds = f"{types.get(column, 'missing')} in {path} and {schema.get(column, 'missing')} in {paths[0]}"
             raise UserError(f"{where}: column {column} is {kinds}; write all files with the same columns")
         for column, dtype in types.items():
             if column == "_metadata" or not _taken(dtype):
                 what = "a name that Spark uses itself" if column == "_metadata" else f"{dtype}, which Spark lacks"
                 hint = "rename it" if column == "_metadata" else "convert it, times to microseconds"
                 raise UserError(f"{where}: column {column} of {path} is {what}; {hint}, or use engine=polars")
-        found = types
-    return found
+        schema = types
+    return schema
 
 
 def _taken(dtype: pl.DataType) -> bool:

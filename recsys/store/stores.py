@@ -85,7 +85,12 @@ class FeatureStore(Protocol):
 def replace(store: FeatureStore, view: str, key: str, values: Values, expected: Values | None = None) -> bool:
     """Store values whatever the clock said when the stored ones were written, and return whether it was done.
 
-    expected: what must be stored until then; None for anything
+    Args:
+        store: the store.
+        view: name of the view.
+        key: key of the entity.
+        values: the values to store.
+        expected: values that must be stored until then; None for anything.
     """
 
     def replaced(_: str, stored: Values | None) -> tuple[float, Values] | None:

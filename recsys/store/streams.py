@@ -124,25 +124,25 @@ class LinesFile:
         """Read whole lines; what a writer has not ended yet waits."""
         if self._lines:
             return
-        found = self._file.read(LINES)
-        if not found and self._replaced():
-            found = self._file.read(LINES)  # written between the two
-            if not found:
+        data = self._file.read(LINES)
+        if not data and self._replaced():
+            data = self._file.read(LINES)  # written between the two
+            if not data:
                 if self._rest:
                     say(f"{self._path}: the file before ended within a line, which was left out")
                 self._file.close()
                 self._file, self._before = self._path.open("rb"), self._next
                 self._rest = self._tail = b""
-                found = self._file.read(LINES)
-        *whole, self._rest = (self._rest + found).split(b"\n")
+                data = self._file.read(LINES)
+        *whole, self._rest = (self._rest + data).split(b"\n")
         self._lines = [line + b"\n" for line in whole]
 
     def _replaced(self) -> bool:
         try:
-            there = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:  # between two files
             return False
-        return there.st_ino != os.fstat(self._file.fileno()).st_ino or there.st_size < self._file.tell()
+        return status.st_ino != os.fstat(self._file.fileno()).st_ino or status.st_size < self._file.tell()
 
     @property
     def ended(self) -> bool:
@@ -229,14 +229,14 @@ class KafkaTopic:
             with suppress(self._kafka.KafkaException):  # error_cb says that no broker can be reached
                 self._look()
         messages = []
-        for found in self._consumer.consume(most, wait or 0.001):
-            if (error := found.error()) is None:
+        for record in self._consumer.consume(most, wait or 0.001):
+            if (error := record.error()) is None:
                 self._down = False
-                partition, offset = str(found.partition()), found.offset() or 0
-                messages.append(Message(f"{self._name} {partition}", partition, offset, found.value() or b""))
-                self._ends[str(found.partition())] = False
+                partition, offset = str(record.partition()), record.offset() or 0
+                messages.append(Message(f"{self._name} {partition}", partition, offset, record.value() or b""))
+                self._ends[str(record.partition())] = False
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                self._ends[str(found.partition())] = True
+                self._ends[str(record.partition())] = True
             elif not error.retriable() and not self._down:
                 raise UserError(f"stream={self.url}: {error.str()}")
         return messages

@@ -112,14 +112,14 @@ class View:
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
         first = columns_of(self.paths()[0], self.name).get(self.time) if paths else None
         for path in paths:
-            there = columns_of(path, self.name)
-            if missing := next((c for c in wanted if c not in there), None):
-                raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
-            self.age(there[self.time])
-            self._check_windows(there[self.time])
-            self._check_types(there, path, first or there[self.time])
-            self._check_first({c: there[c] for c in wanted}, path)
-        types = {c: there[c] for c in wanted}
+            columns = columns_of(path, self.name)
+            if missing := next((c for c in wanted if c not in columns), None):
+                raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, columns)}")
+            self.age(columns[self.time])
+            self._check_windows(columns[self.time])
+            self._check_types(columns, path, first or columns[self.time])
+            self._check_first({c: columns[c] for c in wanted}, path)
+        types = {c: columns[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if large := self.too_large(types):
             frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
@@ -205,9 +205,9 @@ class View:
         dtype = self.compared(time, rows.schema[time], values.schema[self.time])
         values = values.with_columns(pl.col(self.time).cast(dtype))
         asked = rows.select(pl.col(self.key).cast(pl.String).alias(KEY), pl.col(time).cast(dtype).alias(TIME))
-        found = [rows]
+        parts = [rows]
         if self.columns:
-            found.append(self._latest_at(asked, values.rename({self.key: KEY, self.time: TIME})))
+            parts.append(self._latest_at(asked, values.rename({self.key: KEY, self.time: TIME})))
         if self.aggregates:
             per_second = ticks_per_second(dtype)
             events = values.select(
@@ -216,8 +216,8 @@ class View:
                 *self.event_columns,
             )
             at = asked.select(KEY, ticks(pl.col(TIME), dtype, per_second).alias(TICK))
-            found.append(at_times(events, at, self.aggregates, per_second))
-        return pl.concat(found, how="horizontal")
+            parts.append(at_times(events, at, self.aggregates, per_second))
+        return pl.concat(parts, how="horizontal")
 
     def check_rows(self, columns: Sequence[str], time: str) -> None:
         """Raise UserError if rows lack the key or their time, or already have a feature."""
@@ -291,10 +291,10 @@ class View:
     def _check_first(self, types: Mapping[str, pl.DataType], path: str) -> None:
         """Raise UserError if a file's columns have other types than in the first file."""
         first = self.paths()[0]
-        there = columns_of(first, self.name)
+        columns = columns_of(first, self.name)
         for name, dtype in types.items():
-            if dtype != there.get(name, dtype) and pl.Null not in (dtype, there[name]):
-                kinds = f"{dtype} in {path} and {there[name]} in {first}"
+            if dtype != columns.get(name, dtype) and pl.Null not in (dtype, columns[name]):
+                kinds = f"{dtype} in {path} and {columns[name]} in {first}"
                 raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
 
     @property

@@ -69,7 +69,14 @@ def begin(arguments: list[str]) -> int:
 
 
 def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:
-    """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status."""
+    """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status.
+
+    Args:
+        sweep: the sweep; its trials so far are kept.
+        space: the keys that vary.
+        folder: folder of the sweep.
+        runner: starts the trials.
+    """
     log_to(folder / "sweep.log")
     search = search_of(sweep, space, folder)
     sweep.save(folder)

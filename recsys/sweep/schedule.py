@@ -41,7 +41,14 @@ class Active:
 
 
 class Schedule:
-    """Starts, watches and ends the runs of a sweep."""
+    """Starts, watches and ends the runs of a sweep.
+
+    Args:
+        folder: folder of the sweep.
+        sweep: the sweep.
+        search: chooses the settings of trials.
+        runner: starts the trials.
+    """
 
     def __init__(self, folder: Path, sweep: Sweep, search: Search, runner: Machine | Cluster) -> None:
         self._folder, self._sweep, self._search, self._runner = folder, sweep, search, runner

@@ -19,7 +19,14 @@ GONE_SECONDS = 120.0
 
 
 class Command:
-    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes."""
+    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes.
+
+    Args:
+        command: the program and its arguments.
+        env: environment of the process.
+        folder: folder of the trial.
+        cwd: working directory of the process.
+    """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: str) -> None:
         self.command, self.env, self.folder, self.cwd = list(command), dict(env), folder, cwd
@@ -58,10 +65,12 @@ class Cluster:
         name = given.pop("cluster", "slurm")
         # private: submitit checks parameters only when a job starts
         common = set(submitit.AutoExecutor._valid_parameters())
-        own = set(submitit.SlurmExecutor._valid_parameters())
+        slurm_only = set(submitit.SlurmExecutor._valid_parameters())
         for key in given:
-            if key not in common | own:
-                raise UserError(f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | own)}")
+            if key not in common | slurm_only:
+                raise UserError(
+                    f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | slurm_only)}"
+                )
         try:
             self._executor = submitit.AutoExecutor(folder / JOBS, cluster=name)
             self._executor.update_parameters(**{k if k in common else f"slurm_{k}": v for k, v in given.items()})

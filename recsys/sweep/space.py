@@ -100,8 +100,8 @@ def read_space(arguments: Sequence[str]) -> Space:
     seeds: tuple[int, ...] = ()
     for raw, o in zip(arguments, parsed, strict=True):
         key = o.key_or_group
-        own = key == "sweep" or key.startswith("sweep.") or o.is_hydra_override()
-        if o.is_sweep_override() and (own or key in ONE_RUNS):
+        of_sweep = key == "sweep" or key.startswith("sweep.") or o.is_hydra_override()
+        if o.is_sweep_override() and (of_sweep or key in ONE_RUNS):
             raise UserError(f"{raw}: {key} must have a single value for all trials")
         if key == "resume":
             raise UserError(
@@ -109,7 +109,7 @@ def read_space(arguments: Sequence[str]) -> Space:
             )
         if key in ("hydra/sweeper", "hydra/launcher"):
             raise UserError(f"{raw}: recsys has its own sweeper; use sweep.method and sweep.launcher")
-        if own or key in ONE_RUNS:
+        if of_sweep or key in ONE_RUNS:
             continue
         if not o.is_sweep_override():
             parts.append(raw)

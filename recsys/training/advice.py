@@ -29,17 +29,17 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
 
     metrics: the metrics of a run; None is returned for models without binary labels
     """
-    found = next(_weaknesses(metrics["test"]), None)
-    if found is None:
+    weakness = next(_weaknesses(metrics["test"]), None)
+    if weakness is None:
         return None
     steps, epochs = metrics["train"].get("steps"), metrics["train"].get("epochs")
     if steps is None:  # fitted at once
-        return f"{found}; check the label and the features"
+        return f"{weakness}; check the label and the features"
     if steps < FEW_STEPS:
-        return f"{found}, after {steps:,} steps only; try trainer=until_best, or a smaller trainer.batch_size"
+        return f"{weakness}, after {steps:,} steps only; try trainer=until_best, or a smaller trainer.batch_size"
     if epochs == 1:
-        return f"{found}, after one epoch; try trainer=until_best"
-    return f"{found}; try model=gbm, or a larger min_count of the features (pip install 'recsys[gbm]')"
+        return f"{weakness}, after one epoch; try trainer=until_best"
+    return f"{weakness}; try model=gbm, or a larger min_count of the features (pip install 'recsys[gbm]')"
 
 
 def _weaknesses(test: dict[str, Any]) -> Iterator[str]:

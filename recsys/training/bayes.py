@@ -40,8 +40,8 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
             continue  # the teacher knows the expectation of the column alone
         known = _known(teacher, c.column or "", test[column])
         if known is not None:
-            found = _regression(*known) if c.kind == "regression" else _binary(*known)
-            metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in found.items()}
+            best = _regression(*known) if c.kind == "regression" else _binary(*known)
+            metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
     return metrics or None
 
 

@@ -25,6 +25,14 @@ class Checkpoints(pl.Callback):
     validation that is the best so far. An old checkpoint is deleted only after its successor has been written. To save
     by time, Lightning's ModelCheckpoint would broadcast at every step; here, rank 0's clock is shared every CLOCK_STEPS
     steps.
+
+    Args:
+        folder: the folder to write to.
+        every_n_steps: steps from one checkpoint step-N to the next; None for no such limit.
+        every_minutes: minutes from one checkpoint step-N to the next; None for no such limit.
+        monitor: the metric that says which validation is the best.
+        keep_best: number of checkpoints best-N to keep.
+        keep_last: number of checkpoints step-N to keep.
     """
 
     def __init__(

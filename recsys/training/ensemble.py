@@ -69,15 +69,15 @@ def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str 
         if [(x.name, x.kind, x.classes) for x in member.labels] != [(x.name, x.kind, x.classes) for x in first.labels]:
             raise UserError(f"run={member.name}: has other labels than {first.name}; average runs of the same data")
         if member.loader.rows != first.loader.rows:
-            there = f"{member.loader.rows:,} {split} rows, and {first.name} has {first.loader.rows:,}"
-            raise UserError(f"run={member.name}: has {there}; average runs of the same data and split")
+            counts = f"{member.loader.rows:,} {split} rows, and {first.name} has {first.loader.rows:,}"
+            raise UserError(f"run={member.name}: has {counts}; average runs of the same data and split")
     plain = tuple(label.uncalibrated() for label in first.labels)
     evaluators = [LabelsEvaluator(plain) for _ in range(len(members) + 1)]
     with bar(f"measuring {split}", first.loader.rows, "samples") as shown, torch.no_grad():
         for batches in zip(*(member.loader for member in members), strict=True):
             _check_same(members, batches)
-            found = [member.predictions(batch) for member, batch in zip(members, batches, strict=True)]
-            for evaluator, predictions in zip(evaluators, [*found, torch.stack(found).mean(0)], strict=True):
+            predicted = [member.predictions(batch) for member, batch in zip(members, batches, strict=True)]
+            for evaluator, predictions in zip(evaluators, [*predicted, torch.stack(predicted).mean(0)], strict=True):
                 evaluator.add(predictions, batches[0])
             shown.advance(batches[0].rows)
     names = [Path(run).name for run in runs]

@@ -26,8 +26,8 @@ def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
     names = [s for s in ("test", "validation") if prepared.rows(s)]
     if cfg.calibration != "none" and "validation" in names:
         fitted_ranking.calibrate(model, cfg, prepared, path)
-    found = {s: methods.measure_split(model, cfg, prepared, s, path, write=s == "test") for s in names}
-    splits = {split: metrics for split, (metrics, _) in found.items()}
+    measured = {s: methods.measure_split(model, cfg, prepared, s, path, write=s == "test") for s in names}
+    splits = {split: metrics for split, (metrics, _) in measured.items()}
     rows = prepared.rows("train")
     train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
 
@@ -38,4 +38,4 @@ def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
                 logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)
             logger.finalize("success")
 
-    return RunResults(splits, train, checkpoint, log, (found["test"][1] or {}) if "test" in found else {})
+    return RunResults(splits, train, checkpoint, log, (measured["test"][1] or {}) if "test" in measured else {})

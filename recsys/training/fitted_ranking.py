@@ -70,7 +70,14 @@ def restored_ranking(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
 
 
 def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None:
-    """Fit the calibration on the validation rows, and write it to the run's folder."""
+    """Fit the calibration on the validation rows, and write it to the run's folder.
+
+    Args:
+        model: the fitted model, whose logits are calibrated.
+        cfg: its config.
+        prepared: the prepared data.
+        run: the run's folder.
+    """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
     _measure(model, evaluator, _loader(cfg, prepared, "validation"), "validation")
     evaluator.calibrate(cfg.calibration)

@@ -80,9 +80,9 @@ class Profile(pl.Callback):
         steps, seconds = max(self._begun - WARM, 1), time.perf_counter() - self._since
         self._profile.stop()
         operators = self._profile.key_averages()
-        own = "self_device_time_total" if torch.cuda.is_available() else "cpu_time_total"
+        time_field = "self_device_time_total" if torch.cuda.is_available() else "cpu_time_total"
         names = ("gloo:", "nccl:", "ncclDevKernel")
-        self.share = sum(getattr(o, own) for o in operators if o.key.startswith(names)) / 1e6 / seconds
+        self.share = sum(getattr(o, time_field) for o in operators if o.key.startswith(names)) / 1e6 / seconds
         profiled, self._profile = self._profile, None
         self._resume_clock()
         if self._trace is None:

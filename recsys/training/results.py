@@ -32,7 +32,14 @@ class RunResults:
 
 
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
-    """Write metrics.json, log it, and print it."""
+    """Write metrics.json, log it, and print it.
+
+    Args:
+        cfg: the run's config.
+        path: the run's folder.
+        prepared: the prepared data.
+        results: the metrics.
+    """
     metrics: dict[str, Any] = dict(results.splits)
     if results.slices:
         metrics["slices"] = {"test": results.slices}

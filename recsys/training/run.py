@@ -175,7 +175,14 @@ def _begin_on_rank_0(composed: DictConfig, ranks: Ranks, restarted: bool) -> tup
 
 
 def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
-    """Train or fit the model, measure the held-out splits, and write the results. Collective."""
+    """Train or fit the model, measure the held-out splits, and write the results. Collective.
+
+    Args:
+        cfg: the run's config.
+        folder: the run's folder, and the state to go on from.
+        prepared: the prepared data.
+        ranks: the processes.
+    """
     from recsys.training.results import write_results
 
     if cfg.kind.fitted_at_once:

@@ -245,10 +245,10 @@ def _values(vocabulary: Path) -> pl.Series:
 def choose_checkpoint(path: Path, name: str) -> Path:
     """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     folder = path / "checkpoints"
-    there = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
+    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
-    if found is None or not found.is_dir() or name not in ("best", "last", *there):
-        raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
+    if found is None or not found.is_dir() or name not in ("best", "last", *names):
+        raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(names) or 'none'})")
     return found
 
 

@@ -19,23 +19,23 @@ def show_tables(rows: dict[str, Any]) -> None:
 
     first = next(iter(rows.values()))
     if any("/" in name for name in first):
-        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in of_label(m).items()}
-    shown = dict.fromkeys(n for found in rows.values() for n in found if not n.endswith(UNCALIBRATED))
+        rows = {f"{s}, {label}": metrics for s, m in rows.items() for label, metrics in of_label(m).items()}
+    shown = dict.fromkeys(n for metrics in rows.values() for n in metrics if not n.endswith(UNCALIBRATED))
     within = [n for n in shown if n.startswith(("gauc", "gndcg@", "gmrr@")) or n == "groups"]
     tables = {"metrics": list(shown)}
     if "groups" in shown:
         tables = {"metrics": [n for n in shown if n not in within], "metrics within groups": within}
     if is_retrieval(first):
         several_targets = first.get("targets", 0) > first["rows"]
-        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in by_protocol(m).items()}
-        tables = shown_tables(list(dict.fromkeys(n for found in rows.values() for n in found)), several_targets)
+        rows = {f"{s}, {p}": metrics for s, m in rows.items() for p, metrics in by_protocol(m).items()}
+        tables = shown_tables(list(dict.fromkeys(n for metrics in rows.values() for n in metrics)), several_targets)
     for title, names in tables.items():
         table = Table(title=title, title_justify="left")
         for column in ("", *names):
             table.add_column(column, justify="right" if column else "left")
-        for row, found in rows.items():
-            if any(n in found for n in names):
-                cells = [found.get(n) for n in names]
+        for row, metrics in rows.items():
+            if any(n in metrics for n in names):
+                cells = [metrics.get(n) for n in names]
                 table.add_row(
                     row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
                 )
@@ -56,8 +56,8 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
             say(line)
     for name, value in metrics["test"].items():
         if name.endswith((f"ece{UNCALIBRATED}", f"rmse{UNCALIBRATED}")):
-            own = name.removesuffix(UNCALIBRATED)
-            say(f"test: calibration changes {own} from {value:.5f} to {metrics['test'][own]:.5f}")
+            metric = name.removesuffix(UNCALIBRATED)
+            say(f"test: calibration changes {metric} from {value:.5f} to {metrics['test'][metric]:.5f}")
     for split in ("test", "validation"):
         m = metrics.get(split, {})
         if m.get("cold_targets"):

@@ -16,6 +16,14 @@ def write_details(
     """Return the metrics of slices and, if `run` is a folder, write curves and predictions to it and return the curves.
 
     All describe the rows that the evaluator has measured last.
+
+    Args:
+        cfg: the run's config.
+        fitted: has the vocabularies, which name values.
+        evaluator: has measured the split.
+        loader: the loader of the split.
+        split: validation or test.
+        run: the run's folder; None writes nothing.
     """
     names = list(cfg.metrics.slices)
     sliced = evaluator.slices(names, loader, fitted, cfg.metrics.slice_values) if names else {}

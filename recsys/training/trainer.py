@@ -91,7 +91,16 @@ def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysM
 def build_trainer(
     cfg: RunConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
-    """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput."""
+    """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput.
+
+    Args:
+        cfg: the run's config.
+        path: the run's folder.
+        ranks: the processes.
+        prepared: the prepared data.
+        start: the state to go on from; None for a new run.
+        loggers: whether to log.
+    """
     accelerator = cfg.accelerator
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [
@@ -154,13 +163,20 @@ def build_trainer(
 
 
 def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
-    """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0."""
+    """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0.
+
+    Args:
+        cfg: the run's config.
+        path: the run's folder.
+        ranks: the processes.
+        start: the state to go on from, whose steps the CSV file keeps; None for a new run.
+    """
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
-        own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
-        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **own))
+        options = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
+        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     for logger in loggers[1:]:
         logger.log_hyperparams(without_secrets(cfg.plain))
     return loggers

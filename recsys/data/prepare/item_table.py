@@ -84,9 +84,9 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    own = fit(items, _training(items, seen), read_vectors(items))
+    fitted_items = fit(items, _training(items, seen), read_vectors(items))
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
-    return ItemTable(own, own.apply(every).with_columns(every[ITEM]))
+    return ItemTable(fitted_items, fitted_items.apply(every).with_columns(every[ITEM]))
 
 
 def _training(items: ResolvedData, seen: pl.DataFrame) -> InMemory:

@@ -29,7 +29,13 @@ PART_ROWS = 1 << 16
 def shuffle(
     data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
 ) -> list[ParsedChunk]:
-    """Return arranged chunks under `folder`; arrange them if they do not exist."""
+    """Return arranged chunks under `folder`; arrange them if they do not exist.
+
+    Args:
+        engine: runs the passes.
+        chunks: the parsed chunks to arrange.
+        splitter: assigns rows to splits.
+    """
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)
     folders = [folder / f"pile-{p:05d}" for p in range(piles)]

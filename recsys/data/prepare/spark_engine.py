@@ -64,7 +64,14 @@ class Spark(Engine):
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
     ) -> Generator[Result, None, None]:
-        """Run one job for all items. Results, which may be large, go through files, so that the driver holds one."""
+        """Run one job for all items. Results, which may be large, go through files, so that the driver holds one.
+
+        Args:
+            function: the function to call; it is sent to each worker once.
+            items: its first arguments, one task each.
+            advance: reports progress.
+            reads: not used; the cluster decides how many tasks run at a time.
+        """
         if not items:
             return
         context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"

@@ -32,7 +32,16 @@ class ListAccumulator(AccumulatorParam):
 
 
 class SparkJob(InheritableThread):
-    """A Spark job in a thread, so that the driver can use its results while it runs."""
+    """A Spark job in a thread, so that the driver can use its results while it runs.
+
+    Args:
+        context: the SparkContext.
+        group: name of the job, by which it can be cancelled.
+        rows: an RDD.
+        run: called in each task with the rows of its partition.
+
+    error: the exception that ended the job; None while it runs and if it succeeds
+    """
 
     def __init__(self, context: Any, group: str, rows: Any, run: "ItemRunner") -> None:
         self.error: BaseException | None = None

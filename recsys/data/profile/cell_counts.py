@@ -69,8 +69,28 @@ def coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 def table(
     name: str, features: tuple[str, ...], rows: int, encode: str, least: int, counts: pl.DataFrame, used: int | None
 ) -> Table:
+    """Return the sizes of an embedding table and its lookups in training.
+
+    Args:
+        name: name of the table.
+        features: names of the features that share it.
+        rows: number of its rows.
+        encode: vocabulary, hash, id or quantiles.
+        least: the config's min_count, which only vocabularies have.
+        counts: value and TALLY, a row for each value.
+        used: for hash, the number of rows that a training value falls into; otherwise None.
+    """
     train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
-    own = least if encode == "vocabulary" else 1
+    min_count = least if encode == "vocabulary" else 1
     return Table(
-        name, features, rows, encode, own, len(train), int(train.sum()), used, thresholds(train, own), coverage(train)
+        name,
+        features,
+        rows,
+        encode,
+        min_count,
+        len(train),
+        int(train.sum()),
+        used,
+        thresholds(train, min_count),
+        coverage(train),
     )

@@ -37,8 +37,8 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
         positive = [rate, rate_interval(r["positives"], r["train"], base, top)] if labelled else []
         label = _label(r["label"], special=r["special"])
         lines.append([label, f"{r['train']:,}", thin_bars(parts, widest), *shown, *positive])
-    there = [s for s, n in zip(SPLITS, totals, strict=True) if n]
-    heads = columns([what, rows, "share by split", *there], left=(what, "share by split"))
+    splits = [s for s, n in zip(SPLITS, totals, strict=True) if n]
+    heads = columns([what, rows, "share by split", *splits], left=(what, "share by split"))
     if labelled:
         interval = Column("rate, 95 % interval", left=True, tooltip="the dashed line: all training rows")
         heads += [Column("positive"), interval]

@@ -85,8 +85,8 @@ class FeatureProfile:
     @property
     def worst(self) -> Drift | None:
         """The larger drift; None if validation and test have no rows."""
-        there = [d for d in self.drift if d is not None]
-        return max(there, key=lambda d: d.psi, default=None)
+        drifts = [d for d in self.drift if d is not None]
+        return max(drifts, key=lambda d: d.psi, default=None)
 
 
 @dataclass(frozen=True)

@@ -102,12 +102,12 @@ def _densities(h: Histogram, *, time: bool) -> Markup:
     edges = [float(x) for x in from_axis(h.edges, h.unit)]
     shares = h.counts / np.maximum(h.counts.sum(axis=1, keepdims=True), 1)
     density = shares / np.diff(h.edges)
-    there = [k for k, counts in enumerate(h.counts) if counts.any() or not k]
+    splits = [k for k, counts in enumerate(h.counts) if counts.any() or not k]
     tips = []
     for i in range(len(edges) - 1):
-        parts = [f"\n{SPLITS[k]}: {share(shares[k, i])}" for k in there if h.counts[k].any()]
+        parts = [f"\n{SPLITS[k]}: {share(shares[k, i])}" for k in splits if h.counts[k].any()]
         tips.append(f"{to_text(edges[i])} – {to_text(edges[i + 1])}{''.join(parts)}")
     marks = tuple(np.linspace(edges[0], edges[-1], 4)) if time else ()
     x = Axis(float(h.edges[0]), float(h.edges[-1]), 0, WIDE, unit=h.unit, marks=marks, text=to_text)
-    heights = (density / (density.max() or 1))[there].tolist()
-    return histogram(edges, heights, [SPLIT_PAINTS[k] for k in there], tips, x, 180)
+    heights = (density / (density.max() or 1))[splits].tolist()
+    return histogram(edges, heights, [SPLIT_PAINTS[k] for k in splits], tips, x, 180)

@@ -98,7 +98,7 @@ def _summary(profile: DataProfile) -> PageTable:
     order = sorted(enumerate(profile.features), key=lambda f: -(f[1].worst.psi if f[1].worst else -1))
     rows: list[Cells] = []
     for i, f in order:
-        missing, own = f.missing[0], table_rows.get(f.table or "")
+        missing, table_size = f.missing[0], table_rows.get(f.table or "")
         value = Cell(f"{f.iv:.3f}", "bad" if f.iv > SUSPECT else "", sort=f.iv)
         rows.append([
             Cell(f"{i + 1}", sort=i), Cell(f.name, link=f"f-{i}"), Cell(f.kind, "kind"),
@@ -106,7 +106,7 @@ def _summary(profile: DataProfile) -> PageTable:
             _sortable(f.distinct, f"{'' if f.exact else '≈ '}{f.distinct:,}"),
             *(_sortable(o, share(o)) for o in f.oov or (None, None)),
             *map(_drift, f.drift), *([value] if profile.labelled else []),
-            _sortable(own, "–" if own is None else f"{own:,}"),
+            _sortable(table_size, "–" if table_size is None else f"{table_size:,}"),
         ])  # fmt: skip
     information = Column("information value", tooltip="how well the feature predicts the label by itself")
     heads = [

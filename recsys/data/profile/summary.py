@@ -42,13 +42,13 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
 def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> FeatureProfile:
     time, sparse = name in profiler.times, profiler.data.sparse_columns
     seen = {s: each_number(f, name) for s, f in samples.items()}
-    there = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
+    values = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
     spans: list[dict[str, float] | None] = []
     for s, m in zip(SPLITS, profiler.moments[name], strict=True):
-        spans.append({**m.params(), **distributions.quantiles(there[s])} if m.n else None)
+        spans.append({**m.params(), **distributions.quantiles(values[s])} if m.n else None)
     shown = Numbers(
         spans,
-        distributions.histogram(list(there.values()), time=time),
+        distributions.histogram(list(values.values()), time=time),
         samples["train"].height,
         profiler.samples[0].seen,
     )

@@ -62,8 +62,8 @@ def _coverage(t: Table) -> Markup | None:
     for r in t.thresholds.filter(pl.col("rows") > 1).iter_rows(named=True):
         values = r["rows"] - 1
         tip = f"min_count {r['min_count']}: {values:,} values, {share(r['covered'])} of lookups"
-        own = r["min_count"] == t.min_count and t.encode == "vocabulary"
-        rings.append(Dot(r["covered"], "var(--c2)", tip, place=values, hollow=not own))
+        chosen = r["min_count"] == t.min_count and t.encode == "vocabulary"
+        rings.append(Dot(r["covered"], "var(--c2)", tip, place=values, hollow=not chosen))
     curve = [(float(n), float(part)) for n, part in zip(counts, covered, strict=True)]
     top = log10(max(int(counts[-1]), 2))
     powers = [10**k for k in range(int(top) + 1)]

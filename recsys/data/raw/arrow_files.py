@@ -63,7 +63,12 @@ def arrow_ranges(file: Path, rows: int) -> list[FileRange]:
 def read_arrow(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read the record batches of a range of a file, or a whole stream."""
+    """Read the record batches of a range of a file, or a whole stream.
+
+    Args:
+        file_range: the record batches to read; a stream is always read as a whole.
+        projection: the columns to read.
+    """
     row = 1
     try:
         with _opened(file) as reader:

@@ -53,9 +53,12 @@ def numbered(file: Path, frame: pl.DataFrame, first: int) -> Block:
 
 
 def set_apart(block: Block, rows: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
-    """Add the rows that cannot be read to the block's bad rows. Return the other ones.
+    """Add the rows that cannot be read to the block's bad rows, and return the other ones.
 
-    rows: rows with LINE and their text, in the column "text". reason: why a row cannot be read; null if it can
+    Args:
+        block: the block that the rows are from.
+        rows: rows with LINE and their text, in the column "text".
+        reason: why a row cannot be read; null if it can.
     """
     judged = rows.with_columns(reason.alias("reason"))
     for line, why, row in judged.filter(pl.col("reason").is_not_null()).select(LINE, "reason", "text").iter_rows():

@@ -35,7 +35,13 @@ def complete_rows(
     derive: Mapping[str, str],
     where: str | None = None,
 ) -> pl.DataFrame:
-    """Join the side tables and add the derived columns (see `steps`), then keep the rows for which `where` is true."""
+    """Join the side tables and add the derived columns (see `steps`), then keep the rows for which `where` is true.
+
+    Args:
+        frame: the raw rows.
+        sides: each side table, and how it is joined.
+        derive: the SQL expression of each derived column, by name.
+    """
     for step in steps([join for join, _ in sides], derive):
         if isinstance(step, str):
             frame = add_derived_column(step, derive[step], frame)

@@ -88,7 +88,12 @@ def count_rows(source: SourceConfig, file: Path) -> int:
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read rows [start, stop) of a raw file; skip files without a projected column."""
+    """Read rows [start, stop) of a raw file; skip files without a projected column.
+
+    Args:
+        file_range: the rows to read, from 0.
+        projection: the columns to read.
+    """
     parts = _find_parts(source, file)
     stop = parts[0].rows if file_range.stop is None else file_range.stop
     if projection.columns is not None:

@@ -116,7 +116,12 @@ def _projected(tree: Tree, names: frozenset[str], path: str = "") -> Tree:
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read the lines of a range of the file; only the projected columns are decoded."""
+    """Read the lines of a range of the file; only the projected columns are decoded.
+
+    Args:
+        file_range: bytes of text; the lines that begin there are read.
+        projection: the columns to decode.
+    """
     tree = _tree(source, file)
     if projection.columns is not None:
         part = _projected(tree, projection.columns)

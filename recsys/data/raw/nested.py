@@ -123,6 +123,11 @@ def explode_blocks(
     """Yield blocks with one row for each element, in order, whose LINE is that of the raw row.
 
     An empty list has no rows. Rows whose lists differ in length are bad rows.
+
+    Args:
+        blocks: blocks of raw rows.
+        file_range: the part of the file that the blocks are from, whose start makes the names of lists unique.
+        projection: the columns to read; LIST, a name for each raw row, is added if it is among them.
     """
     paths = exploded_paths(source)
     for block in blocks:

@@ -54,16 +54,16 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
     else:
         globs = globs or list(data.source.files)
         try:
-            found = {p for g in globs for p in _matches(root, g)}
+            paths = {p for g in globs for p in _matches(root, g)}
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
-        files = natural_sort(_without_outputs(data, root, found))
+        files = natural_sort(_without_outputs(data, root, paths))
         if not files:
             names = sorted(p.name for p in root.iterdir())[:8]
             raise UserError(
                 f"data.root={data.root}: no file matches {', '.join(globs)} "
                 f"(the folder holds {', '.join(names) or 'nothing'}); set data.source.files"
-                + ("; files of runs and of data.prepared are not data" if found else "")
+                + ("; files of runs and of data.prepared are not data" if paths else "")
             )
     for path in files:
         if isinstance(path, PosixPath) and (problem := problem_of(path)):  # not of another host

@@ -34,7 +34,14 @@ class Reasons:
         self._first: dict[str, tuple[str | None, str]] = {}  # value and place of the first row of each reason
 
     def add(self, reason: str, rows: int, place: str, value: str | None) -> None:
-        """Add rows. place, value: where the first one is, and the text that cannot be read"""
+        """Add rows that cannot be read for the same reason.
+
+        Args:
+            reason: why they cannot be read.
+            rows: their number.
+            place: where the first one is.
+            value: the text of the first one that cannot be read.
+        """
         self._rows[reason] += rows
         self._first.setdefault(reason, (value, place))
 

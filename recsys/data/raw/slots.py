@@ -64,19 +64,25 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read the lines of a range of the file."""
-    own, names = columns(source, file)
+    """Read the lines of a range of the file.
+
+    Args:
+        file_range: bytes of text; the lines that begin there are read.
+        projection: the columns to read; fields with other slots are left out.
+    """
+    first_columns, names = columns(source, file)
     wanted = [n for n in names if projection.columns is None or column(n) in projection.columns]
     for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
         text = pl.col(TEXT).str.strip_chars()
         text = text.str.replace_all(r"\s+", " ") if source.separator == " " else text
         fields = text.str.split(source.separator).list.eval(pl.element().filter(pl.element() != ""))
         rows = block.frame.select(LINE, TEXT, parts=fields).with_columns(
-            pl.col("parts").list.head(len(own)).alias("first"), pl.col("parts").list.slice(len(own)).alias("rest")
+            pl.col("parts").list.head(len(first_columns)).alias("first"),
+            pl.col("parts").list.slice(len(first_columns)).alias("rest"),
         )
         keys = pl.col("rest").list.eval(pl.element().str.extract(FIELD, 1))
-        rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(own), names))
-        first = rows.select(LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(own)))
+        rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(first_columns), names))
+        first = rows.select(LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(first_columns)))
         block.frame = pl.concat([first, _values(rows, wanted, source.separator)], how="horizontal")
         yield block
 

@@ -28,7 +28,13 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read one part that has all columns like any CSV; else zip the lines of all parts (file_range is ignored)."""
+    """Read one part that has all columns like any CSV; otherwise zip the lines of all parts.
+
+    Args:
+        file: the key of the parts in source.parts.
+        file_range: bytes of text, for one part; ignored if lines are zipped.
+        projection: the columns to read, for one part.
+    """
     parts = source.parts[str(file)]
     if len(parts) == 1 and len(parts[0].files) == 1:
         return read_csv(source, file, list(parts[0].columns), file_range, projection)

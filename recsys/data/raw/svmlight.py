@@ -50,7 +50,12 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 def read(
     source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Read the lines of a range of the file."""
+    """Read the lines of a range of the file.
+
+    Args:
+        file_range: bytes of text; the lines that begin there are read.
+        projection: the columns to read; other keys are left out.
+    """
     known = keys(source, file)
     wanted = [k for k in known if projection.columns is None or column(k) in projection.columns]
     for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):

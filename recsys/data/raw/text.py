@@ -44,7 +44,14 @@ READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
 def read_csv(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Yield blocks of whole lines in order, parsed by a few threads."""
+    """Yield blocks of whole lines in order, parsed by a few threads.
+
+    Args:
+        source: the dialect of the file.
+        names: names of all columns of the file, in order.
+        file_range: bytes of text; the lines that begin there are read.
+        projection: its `numbers` are parsed as numbers; all columns are read.
+    """
     waiting: deque[Future[Block]] = deque()
     line = 1
     head = read_head(source if source.header else replace(source, columns=names), file)

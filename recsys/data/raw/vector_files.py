@@ -53,11 +53,11 @@ def read_initial_tables(fitted: Fitted) -> dict[str, np.ndarray]:
         else:
             ids = fitted.vocabularies[table].select("value", "id")
         known = vectors.values.alias("value").to_frame().with_row_index("place", offset=1)
-        found = ids.join(known, on="value", how="inner")
-        if found.is_empty():
+        matched = ids.join(known, on="value", how="inner")
+        if matched.is_empty():
             raise UserError(f"{where}.vectors: {c.vectors.file} has no vector for any value of the training rows")
         matrix = np.full((fitted.features.feature(name).cardinality, vectors.matrix.shape[1]), np.nan, np.float32)
-        matrix[found["id"].to_numpy()] = vectors.matrix[found["place"].to_numpy()]
+        matrix[matched["id"].to_numpy()] = vectors.matrix[matched["place"].to_numpy()]
         tables[table] = matrix
     return tables
 

@@ -35,7 +35,12 @@ class GradeTeacher:
         self._slopes = rng.choice([-1.0, 1.0], FEATURES) * rng.uniform(0.2, 0.8, FEATURES)
 
     def above(self, z: Floats, difficulty: Floats) -> Floats:
-        """Return P(grade > k): (n, 4). z: (n, FEATURES); difficulty: (n,)"""
+        """Return P(grade > k), (n, 4).
+
+        Args:
+            z: (n, FEATURES), the standardised features.
+            difficulty: (n,), the difficulty of each document's query.
+        """
         score = z @ self._slopes + PAIR * z[:, 0] * z[:, 1] + STEP * np.sign(z[:, 2]) + QUERY * difficulty
         return np.asarray(1 / (1 + np.exp(np.array(CUTS) - score[:, None])))
 

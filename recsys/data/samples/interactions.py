@@ -84,8 +84,8 @@ class InteractionTeacher:
         share = self._share_of_kind(pilot)
         self._share_mean, self._share_std = share.mean(), share.std()
         for _ in range(50):  # a fixed point: the pilot's mean probabilities are the rates
-            found = self.expect(pilot)
-            means = np.array([found.click.mean(), np.average(found.buy, weights=found.click)])
+            expected = self.expect(pilot)
+            means = np.array([expected.click.mean(), np.average(expected.buy, weights=expected.click)])
             self._bias += _logit(np.array([CLICK_RATE, BUY_RATE])) - _logit(means)
 
     def draw(self, rng: np.random.Generator, n: int) -> Shown:
@@ -106,9 +106,9 @@ class InteractionTeacher:
         user, kind = rows.user[order], self.kind[rows.item[order]]
         same, before = np.zeros(len(user)), np.zeros(len(user))
         for lag in range(1, min(LAST, len(user) - 1) + 1):
-            there = user[lag:] == user[:-lag]
-            before[lag:] += there
-            same[lag:] += there & (kind[lag:] == kind[:-lag])
+            same_user = user[lag:] == user[:-lag]
+            before[lag:] += same_user
+            same[lag:] += same_user & (kind[lag:] == kind[:-lag])
         share = np.empty(len(user))
         share[order] = same / np.maximum(before, 1)
         return share

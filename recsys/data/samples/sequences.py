@@ -79,9 +79,9 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     chosen[:, 0] = world.by_taste(rng, liked)
     already_chosen = np.zeros((users, ITEMS), bool)
     for t in range(1, chosen.shape[1]):
-        there = np.flatnonzero(lengths > t)
-        already_chosen[there, chosen[there, t - 1]] = True
-        left = there
+        longer = np.flatnonzero(lengths > t)
+        already_chosen[longer, chosen[longer, t - 1]] = True
+        left = longer
         for _ in range(TRIES):
             chosen[left, t] = world.next(rng, chosen[left, t - 1], liked[left])
             left = left[already_chosen[left, chosen[left, t]]]

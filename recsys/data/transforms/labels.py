@@ -147,8 +147,8 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
             if data.labels or label.kind == "regression":
                 label = replace(label, known=moments.n / rows)
             if label.kind == "regression":
-                own = moments.params()
-                label = replace(label, mean=own["mean"], std=own["std"] or 1.0)
+                statistics = moments.params()
+                label = replace(label, mean=statistics["mean"], std=statistics["std"] or 1.0)
         labels.append(label)
     mean = seen[WEIGHT].params()["mean"] if data.weight_column is not None else 1.0
     if not mean > 0:

@@ -287,7 +287,7 @@ class ResolvedData(DataConfig):
 
     @cached_property
     def item_table(self) -> "ResolvedData | None":
-        """The data config of the item table, which has one row for each item; None if there is no such table."""
+        """The data config of the item table, which has one row for each item; None without such a table."""
         if self.items.file is None:
             return None
         return resolve(

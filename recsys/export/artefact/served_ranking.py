@@ -74,8 +74,8 @@ class ServedRanking:
         for f in self._features.sparse:
             if f.table in known and features.rows:
                 ids = features.feed[f.name] if f.multi_valued else features.feed["ids"][:, singles.index(f.name)]
-                there = ids >= 0
-                shares[f.name] = float((ids == 0).sum() / max(there.sum(), 1))
+                present = ids >= 0
+                shares[f.name] = float((ids == 0).sum() / max(present.sum(), 1))
         return shares
 
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:

@@ -117,23 +117,27 @@ def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Ste
     scores = [TensorSpec(f"scores_{i}", "FP32", (-1, width)) for i, width in enumerate(about["scores"])]
     graphs = [("columns", signature["tensors"], [matrix]), ("outputs", scores, signature["outputs"])]
     for step, inputs, outputs in graphs:
-        own = f"{name}_{step}"
-        lines = [*_head(own, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
-        _write_model(folder / own, "\n".join([*lines, *_batching(options), *_instances(options), ""]))
-        _link(artefact.folder / FIL / f"{step}.onnx", folder / own / "1" / GRAPH)
+        model_name = f"{name}_{step}"
+        lines = [*_head(model_name, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
+        _write_model(folder / model_name, "\n".join([*lines, *_batching(options), *_instances(options), ""]))
+        _link(artefact.folder / FIL / f"{step}.onnx", folder / model_name / "1" / GRAPH)
     steps = [(f"{name}_columns", _same(signature["tensors"]), _same([matrix]))]
     for i, spec in enumerate(scores):
-        own = f"{name}_trees_{i}"
-        one, several = replace(matrix, name="input__0"), replace(spec, name="output__0")
-        lines = [*_head(own, "fil", options), *_tensors("input", [one]), *_tensors("output", [several])]
+        model_name = f"{name}_trees_{i}"
+        input_spec, output_spec = replace(matrix, name="input__0"), replace(spec, name="output__0")
+        lines = [
+            *_head(model_name, "fil", options),
+            *_tensors("input", [input_spec]),
+            *_tensors("output", [output_spec]),
+        ]
         lines += [*_batching(options), *_instances(options), *_parameter("model_type", "treelite_checkpoint")]
         lines += [
             *_parameter("output_class", "false"),
             *_parameter("predict_proba", "true" if spec.shape[1] > 1 else "false"),
         ]
-        _write_model(folder / own, "\n".join([*lines, ""]))
-        _link(artefact.folder / FIL / f"label_{i}.tl", folder / own / "1" / "checkpoint.tl")
-        steps.append((own, {matrix.name: one.name}, {spec.name: several.name}))
+        _write_model(folder / model_name, "\n".join([*lines, ""]))
+        _link(artefact.folder / FIL / f"label_{i}.tl", folder / model_name / "1" / "checkpoint.tl")
+        steps.append((model_name, {matrix.name: input_spec.name}, {spec.name: output_spec.name}))
     return [*steps, (f"{name}_outputs", _same(scores), _same(signature["outputs"]))]
 
 

@@ -42,7 +42,7 @@ class TritonPythonModel:
                 return [self._response(pb, {n: x[i] for n, x in parts.items()}) for i in range(len(requests))]
             except (UserError, KeyError):
                 pass  # each request alone, so that only the bad ones fail
-        return [self._answer(pb, own, rows) for own, rows in columns]
+        return [self._answer(pb, request_columns, rows) for request_columns, rows in columns]
 
     def _answer(self, pb: Any, columns: dict[str, list[Any]], rows: int) -> Any:
         try:

@@ -120,6 +120,12 @@ class RelativeAttention(nn.Module):
     The second term, a number for each pair and head, is a bias to PyTorch's attention. CPUs have no fused kernel with a
     learnt bias, so that a step takes two to three times as long as Attention's. FlexAttention would compute the bias
     within the kernel, but only helps on GPUs, and only if the bias takes too much of their memory.
+
+    Args:
+        dim: width of the states.
+        heads: number of heads of the attention; it must divide `dim`.
+        causal: whether a query sees only its own value and earlier ones.
+        dropout: share of the outputs that are dropped in training.
     """
 
     def __init__(self, dim: int, heads: int, *, causal: bool, dropout: float = 0.0) -> None:

@@ -86,6 +86,12 @@ class BehaviourEmbeddings(nn.Module):
     Target and history share the rows of unpooled tables. All other features are pooled; one that uses the table of a
     pair, such as a second history, has another copy of that table.
 
+    Args:
+        history: the history of each feature of the target; None for the pairs that `history_pairs` finds.
+        dim: width of the embeddings.
+        model: name of the model, for error messages.
+        init_std: as for PooledEmbeddings.
+
     pairs: the history of each feature of the target
     width: W, the width of the vectors of the target and of each item of its history
     other_width: R, the width of dense features and pooled embeddings
@@ -132,8 +138,16 @@ def _side_by_side(rows: dict[str, JaggedTensor], pairs: dict[str, str], others: 
 
 
 def check_lengths(one: JaggedTensor, other: JaggedTensor, one_name: str, other_name: str) -> None:
-    """Raise UserError if two features of a history have different lengths. On GPUs, which would have to wait for the
-    answer, only their sums are compared; in an exported graph, nothing is.
+    """Check that the lists of two features of a history have the same lengths.
+
+    On GPUs, which would have to wait for the answer, only their sums are compared; in an exported graph, nothing is.
+
+    Args:
+        one, other: ids or rows of the two features.
+        one_name, other_name: names of the two features, for the error message.
+
+    Raises:
+        UserError: the lengths differ.
     """
     if padded_length() is not None:
         return

@@ -97,7 +97,15 @@ class Booster(Protocol):
         settings: BoosterSettings,
         on_tree: OnTree,
     ) -> Trees:
-        """Fit trees to the training rows, and keep those up to the lowest loss of the validation rows."""
+        """Fit trees to the training rows, and keep those up to the lowest loss of the validation rows.
+
+        Args:
+            columns: names of the columns, and which of them hold categories.
+            training: the training rows.
+            validation: rows that decide when to stop; None keeps all trees.
+            settings: size of the trees and the training.
+            on_tree: called after each tree with the loss of the validation rows, or None.
+        """
         ...
 
     def load(self, content: bytes) -> Any:
@@ -105,7 +113,14 @@ class Booster(Protocol):
         ...
 
     def scores(self, trees: Any, columns: TreeColumns, matrix: np.ndarray, threads: int) -> np.ndarray:
-        """Return the sums of the trees' values before a sigmoid or a softmax: (R, C) -> (R,) or (R, L)."""
+        """Return the sums of the trees' values before a sigmoid or a softmax: (R,), or (R, L) of classes.
+
+        Args:
+            trees: in the library's own class, as `load` returns them.
+            columns: the columns that the trees were fitted to.
+            matrix: the rows, (R, C).
+            threads: number of threads.
+        """
         ...
 
     def forest(self, trees: Any) -> Any:
@@ -324,8 +339,8 @@ def booster_of(library: str) -> Booster:
 
 def _by_label(classes: int | None, names: tuple[str, str, str], key: str) -> dict[str, Any]:
     """Return the name for a binary label, a number or classes under the key."""
-    binary, number, several = names
-    return {key: number if classes is None else several if classes else binary}
+    binary, number, multiclass = names
+    return {key: number if classes is None else multiclass if classes else binary}
 
 
 def _types(columns: TreeColumns) -> list[str]:

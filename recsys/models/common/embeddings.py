@@ -185,7 +185,14 @@ def _sizes(bags: JaggedTensor) -> Tensor:
 
 
 class SequenceEmbeddings(nn.Module):
-    """Unpooled embeddings: one row for each id of the features in `names`, which may share tables."""
+    """Unpooled embeddings: one row for each id of the features in `names`, which may share tables.
+
+    Args:
+        dim: columns of the tables.
+        names: names of the features.
+        prefix: prefix of the tables' names.
+        device, init_std: as for PooledEmbeddings.
+    """
 
     def __init__(
         self,

@@ -50,7 +50,9 @@ class Items(nn.Module):
     Set `candidates` before the first call if features.items is set.
 
     Args:
+        dim: width of the vectors.
         about: whether to use the features of items.
+        init_std: standard deviation of the initial rows; None for a uniform distribution in +-1/sqrt(rows).
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class Items(nn.Module):
         super().__init__()
         if features.item is None:
             raise ValueError("this model retrieves items: set data.items.feature to the feature of the items")
-        own = features.feature(features.item)
-        self.name, self.rows = own.name, own.cardinality
-        alone = FeatureSpec(dense=(), sparse=(replace(own, multi_valued=True, pooling="sum"),), labels=())
-        self.ids = SequenceEmbeddings(alone, dim, [own.name], prefix="item_", init_std=init_std, device=device)
+        feature = features.feature(features.item)
+        self.name, self.rows = feature.name, feature.cardinality
+        alone = FeatureSpec(dense=(), sparse=(replace(feature, multi_valued=True, pooling="sum"),), labels=())
+        self.ids = SequenceEmbeddings(alone, dim, [feature.name], prefix="item_", init_std=init_std, device=device)
         self.about: PooledEmbeddings | None = None
         self.dense: nn.Linear | None = None
         if about and features.items is not None:

@@ -121,7 +121,7 @@ def numeric_fields(features: FeatureSpec, dim: int) -> NumericFields | None:
 
 
 def all_fields(vectors: Tensor, numeric: NumericFields | None, dense: Tensor) -> Tensor:
-    """Append the vectors of dense features to those of sparse ones: (B, F, dim), (B, D) -> (B, F + features, dim)."""
+    """Append vectors of dense features to vectors of sparse ones: (B, F, dim), (B, D) -> (B, F + features, dim)."""
     return vectors if numeric is None else torch.cat([vectors, numeric(dense)], dim=1)
 
 
@@ -131,7 +131,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 def require_sparse(features: FeatureSpec, model: str) -> None:
-    """Raise ValueError if there is no feature to embed."""
+    """Raise ValueError if the data has no feature to embed."""
     if not features.sparse:
         raise ValueError(f"{model} needs at least one sparse feature; add one to data.sparse")
 

@@ -48,15 +48,20 @@ def with_histories(
 
     In training, a row's own item is left out of its histories: a history that was logged after the choice would give
     the answer away.
+
+    Args:
+        query_batch: a query for each row, without inputs.
+        names: the H histories.
+        item: the feature of the item that was chosen.
     """
-    own = batch.sparse[item]
+    chosen = batch.sparse[item]
     inputs, lengths = [], []
     for name in names:
         lists = batch.sparse[name]
         ids, sizes = lists.values().long(), lists.lengths().long()
         keep = ids > 0
-        if training and len(own.values()) == batch.rows:  # each row has one item
-            keep &= ids != own.values().long()[segment_ids_of(sizes)]
+        if training and len(chosen.values()) == batch.rows:  # each row has one item
+            keep &= ids != chosen.values().long()[segment_ids_of(sizes)]
         kept, size = first_kept(ids, keep, sizes)
         inputs.append(kept)
         lengths.append(size)
@@ -70,11 +75,11 @@ def user_features(features: FeatureSpec, model: str, *, histories: bool = False)
 
     Raises ValueError if there are none.
     """
-    own = history_features(features) if histories else ()
+    past = history_features(features) if histories else ()
     sparse = tuple(
-        f for f in features.sparse if f.name != features.item and not _of_items(features, f) and f not in own
+        f for f in features.sparse if f.name != features.item and not _of_items(features, f) and f not in past
     )
-    if not sparse and not features.dense and not own:
+    if not sparse and not features.dense and not past:
         raise ValueError(
             f"{model} needs features of the user, but the data has only features of items; add features of the user "
             "to data.sparse or data.dense"

@@ -10,7 +10,15 @@ from recsys.models.common.layers import MLP
 
 
 class Tower(nn.Module):
-    """MLP and a linear layer to the logits of one label: (B, width) -> (B, logits)."""
+    """MLP and a linear layer to the logits of one label: (B, width) -> (B, logits).
+
+    Args:
+        width: number of inputs.
+        hidden: hidden widths; a linear layer to the logits follows.
+        logits: number of logits of the label.
+        batch_norm: whether to normalise each hidden layer over the batch.
+        dropout: share of hidden units that are dropped in training.
+    """
 
     def __init__(self, width: int, hidden: Sequence[int], logits: int, batch_norm: bool, dropout: float) -> None:
         super().__init__()
@@ -18,11 +26,20 @@ class Tower(nn.Module):
         self.logits = nn.Linear(self.mlp.out_features, logits)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits of one label: (B, width) -> (B, logits)."""
         return self.logits(self.mlp(x))
 
 
 class Towers(nn.ModuleList):
-    """A tower for each label. Each gets an input of its own: T times (B, width) -> (B, logits of all labels)."""
+    """A tower for each label. Each gets an input of its own: T times (B, width) -> (B, logits of all labels).
+
+    Args:
+        features: the labels, each of which gets a tower.
+        width: number of inputs of each tower.
+        hidden: hidden widths of each tower; a linear layer to the label's logits follows.
+        batch_norm: whether to normalise each hidden layer over the batch.
+        dropout: share of hidden units that are dropped in training.
+    """
 
     def __init__(
         self, features: FeatureSpec, width: int, hidden: Sequence[int], *, batch_norm: bool, dropout: float
@@ -30,16 +47,26 @@ class Towers(nn.ModuleList):
         super().__init__(Tower(width, hidden, label.width, batch_norm, dropout) for label in features.labels)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the logits of all labels: an input (B, width) for each label -> (B, logits of all labels)."""
         return torch.cat([tower(x) for tower, x in zip(self, inputs, strict=True)], dim=1)
 
 
 class Experts(nn.ModuleList):
-    """MLPs side by side: (B, width) -> (B, experts, out)."""
+    """MLPs side by side: (B, width) -> (B, experts, out).
+
+    Args:
+        number: number of MLPs.
+        width: number of inputs.
+        hidden: hidden widths of each MLP; the last is `out`.
+        batch_norm: whether to normalise each hidden layer over the batch.
+        dropout: share of hidden units that are dropped in training.
+    """
 
     def __init__(self, number: int, width: int, hidden: Sequence[int], *, batch_norm: bool, dropout: float) -> None:
         super().__init__(MLP(width, hidden, batch_norm=batch_norm, dropout=dropout) for _ in range(number))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all experts: (B, width) -> (B, experts, out)."""
         return torch.stack([expert(x) for expert in self], dim=1)
 
 
@@ -55,6 +82,7 @@ class Gate(nn.Module):
         self.weights = nn.Linear(self.mlp.out_features, experts, bias=False)
 
     def forward(self, x: Tensor, experts: Tensor) -> Tensor:
+        """Return the weighted mean of the experts: x (B, width), experts (B, experts, out) -> (B, out)."""
         return (torch.softmax(self.weights(self.mlp(x)), dim=1)[:, None] @ experts).squeeze(1)
 
 

@@ -42,13 +42,13 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
     pipeline = load(cfg, past=wanted.past)
     if config.features.definition is not None:
         say("features: all requests get the values that the store has now, which may come from after the split")
-    found = evaluated(pipeline, config, wanted, requests_of(config))
+    figures = evaluated(pipeline, config, wanted, requests_of(config))
     output.mkdir(parents=True, exist_ok=True)
-    write_text(output / HTML, page(found))
-    write_json(output / JSON, finite(found))
-    show(found)
+    write_text(output / HTML, page(figures))
+    write_json(output / JSON, finite(figures))
+    show(figures)
     say(f"{len(wanted.users):,} users; {output / JSON} has all figures, {output / HTML} shows where targets are lost")
-    return found
+    return figures
 
 
 def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
@@ -59,7 +59,14 @@ def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
 def evaluated(
     pipeline: StagedRecommender, config: PipelineConfig, wanted: HeldOut, requests: pl.DataFrame | None
 ) -> dict[str, Any]:
-    """Return all figures of a pipeline."""
+    """Return all figures of a pipeline.
+
+    Args:
+        pipeline: the pipeline.
+        config: its config.
+        wanted: the held-out users and targets.
+        requests: contexts of the requests; None takes the contexts of the held-out events.
+    """
     e, k = config.evaluate, config.evaluate.k
     queries = wanted.queries(config, requests, k)
     catalogue = pipeline.catalogue
@@ -73,16 +80,16 @@ def evaluated(
     vectors = next(iter(catalogue.embeddings.values()), None)
     collected = collect(pipeline, queries, targets, counts, k, e.group)
     best = _best_lists(config, wanted, pipeline, queries) if e.best is not None else None
-    found = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
-    found["latency_ms"] = latency(pipeline, queries)
-    found["calibration"] = calibration(collected) if e.group is not None else []
-    found["counts"] = {
+    figures = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
+    figures["latency_ms"] = latency(pipeline, queries)
+    figures["calibration"] = calibration(collected) if e.group is not None else []
+    figures["counts"] = {
         "users": len(queries), "items": len(catalogue), "targets": sum(map(len, targets)), "targets_no_item": unknown,
     }  # fmt: skip
-    found["k"], found["name"] = k, config.name
+    figures["k"], figures["name"] = k, config.name
     if e.log is not None:
-        found["off_policy"] = off_policy(pipeline, config)
-    return found
+        figures["off_policy"] = off_policy(pipeline, config)
+    return figures
 
 
 def _best_lists(
@@ -98,10 +105,10 @@ def _best_lists(
         raise UserError("evaluate.best: has no column expected, the gain that an item is expected to have")
     top = frame.sort("expected", descending=True).group_by(config.user, maintain_order=True).agg(pl.col(config.item))
     lists = dict(zip(top[config.user].to_list(), top[config.item], strict=True))
-    found = (pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users)
+    numbers = (pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users)
     return [
         pipeline.kept(pipeline.visitor(query), items)[: config.evaluate.k]
-        for query, items in zip(queries, found, strict=True)
+        for query, items in zip(queries, numbers, strict=True)
     ]
 
 
@@ -137,8 +144,8 @@ def off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str,
         frame["reward"].to_numpy().astype(np.float64), target, expected, shown,
     )  # fmt: skip
     parts = estimates(logged)
-    found: dict[str, Any] = {name: interval(x, e.resamples, e.seed) for name, x in parts.items()}
-    return found | {"requests": requests.height, "items": len(items), "effective_items": effective_size(logged)}
+    figures: dict[str, Any] = {name: interval(x, e.resamples, e.seed) for name, x in parts.items()}
+    return figures | {"requests": requests.height, "items": len(items), "effective_items": effective_size(logged)}
 
 
 def _rewards(predictions: dict[str, np.ndarray], items: np.ndarray, name: str | None) -> dict[int, float] | None:

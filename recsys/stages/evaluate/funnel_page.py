@@ -135,6 +135,6 @@ def _calibration(groups: list[Found]) -> PageTable | None:
 
 
 def _off_policy(found: Found) -> PageTable:
-    there = {meaning: found[n] for n, meaning in ESTIMATES.items() if n in found}
-    rows = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in there.items()]
+    estimates = {meaning: found[n] for n, meaning in ESTIMATES.items() if n in found}
+    rows = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in estimates.items()]
     return PageTable(columns(("estimate", "reward of a list", "95 %"), left=("estimate",)), rows)

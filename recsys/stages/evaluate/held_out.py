@@ -67,16 +67,16 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
         frame, key = read_table(config.events, root, "events", needs), "evaluate.relevant"
         past, frame = divided(frame, config)
         first = frame.unique(config.user, keep="first", maintain_order=True)
-        there = [n for n in (config.user, config.time, *config.context) if n is not None and n in frame.columns]
-        contexts = {str(row[config.user]): row for row in first.select(there).iter_rows(named=True)}
+        columns = [n for n in (config.user, config.time, *config.context) if n is not None and n in frame.columns]
+        contexts = {str(row[config.user]): row for row in first.select(columns).iter_rows(named=True)}
     else:
         raise UserError("evaluate: set events.file, or evaluate.targets.file with the items that users wanted")
     wanted = frame.filter(pl.Series(event_condition(e.relevant, "evaluate.relevant", frame)))
     lists = wanted.group_by(config.user, maintain_order=True).agg(pl.col(config.item).unique(maintain_order=True))
     if not lists.height:
         raise UserError(f"{key}: leaves no target; {frame.height:,} rows were looked at")
-    found = HeldOut(lists[config.user].to_list(), list(lists[config.item]), contexts, past)
-    return found.chosen(e.users, e.seed)
+    targets = HeldOut(lists[config.user].to_list(), list(lists[config.item]), contexts, past)
+    return targets.chosen(e.users, e.seed)
 
 
 def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -96,10 +96,10 @@ def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame,
         return events.filter(time < start), events.filter(time.is_between(start, stop, closed="left"))
     from_end = pl.col(config.item).cum_count(reverse=True).over(config.user) - 1
     size = pl.len().over(config.user)
-    own = 0 if e.split == "test" else 1
+    place = 0 if e.split == "test" else 1
     return (
-        events.filter((from_end > own) | (size < SHORTEST)),
-        events.filter((from_end == own) & (size >= SHORTEST)),
+        events.filter((from_end > place) | (size < SHORTEST)),
+        events.filter((from_end == place) & (size >= SHORTEST)),
     )
 
 

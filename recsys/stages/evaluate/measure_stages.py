@@ -47,8 +47,13 @@ def collect(
 ) -> Collected:  # fmt: skip
     """Return the lists of each stage for each request, and how many items each filter removes.
 
-    counts: (n,) how often each item was chosen before the test
-    group: a column of users that divides them
+    Args:
+        pipeline: the pipeline.
+        queries: the requests.
+        targets: numbers of the items that each request's user wanted.
+        counts: (n,) how often each item was chosen before the test.
+        k: length of the lists.
+        group: a column of users that divides them; None for no groups.
     """
     popular = np.argsort(-counts, kind="stable")
     c = Collected(targets=list(targets))
@@ -87,8 +92,8 @@ def _add(
     every = pipeline.kept(visitor, popular)
     c.popular.append(every[:k])
     if pipeline.score is not None:
-        found = {n: s.retrieve([visitor], len(every))[0] for n, s in pipeline.sources.items()}
-        scores, _ = pipeline.score.scores(visitor, every, Retrieved(found, every))
+        retrieved = {n: s.retrieve([visitor], len(every))[0] for n, s in pipeline.sources.items()}
+        scores, _ = pipeline.score.scores(visitor, every, Retrieved(retrieved, every))
         c.everything.append(every[np.argsort(-scores, kind="stable")][:k])
 
 
@@ -124,7 +129,7 @@ def measured(
     lists |= {"merged": c.kept, "ranker": c.scored, "final": c.final}
     lists |= {"ranker_all_items": c.everything} if c.everything else {}
     lists |= {"best_possible": best} if best is not None else {}
-    values = {name: by_user(found, c.targets, k) for name, found in lists.items()}
+    values = {name: by_user(items, c.targets, k) for name, items in lists.items()}
     main = f"ndcg@{k}"
     result: dict[str, Any] = {name: means(v) for name, v in values.items()}
     for name in ("popularity", "retriever", "final"):
@@ -135,11 +140,11 @@ def measured(
         for name in ("popularity", "retriever", "merged", "ranker", "ranker_all_items")
         if name in values
     }
-    union = [np.unique(np.concatenate(found)) for found in zip(*c.sources.values(), strict=True)]
+    union = [np.unique(np.concatenate(items)) for items in zip(*c.sources.values(), strict=True)]
     result["funnel"] = {
         "sources": {
-            name: {"items": _mean([len(x) for x in found]), "recall": float(recall(found, c.targets).mean())}
-            for name, found in c.sources.items()
+            name: {"items": _mean([len(x) for x in items]), "recall": float(recall(items, c.targets).mean())}
+            for name, items in c.sources.items()
         },
         "retrieved": _step(union, c.targets),
         "merged": _step(c.merged, c.targets),

@@ -63,7 +63,7 @@ def estimates(logged: Logged) -> dict[str, np.ndarray]:
     """Return each request's part (R,) of the estimates of a list's value; their means are the estimates."""
     requests = len(logged.shown)
     weight = logged.target / logged.propensity
-    found = {
+    values = {
         "logged": np.bincount(logged.request, logged.reward, requests),
         "ips": np.bincount(logged.request, weight * logged.reward, requests),
     }
@@ -71,11 +71,11 @@ def estimates(logged: Logged) -> dict[str, np.ndarray]:
     totals = np.bincount(logged.position, weight, positions)
     normalised = np.divide(weight * requests, totals[logged.position], where=totals[logged.position] > 0,
                            out=np.zeros_like(weight))  # fmt: skip
-    found["snips"] = np.bincount(logged.request, normalised * logged.reward, requests)
+    values["snips"] = np.bincount(logged.request, normalised * logged.reward, requests)
     if not np.isnan(logged.expected).any():
         correction = np.bincount(logged.request, weight * (logged.reward - logged.expected), requests)
-        found["dr"] = np.nansum(logged.shown, axis=1) + correction
-    return found
+        values["dr"] = np.nansum(logged.shown, axis=1) + correction
+    return values
 
 
 def effective_size(logged: Logged) -> float:

@@ -54,8 +54,8 @@ def of_lists(
     names = tuple(n for n in LISTS if n != "diversity" or vectors is not None)
     metrics = ListMetrics(names, (k,), np.append(0, counts))
     padded = np.full((len(lists), k), -1, np.int64)
-    for row, found in zip(padded, lists, strict=True):
-        row[: len(found[:k])] = found[:k] + 1  # candidates are numbered from 1
+    for row, items in zip(padded, lists, strict=True):
+        row[: len(items[:k])] = items[:k] + 1  # candidates are numbered from 1
     known = [h[h >= 0] + 1 for h in histories]
     history = JaggedIds(torch.from_numpy(np.concatenate(known)), torch.tensor([len(h) for h in known]))
     table = torch.from_numpy(padded)
