@@ -14,9 +14,8 @@ def el(tag: str, *children: str, **attributes: str | float | None) -> Markup:
         for name, value in attributes.items()
         if value is not None
     )
-    if not children:
-        return Markup(f"<{tag}{shown}/>")
-    return Markup(f"<{tag}{shown}>{join(children)}</{tag}>")
+    inside = f">{join(children)}</{tag}>" if children else "/>"
+    return Markup(f"<{tag}{shown}{inside}")  # nosec B704 (all parts are escaped; Markup.format takes eight times as long)
 
 
 def join(parts: Iterable[str]) -> Markup:
