@@ -12,6 +12,7 @@ import numpy as np
 
 from recsys.data.arrays import Arrays, dense_slices, single_valued
 from recsys.data.raw.derive import FeatureInputs
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.online.raw_columns import Row
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
@@ -98,14 +99,13 @@ class SharedColumns:
         data = self._rows.fitted.data
         names = {*shared, *(theirs for theirs, ours in data.source.rename.items() if ours in shared)}
         grouped = data.group is not None
-        past = {n for n, c in data.dense.items() if grouped and c and c.lag is not None}
-        past |= {n for n, c in data.sparse.items() if grouped and c and c.last is not None and not c.age}
+        past = {*of_the_past(data)} if grouped else set()
         dense = {n for n in data.dense if n in past or self._reads({n}, set()) <= names}
         sparse = {n for n in data.sparse if n in past or self._reads(set(), {n}) <= names}
         others = set(data.dense) - dense, set(data.sparse) - sparse
         looks_back = grouped and (
             any((c := data.dense[n]) and c.difference is not None for n in others[0])
-            or any((s := data.sparse[n]) and s.age for n in others[1])
+            or any((s := data.sparse[n]) and (s.age or s.difference is not None) for n in others[1])
         )
         once = self._rows.restricted(dense, sparse)
         each = self._rows.restricted(*others, grouped=looks_back)
@@ -115,3 +115,9 @@ class SharedColumns:
     def _reads(self, dense: set[str], sparse: set[str]) -> set[str]:
         """Return the raw columns that a feature reads."""
         return FeatureInputs.from_config(self._rows.fitted.restricted(dense, sparse, grouped=False).data).raw
+
+
+def of_the_past(data: ResolvedData) -> list[str]:
+    """Return the features, keys of data.dense and data.sparse, that read earlier rows of a group and not their own."""
+    dense = [n for n, c in data.dense.items() if c and c.lag is not None]
+    return dense + [n for n, c in data.sparse.items() if c and not c.age and (c.lag, c.last) != (None, None)]

@@ -17,11 +17,13 @@ import numpy as np
 
 from recsys.data.arrays import Arrays
 from recsys.data.raw.derive import FeatureInputs
+from recsys.data.transforms import Fitted
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.python_values import RowError
 from recsys.online.servable import Row
+from recsys.online.shared_columns import of_the_past
 from recsys.stages.expressions import Formula
 from recsys.stages.open_models import Models
 from recsys.stages.resources import Resources
@@ -84,7 +86,8 @@ class _Reads:
     missing: str
 
 
-def _reads(data: ResolvedData, resources: Resources, item: str, user: str, time: str | None) -> _Reads:
+def _reads(fitted: Fitted, resources: Resources, item: str, user: str, time: str | None) -> _Reads:
+    data = fitted.data
     names = {ours: theirs for theirs, ours in data.source.rename.items()}
     item, user = names.get(item, item), names.get(user, user)
     order = None if data.group is None else data.group.order
@@ -92,7 +95,7 @@ def _reads(data: ResolvedData, resources: Resources, item: str, user: str, time:
     of_catalogue = {item, *(needs & set(resources.catalogue.columns.columns))}
     of_store = needs & resources.items.names - of_catalogue if resources.items is not None else set[str]()
     of_sources = needs & set(column_names(resources.sources))
-    past = _past(data)
+    past = _past(fitted)
     provided = {user, *resources.user, *resources.context, *of_catalogue, *of_store, *of_sources}
     provided |= {names.get(time, time)} if time else set()
     provided |= past if resources.events is None else past & set(resources.events.frame.columns)
@@ -103,13 +106,18 @@ def _reads(data: ResolvedData, resources: Resources, item: str, user: str, time:
     return _Reads(item, user, order, sorted(of_catalogue), sorted(of_store), sorted(of_sources), shared, missing)
 
 
-def _past(data: ResolvedData) -> set[str]:
-    """Return the columns that only features of earlier rows read."""
+def _past(fitted: Fitted) -> set[str]:
+    """Return the columns that earlier rows alone need, and those of the group."""
+    data = fitted.data
     if data.group is None:
         return set()
-    looks_back = [c.column or n for n, c in data.sparse_columns.items() if c.last is not None]
-    looks_back += [c.column or n for n, c in data.dense.items() if c and (c.lag is not None)]
-    return {*looks_back, data.group.by, *filter(None, [data.group.order])}
+    past = of_the_past(data)
+    dense, sparse = ([n for n in features if n not in past] for features in (data.dense, data.sparse))
+    every, now = (
+        FeatureInputs.from_config(fitted.restricted(*features, grouped=False).data).raw
+        for features in ((data.dense, data.sparse), (dense, sparse))
+    )
+    return {*(every - now), data.group.by, *filter(None, [data.group.order])}
 
 
 def _prediction_names(data: ResolvedData, outputs: Sequence[str]) -> dict[str, str]:
@@ -144,7 +152,7 @@ class Ranking(Score):
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
         data = self.model.pipeline.fitted.data
         self._catalogue, self._stored = resources.catalogue, resources.items
-        self._reads = _reads(data, resources, item, user, time)
+        self._reads = _reads(self.model.pipeline.fitted, resources, item, user, time)
         if self._reads.missing:
             raise UserError(
                 f"{key}.run={self.run}: the model reads the column {self._reads.missing}; add it to items, users or "
@@ -254,4 +262,5 @@ def _longest_past(data: ResolvedData) -> int:
     if data.group is None:
         return 0
     dense = [c.lag or c.difference or 0 for c in data.dense.values() if c is not None]
-    return max([*dense, *(c.last or 0 for c in data.sparse_columns.values())], default=0)
+    sparse = [c.lag or c.difference or c.last or 0 for c in data.sparse_columns.values()]
+    return max([*dense, *sparse], default=0)
