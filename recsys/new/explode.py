@@ -11,13 +11,15 @@ import polars as pl
 from recsys.data.raw.blocks import ELEMENT, LINE, LIST, numbered
 from recsys.data.raw.byte_ranges import ALL, WHOLE
 from recsys.data.raw.nested import explode_blocks
-from recsys.new.column_kinds import Marks, column_of
+from recsys.new.column_kinds import column_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.layout import Layout
 from recsys.new.propose_features import sql_name
 from recsys.new.questions import Answers
 from recsys.new.roles import counts_up
-from recsys.new.sample import Layout, thinned
+from recsys.new.sample import thinned
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 from recsys.schema.data_schema import SourceConfig
 
 MOSTLY_LISTS = 0.8  # of the rows have a list, if its elements are the rows

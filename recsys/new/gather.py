@@ -10,8 +10,9 @@ from recsys.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import Found, split_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
+from recsys.new.layout import Layout, OtherRows, layout_of
 from recsys.new.questions import Answers, Question
-from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
+from recsys.new.sample import rows_of
 
 MOST_SNIFFED = 60
 SUBMISSIONS = {"submission", "submissions", "submit", "soumission", "abgabe", "einreichung", "envio", "提交"}

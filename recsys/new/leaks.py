@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, Marks, column_of, watched
+from recsys.new.column_kinds import Column, column_of, watched
 from recsys.new.known_names import (
     DURATIONS,
     RATINGS,
@@ -13,6 +13,7 @@ from recsys.new.known_names import (
 from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
 LEAK = 0.99  # AUC of a single column from which it gives the label away

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from recsys.new.column_kinds import Column, Marks, column_of
+from recsys.new.column_kinds import Column, column_of
 from recsys.new.known_names import LABELS, RATINGS, rank_of
 from recsys.new.statistics import largest, least, mean, quantile
+from recsys.new.value_marks import Marks
 
 NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
 UNRATED_NINES = (99.0, 999.0, 9999.0)  # of a rating, such as 99 of ratings from -10 to 10

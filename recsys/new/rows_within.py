@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.errors import NeedsAnswer
-from recsys.new.sample import Layout
+from recsys.new.layout import Layout
 from recsys.new.statistics import mean
 
 MOST_NAMED = 20  # columns whose names stand in a command

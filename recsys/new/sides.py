@@ -10,16 +10,18 @@ import polars as pl
 
 from recsys.data.raw.read_sources import SIDE_FORMATS
 from recsys.errors import UserError
-from recsys.new.column_kinds import Column, Marks, column_of, columns_of
+from recsys.new.column_kinds import Column, column_of, columns_of
 from recsys.new.find_dialect import fields
 from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
 from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, names_an_id_of, words
+from recsys.new.layout import Layout, layout_of
 from recsys.new.propose_features import Features, features_of, sql_name
 from recsys.new.questions import Question, typed
-from recsys.new.sample import Layout, layout_of, read_sample
+from recsys.new.sample import read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
 FEW_KEYS = 50  # among which values may differ by chance

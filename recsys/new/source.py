@@ -7,13 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, Marks
+from recsys.new.column_kinds import Column
 from recsys.new.find_dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
+from recsys.new.layout import Layout
 from recsys.new.roles import name_unnamed
-from recsys.new.sample import Layout
 from recsys.new.statistics import largest, least
+from recsys.new.value_marks import Marks
 
 DENSE = 0.95
 TEXT = ("csv", "lists", "libfm", "slots", "jsonl", "json")  # formats whose values are text to the reader
