@@ -15,22 +15,7 @@ from recsys.new.known_names import ascii_letters
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
-    (
-        ".yaml",
-        ".yml",
-        ".toml",
-        ".md",
-        ".rst",
-        ".html",
-        ".pdf",
-        ".png",
-        ".jpg",
-        ".py",
-        ".ipynb",
-        ".sh",
-        ".pt",
-        ".ckpt",
-    )
+    (".yaml", ".yml", ".toml", ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".pt", ".ckpt")
 )
 ROLES = {  # words in a file's name that name its split; the first ones also as the start of a word
     "train": (*("train", "训练", "entrenamiento", "treino", "entrainement"), "tr", "trn", "training"),

@@ -61,6 +61,40 @@ class Gathered:
         return [*self.sides, *(f for f, _ in self.unused)]
 
 
+Key = tuple[str, ...]  # what files of the same columns have in common, see `_columns_key`
+
+
+@dataclass
+class _Groups:
+    """The files of the same columns, and those that hold no rows.
+
+    files, layouts: the files of each group, and how they are read
+    json_layouts: how each file of JSON lines is read, whose rows may lack columns
+    unused: files that are of no use, and why
+    labels_alone: files of one column whose name is that of a label, and the name
+    converted: the errors of files whose rows have to be converted first
+    """
+
+    files: dict[Key, list[Path]] = field(default_factory=dict)
+    layouts: dict[Key, Layout] = field(default_factory=dict)
+    json_layouts: dict[Path, Layout] = field(default_factory=dict)
+    unused: list[tuple[Path, str]] = field(default_factory=list)
+    labels_alone: dict[Path, str] = field(default_factory=dict)
+    converted: dict[Path, OtherRows] = field(default_factory=dict)
+
+    def add(self, file: Path, layout: Layout) -> Key:
+        """Add a file to the files of its columns, and return their key."""
+        key = _columns_key(layout, self.layouts)
+        if layout.format == "jsonl":
+            self.json_layouts[file] = layout
+        self.files.setdefault(key, []).append(file)
+        first = self.layouts.setdefault(key, layout).dialect
+        if first is not None and layout.dialect is not None and not first.comment:  # only some files have comments
+            first.comment = layout.dialect.comment
+            first.reasons = layout.dialect.reasons | first.reasons
+        return key
+
+
 def gather(found: Found, answers: Answers) -> Gathered:
     """Find the files of the rows: those of the same columns that look most like a log (see `_like_rows`).
 
@@ -71,84 +105,109 @@ def gather(found: Found, answers: Answers) -> Gathered:
     Raises:
         UserError: no file holds rows.
     """
-    groups: dict[tuple[str, ...], list[Path]] = {}
-    layouts: dict[tuple[str, ...], Layout] = {}
-    unused = [(f, "is empty") for f in found.empty]
-    by_name: dict[tuple[str, str], tuple[str, ...]] = {}
-    json_layouts: dict[Path, Layout] = {}
-    alone: dict[Path, str] = {}  # files of one column, which is named as a label
-    others_rows: dict[Path, OtherRows] = {}
+    groups = _grouped(found, answers)
+    files, layouts, unused, root = groups.files, groups.layouts, groups.unused, Path(found.root)
+    rows = _groups_of_rows(groups, found)
+    best, logs = _best_group(rows, layouts, answers, root)
+    _check_headers(files[best], layouts[best], [(files[key], layouts[key]) for key in files if key != best])
+    _check_labels(best, rows, layouts, groups.labels_alone, answers)
+    row_layouts = dict.fromkeys(files[best], layouts[best])
+    for key in [k for k in files if k != best and _same_rows(files[best], layouts[best], files[k], layouts[k])]:
+        row_layouts |= dict.fromkeys(files.pop(key), layouts[key])
+    files[best] = [f for f in found.files if f in row_layouts]
+    logs = [key for key in logs if key in files]
+    rest = [f for key, group in files.items() if key != best for f in group]
+    questions = []
+    if not found.named:
+        repeated, held = _same_lines(files[best], layouts[best], root, rest)
+        files[best] = [f for f in files[best] if f not in held]
+        row_layouts = {f: layout for f, layout in row_layouts.items() if f not in held}
+        unused += [(f, "another file has its rows, too") for f in held]
+        asked = (repeated, _other_log(best, logs, rows, rest), _several_sets(files[best], root, rest))
+        questions = [question for question in asked if question]
+    tests = [f for f in rest if split_of(f, root) == "test"]
+    unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
+    lacking = (_untested(layouts, key, best, files, root) for key in files if key != best)
+    return Gathered(
+        layouts[best],
+        files[best],
+        sides=[f for f in rest if f not in tests],
+        unused=unused,
+        untested=next(filter(None, lacking), ()),
+        optional=_optional_columns(row_layouts, groups.json_layouts),
+        layouts={f: layout for f, layout in row_layouts.items() if layout is not layouts[best]},
+        questions=questions,
+    )
+
+
+def _grouped(found: Found, answers: Answers) -> _Groups:
+    """Return the files grouped by their columns. Of many files, those named like others are taken to be like them."""
+    groups = _Groups(unused=[(f, "is empty") for f in found.empty])
+    key_by_name: dict[tuple[str, str], Key] = {}
     for i, f in enumerate(found.files):
         if SUBMISSIONS & {*words(f.stem)}:
-            unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
+            groups.unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
             continue
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
-        if i >= MOST_SNIFFED and name in by_name:  # as the others of such names
-            groups[by_name[name]].append(f)
+        if i >= MOST_SNIFFED and name in key_by_name:
+            groups.files[key_by_name[name]].append(f)
             continue
         try:
             layout = layout_of(f, answers.header)
         except UserError as e:
-            unused.append((f, str(e).partition(": ")[2]))
-            others_rows |= {f: e} if isinstance(e, OtherRows) else {}
+            groups.unused.append((f, str(e).partition(": ")[2]))
+            if isinstance(e, OtherRows):
+                groups.converted[f] = e
             continue
-        if layout.format == "text" and layout.dialect is not None and rank_of(layout.dialect.first, LABELS) is not None:
-            alone[f] = layout.dialect.first
         if layout.format == "text":
-            unused.append((f, "no separator divides its lines into columns"))
+            if layout.dialect is not None and rank_of(layout.dialect.first, LABELS) is not None:
+                groups.labels_alone[f] = layout.dialect.first
+            groups.unused.append((f, "no separator divides its lines into columns"))
             continue
-        layout = _with_known_header(layout, f, layouts.values(), answers)
-        key = _columns_key(layout, layouts)
-        json_layouts |= {f: layout} if layout.format == "jsonl" else {}
-        by_name[name] = key
-        groups.setdefault(key, []).append(f)
-        known = layouts.setdefault(key, layout).dialect
-        if (
-            known is not None and layout.dialect is not None and not known.comment
-        ):  # one file has comments, another none
-            known.comment = layout.dialect.comment
-            known.reasons = layout.dialect.reasons | known.reasons
-    rows = {key: files for key, files in groups.items() if not layouts[key].maps_keys}
-    sizes = {f: f.stat().st_size for f in (*others_rows, *(f for files in rows.values() for f in files))}
-    if (largest := max(sizes, key=lambda f: sizes[f], default=None)) in others_rows:  # the log is likely there
-        raise others_rows[largest]
+        key_by_name[name] = groups.add(f, _with_known_header(layout, f, groups.layouts.values(), answers))
+    return groups
+
+
+def _groups_of_rows(groups: _Groups, found: Found) -> dict[Key, list[Path]]:
+    """Return the groups of files that hold rows.
+
+    Raises UserError if none does, or if the largest file, which is likely the log, has to be converted first.
+    """
+    rows = {key: files for key, files in groups.files.items() if not groups.layouts[key].maps_keys}
+    sizes = {f: f.stat().st_size for f in (*groups.converted, *(f for files in rows.values() for f in files))}
+    if (largest := max(sizes, key=lambda f: sizes[f], default=None)) in groups.converted:
+        raise groups.converted[largest]
     if not rows:
-        raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
+        problems = "; ".join(f"{f}: {why}" for f, why in groups.unused[:3])
+        raise UserError(problems or f"{found.root}: no file holds rows")
+    return rows
+
+
+def _best_group(
+    rows: Mapping[Key, Sequence[Path]], layouts: Mapping[Key, Layout], answers: Answers, root: Path
+) -> tuple[Key, list[Key]]:
+    """Return the group of files that look most like rows, and the logs if it is not certain which one holds the rows.
+
+    Args:
+        rows: the groups of files that hold rows.
+        layouts: how the files of each group are read.
+        answers: the columns that the user names, which the group has to have.
+        root: the folder of the files.
+    """
     columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
-    named = [plain(name) for name in answers.names().values()]
-    labelled = [key for key in rows if named and set(named) <= set(columns[key])]
-    root = Path(found.root)
-    best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
-    alike = _logs_alike(best, rows, columns, answers, root)
-    best = max(alike, key=lambda key: rows_of(rows[key], layouts[key]), default=best)
-    _check_headers(groups[best], layouts[best], [(groups[k], layouts[k]) for k in groups if k != best])
-    _check_labels(best, rows, layouts, alone, answers)
-    own = dict.fromkeys(groups[best], layouts[best])
-    more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
-    for key in more:
-        own |= dict.fromkeys(groups.pop(key), layouts[key])
-    groups[best] = [f for f in found.files if f in own]
-    alike = [k for k in alike if k not in more]
-    rest = [f for key, files in groups.items() if key != best for f in files]
-    questions = []
-    if not found.named:
-        repeated, held = _same_lines(groups[best], layouts[best], root, rest)
-        groups[best] = [f for f in groups[best] if f not in held]
-        own = {f: layout for f, layout in own.items() if f not in held}
-        unused += [(f, "another file has its rows, too") for f in held]
-        asked = (repeated, _other_log(best, alike, rows, rest), _several_sets(groups[best], root, rest))
-        questions = [q for q in asked if q]
-    every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
-    seen = {id(layout): tuple(layout.columns) for layout in every}
-    optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
-    tests = [f for f in rest if split_of(f, root) == "test"]
-    unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
-    untested = next(
-        (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups, root))), ()
-    )
-    others = {f: layout for f, layout in own.items() if layout is not layouts[best]}
-    sides = [f for f in rest if f not in tests]
-    return Gathered(layouts[best], groups[best], sides, unused, untested, tuple(optional), others, questions)
+    named = {plain(name) for name in answers.names().values()}
+    with_named = [key for key in rows if named and named <= set(columns[key])]
+    best = max(with_named or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
+    logs = _logs_alike(best, rows, columns, answers, root)
+    return max(logs, key=lambda key: rows_of(rows[key], layouts[key]), default=best), logs
+
+
+def _optional_columns(row_layouts: Mapping[Path, Layout], json_layouts: Mapping[Path, Layout]) -> tuple[str, ...]:
+    """Return the columns that some files of the rows lack."""
+    layouts = [*row_layouts.values(), *(layout for f, layout in json_layouts.items() if f in row_layouts)]
+    columns = {id(layout): tuple(layout.columns) for layout in layouts}.values()
+    every = dict.fromkeys(name for names in columns for name in names)
+    return tuple(name for name in every if not all(name in names for names in columns))
 
 
 def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple[Sequence[Path], Layout]]) -> None:
@@ -168,9 +227,9 @@ def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple
 
 
 def _check_labels(
-    best: tuple[str, ...],
-    rows: Mapping[tuple[str, ...], Sequence[Path]],
-    layouts: Mapping[tuple[str, ...], Layout],
+    best: Key,
+    rows: Mapping[Key, Sequence[Path]],
+    layouts: Mapping[Key, Layout],
     alone: Mapping[Path, str],
     answers: Answers,
 ) -> None:
@@ -202,12 +261,8 @@ def _check_labels(
 
 
 def _logs_alike(
-    best: tuple[str, ...],
-    rows: Mapping[tuple[str, ...], Sequence[Path]],
-    columns: Mapping[tuple[str, ...], Sequence[str]],
-    answers: Answers,
-    root: Path,
-) -> list[tuple[str, ...]]:
+    best: Key, rows: Mapping[Key, Sequence[Path]], columns: Mapping[Key, Sequence[str]], answers: Answers, root: Path
+) -> list[Key]:
     """Return the logs of users and items of which none is certainly the one of the rows; none if `best` is."""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
     logs = [k for k in logs if not any(split_of(f, root) == "test" for f in rows[k])]
@@ -218,10 +273,7 @@ def _logs_alike(
 
 
 def _other_log(
-    best: tuple[str, ...],
-    logs: Sequence[tuple[str, ...]],
-    rows: Mapping[tuple[str, ...], Sequence[Path]],
-    rest: Sequence[Path],
+    best: Key, logs: Sequence[Key], rows: Mapping[Key, Sequence[Path]], rest: Sequence[Path]
 ) -> Question | None:
     """Return the question which of several logs of users and items to take. rest: the files of all but the best log"""
     if len(logs) < 2:
@@ -316,11 +368,7 @@ def _unnumbered(file: Path) -> str:
 
 
 def _untested(
-    layouts: dict[tuple[str, ...], Layout],
-    key: tuple[str, ...],
-    best: tuple[str, ...],
-    groups: dict[tuple[str, ...], list[Path]],
-    root: Path,
+    layouts: dict[Key, Layout], key: Key, best: Key, groups: dict[Key, list[Path]], root: Path
 ) -> tuple[str, ...]:
     """Return the few columns of the rows that files of test rows lack, nothing if these differ otherwise."""
     named = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
@@ -357,7 +405,7 @@ def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], ans
     return layout
 
 
-def _columns_key(layout: Layout, known: Mapping[tuple[str, ...], Layout]) -> tuple[str, ...]:
+def _columns_key(layout: Layout, known: Mapping[Key, Layout]) -> Key:
     """Return what files of the same columns have in common: their names or, without any, their number.
 
     Rows of JSON may lack columns, so that files have most columns in common.
@@ -378,11 +426,7 @@ def _columns_key(layout: Layout, known: Mapping[tuple[str, ...], Layout]) -> tup
 
 
 def _like_rows(
-    key: tuple[str, ...],
-    files: Sequence[Path],
-    layout: Layout,
-    columns: Mapping[tuple[str, ...], Sequence[str]],
-    root: Path,
+    key: Key, files: Sequence[Path], layout: Layout, columns: Mapping[Key, Sequence[str]], root: Path
 ) -> tuple[bool, bool, bool, int, int]:
     """Return the order by which files are taken for those of rows.
 

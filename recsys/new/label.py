@@ -7,14 +7,7 @@ from typing import Any
 import polars as pl
 
 from recsys.new.column_kinds import Column
-from recsys.new.known_names import (
-    EVENT_POSITIVES,
-    EVENTS,
-    REFUSALS,
-    has_word,
-    rank_of,
-    words,
-)
+from recsys.new.known_names import EVENT_POSITIVES, EVENTS, REFUSALS, has_word, rank_of, words
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps

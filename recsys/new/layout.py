@@ -24,16 +24,8 @@ from recsys.new.find_dialect import Dialect, dialect_of
 from recsys.new.find_encoding import encoding_of
 from recsys.new.text_rows import json_array, json_frame, slots_frame, svmlight_frame
 
-DAMAGED = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    BadZipFile,
-    zlib.error,
-    pa.ArrowException,
-    pl.exceptions.PolarsError,
-)
+ARROW_AND_POLARS = (pa.ArrowException, pl.exceptions.PolarsError)
+DAMAGED = (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error, *ARROW_AND_POLARS)
 # bytes that no text holds; some separate values, or the values of lists
 CONTROL = bytes(set(range(32)) - {*range(1, 6), *b"\t\n\v\f\r", *range(0x1C, 0x20)})
 

@@ -5,11 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.new.column_kinds import Column, column_of, watched
-from recsys.new.known_names import (
-    DURATIONS,
-    RATINGS,
-    has_word,
-)
+from recsys.new.known_names import DURATIONS, RATINGS, has_word
 from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean

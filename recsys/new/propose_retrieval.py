@@ -10,9 +10,7 @@ import polars as pl
 
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
-from recsys.new.copies import (
-    copies,
-)
+from recsys.new.copies import copies
 from recsys.new.propose_features import features_of, sql_name
 from recsys.new.statistics import quantile
 

@@ -31,25 +31,8 @@ MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
 FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
-    "birth",
-    "born",
-    "signup",
-    "alta",
-    "sign",
-    "registration",
-    "registered",
-    "release",
-    "released",
-    "joined",
-    "updated",
-    "modified",
-    "end",
-    "expiry",
-    "expiration",
-    "expires",
-    "init",
-    "member",
-    "delivered",
+    *("birth", "born", "signup", "alta", "sign", "registration", "registered", "release", "released", "joined"),
+    *("updated", "modified", "end", "expiry", "expiration", "expires", "init", "member", "delivered"),
     *("closed", "closing", "resolved", "completed", "finished", "cancelled", "converted", "conversion", "refund"),
     *("refunded", "paid", "shipped", "returned"),
 )

@@ -27,18 +27,8 @@ DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime fo
 FORMATS = [
     f"{day}{clock}"
     for day in (
-        *(
-            "%d/%m/%Y",
-            "%m/%d/%Y",
-            "%d.%m.%Y",
-            "%d-%m-%Y",
-            "%m-%d-%Y",
-            "%Y.%m.%d",
-            "%d.%m.%y",
-            "%d %b %Y",
-            "%d-%b-%Y",
-            "%b %d, %Y",
-        ),
+        *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d.%m.%y", "%d %b %Y"),
+        *("%d-%b-%Y", "%b %d, %Y"),
         *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
         *("%Y年%m月%d日", "%Y년 %m월 %d일"),
     )
