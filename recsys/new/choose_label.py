@@ -283,7 +283,7 @@ def _derived(c: Column) -> str:
 
 
 def _differs(c: Column, columns: Sequence[Column]) -> bool:
-    """Return True for yes and no that are neither properties of the user nor of the item."""
+    """Return True for a column of yes and no that is a property neither of the user nor of the item."""
     if not are_answers(c):
         return False
     for key in columns:
@@ -296,7 +296,7 @@ def _differs(c: Column, columns: Sequence[Column]) -> bool:
 
 
 def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
-    """Return the column of many numbers with one of these names, None if there is none."""
+    """Return the column of many different numbers with one of these names; None if no column has such a name."""
     ranked = [
         (rank, i)
         for i, c in enumerate(columns)
@@ -306,7 +306,7 @@ def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column |
 
 
 def _likeliest(lacking: Sequence[Column]) -> Column:
-    """Return which of the columns that a test file lacks is the label: by its name, of two values, or the last."""
+    """Return the likeliest label of the columns that a test file lacks: by its name, with two values, or the last."""
     names = (*LABELS, *AMOUNTS, *RATINGS, *PERHAPS_AMOUNTS)
     ranks = [rank_of(c.name, names) for c in lacking]
     order = [

@@ -121,7 +121,7 @@ def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[st
 
 
 def column_of(raw: pl.Series, marks: Marks) -> Column:
-    """Return what a column holds."""
+    """Return a column with its kind, the reason, and its numbers or times."""
     if raw.dtype in (pl.Categorical, pl.Enum, pl.Binary):
         try:
             raw = raw.cast(pl.String)
@@ -153,8 +153,8 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         _number_kind(c)
     elif c.values.dtype == pl.String:
         c.numbers = None
-        if c.distinct > 2 and (found := number_sql(c.values)) is not None:
-            c.numbers, c.sql = found
+        if c.distinct > 2 and (numbers_and_sql := number_sql(c.values)) is not None:
+            c.numbers, c.sql = numbers_and_sql
             c.kind, c.reason = "number", "numbers with a unit; other text is missing"
         else:
             _text_kind(c)
@@ -172,15 +172,15 @@ def _writes_twice(c: Column) -> bool:
 
 
 def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
-    """Return the values as numbers, None if some are not. A few kinds of other text are missing values."""
+    """Return the values as numbers; None if some are not numbers. A few kinds of other text are missing values."""
     if c.values.dtype == pl.Boolean or c.values.dtype.is_temporal():
         return None
     numbers = as_numbers(c.values, marks)
-    other = c.values.filter(numbers.is_null() & c.values.is_not_null())
-    if not other.len() or c.values.dtype.is_numeric():
+    not_numbers = c.values.filter(numbers.is_null() & c.values.is_not_null())
+    if not not_numbers.len() or c.values.dtype.is_numeric():
         return _without_sentinels(c, numbers)
-    kinds = other.unique()
-    if other.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
+    kinds = not_numbers.unique()
+    if not_numbers.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
         c.nulls = sorted(str(k).strip() for k in kinds)
         c.values = c.values.set(c.values.is_in(kinds), None)
         c.missing = c.values.null_count() / c.values.len()
@@ -311,9 +311,9 @@ def _text_kind(c: Column) -> None:
         return
     lengths = head.str.count_matches(r"\S+")
     mean_words, unique = mean(lengths), c.distinct / values.len()
-    if (found := separator_of_values(head)) is not None:
-        c.kind, c.split = "list", found
-        c.reason = f"{mean(head.str.split(found).list.len()):.1f} values each, separated by {_shown(found)}"
+    if (separator := separator_of_values(head)) is not None:
+        c.kind, c.split = "list", separator
+        c.reason = f"{mean(head.str.split(separator).list.len()):.1f} values each, separated by {_shown(separator)}"
     elif mean_words >= 3 and unique > 0.3 and c.distinct > 100:
         c.kind, c.reason = "text", f"free text, {mean_words:.0f} words each"
     elif unique > 0.95 and values.len() > 50:

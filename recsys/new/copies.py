@@ -18,20 +18,20 @@ MOST_ROWS = 200  # of an order, on average
 
 
 def copies(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the columns with one value for each user, or each item, and other values for others -> why."""
-    found = {}
+    """Return the columns that are other names of the user or the item, with one value for each, and the reasons."""
+    reasons = {}
     for key in (c for c in columns if c.role in ("user", "item")):
         for c in columns:
             if c.role or c.kind not in KINDS or c.distinct != key.distinct or c.distinct <= FEW:
                 continue
             pairs = pl.DataFrame({"key": key.values, "x": c.values}).n_unique()
             if pairs == key.distinct + bool(key.missing or c.missing) and abs(c.missing - key.missing) < 1e-9:
-                found[c.name] = f"another name of {key.name}: it has one value for each"
-    return found
+                reasons[c.name] = f"another name of {key.name}: it has one value for each"
+    return reasons
 
 
 def determines(one: Column, other: Column) -> bool:
-    """Return True if each value of a column has one value of another, as each track has one artist."""
+    """Return True if (nearly) each value of `one` goes with one value of `other`, as each track has one artist."""
     x, y = (c.values.hash() if c.values.dtype.is_nested() else c.values.cast(pl.String) for c in (one, other))
     frame = pl.DataFrame({"x": x, "y": y}).drop_nulls()
     several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
@@ -39,7 +39,7 @@ def determines(one: Column, other: Column) -> bool:
 
 
 def basket(columns: Sequence[Column]) -> Column | None:
-    """Return the column that identifies an order, a basket or an event of few rows; None if there is none."""
+    """Return the column that identifies an order, a basket or an event of few rows; None if no column does."""
     ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
     ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
     return max(ids, key=lambda c: c.distinct, default=None)
@@ -65,10 +65,10 @@ def set_ids_of_lists(columns: Sequence[Column]) -> None:
     for c in columns:
         if c.kind != "number" or c.role or not c.is_whole or c.distinct <= FEW:
             continue
-        own = c.values.drop_nulls().cast(pl.String).unique()
-        known = next((n for n in lists if mean(own.is_in(elements_of(n).implode())) > MOSTLY_KNOWN), None)
-        if known is not None:
-            c.kind, c.reason = "id", f"its values are those of {known.name}"
+        values = c.values.drop_nulls().cast(pl.String).unique()
+        holder = next((n for n in lists if mean(values.is_in(elements_of(n).implode())) > MOSTLY_KNOWN), None)
+        if holder is not None:
+            c.kind, c.reason = "id", f"its values are those of {holder.name}"
 
 
 def elements_of(c: Column) -> pl.Series:
@@ -94,9 +94,9 @@ def set_ids_of_items(columns: Sequence[Column]) -> None:
             families.setdefault(tuple(stem), []).append(c)
     for family in families.values():
         values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
-        own = values.filter(values != 0).unique()  # 0 pads
-        if len(family) < 3 or own.len() <= FEW or own.is_in(known.cast(pl.Float64).implode()).mean() < 0.9:  # type: ignore[operator]
+        distinct = values.filter(values != 0).unique()  # 0 pads
+        if len(family) < 3 or distinct.len() <= FEW or distinct.is_in(known.cast(pl.Float64).implode()).mean() < 0.9:  # type: ignore[operator]
             continue
-        if own.len() >= 0.5 * known.len():
+        if distinct.len() >= 0.5 * known.len():
             for c in family:
                 c.kind, c.reason = "id", f"its values are those of {item.name}"

@@ -91,11 +91,11 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
         return d
     lines = _without_title(d, lines)
     d.quote = quote_of(lines)
-    found = separator_of(lines, d.quote)
-    if found is None:
+    separator_and_width = separator_of(lines, d.quote)
+    if separator_and_width is None:
         _as_list(d, lines)
         return d
-    d.separator, d.width = found
+    d.separator, d.width = separator_and_width
     if len(d.separator) > 1:
         d.quote = None
     d.strip = _padded(lines, d)
@@ -104,8 +104,8 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     rows = [fields(line, d) for line in lines]
     d.trailing = _trailing(rows, d.width)
     d.width -= d.trailing
-    few = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
-    d.header, d.sure_of_header = _find_header(few) if header is None else (header, True)
+    first_rows = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
+    d.header, d.sure_of_header = _find_header(first_rows) if header is None else (header, True)
     _name_columns(d, rows[0])
     return d
 
@@ -151,13 +151,13 @@ def without_excel(lines: list[str]) -> list[str]:
 
 
 def _around_table(lines: Sequence[str]) -> str | None:
-    """Return what is wrong with a table below a title of lines with few values, as spreadsheets write it, or None."""
+    """Return how to remove the title above a table, as spreadsheets write it; None if no title stands there."""
     middle = lines[len(lines) // 4 :][:LINES]
     quote = quote_of(middle)
-    found = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
-    if found is None or found[1] < FEWEST_ROWS or len(found[0]) > 1:
+    separator_and_width = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
+    if separator_and_width is None or separator_and_width[1] < FEWEST_ROWS or len(separator_and_width[0]) > 1:
         return None
-    separator, width = found
+    separator, width = separator_and_width
     filled = [
         sum(bool(v.strip()) for v in next(csv.reader([line], delimiter=separator, quotechar=quote), []))
         for line in (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
@@ -189,12 +189,12 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
         count_fields(line, all_[0], quote) == all_[1] for line in lines
     ):
         return lines
-    found = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
-    if found is None or found[1] < 3:
+    separator_and_width = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
+    if separator_and_width is None or separator_and_width[1] < 3:
         return lines
-    separator, width = found
-    own = count_fields(first, separator, quote)
-    if abs(own - width) <= 1 or any(count_fields(line, separator, quote) != width for line in rest):
+    separator, width = separator_and_width
+    count = count_fields(first, separator, quote)
+    if abs(count - width) <= 1 or any(count_fields(line, separator, quote) != width for line in rest):
         return lines
     mark = first[0]
     is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
@@ -202,7 +202,7 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
         d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
     if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
-        d.title = f"its first line has {own} of the {width} fields of all other lines; remove it, or put # before it"
+        d.title = f"its first line has {count} of the {width} fields of all other lines; remove it, or put # before it"
         return rest
     return lines
 
@@ -210,14 +210,14 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
 def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
     """Return the text that comment lines begin with, and the other lines; a header that begins with # is no comment."""
     for mark in COMMENTS:
-        first = [line for line in lines if line.startswith(mark)]
+        comments = [line for line in lines if line.startswith(mark)]
         rest = [line for line in lines if not line.startswith(mark)]
-        if not first or not rest or not lines[0].startswith(mark):
+        if not comments or not rest or not lines[0].startswith(mark):
             continue
         if (
-            len(first) == 1
-            and (found := separator_of(lines, None))
-            and count_fields(lines[0], found[0], None) == found[1]
+            len(comments) == 1
+            and (separator_and_width := separator_of(lines, None))
+            and count_fields(lines[0], separator_and_width[0], None) == separator_and_width[1]
         ):
             return None, lines  # it has as many fields as the rows
         return mark, rest
@@ -225,7 +225,7 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _as_list(d: Dialect, lines: Sequence[str]) -> None:
-    """Lines with different numbers of fields, all short words: lists of items. Sets width to 0 if they are not."""
+    """Take lines of different numbers of short words for lists of items; set the width to 0 for other lines."""
     for separator in LIST_SEPARATORS:
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
         tokens = [p for row in parts for p in row]
@@ -312,8 +312,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
         elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
             for_ += 1
     known = sum(bool(set(words(v)) & KNOWN) for v in first)
-    found = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
-    return found, abs(for_ + known - against) > 1 or (known > 0) == found
+    is_header = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+    return is_header, abs(for_ + known - against) > 1 or (known > 0) == is_header
 
 
 def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, bool]:
@@ -332,8 +332,8 @@ def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> t
     numbers = [v for v in first if is_number(v)]
     distinct = len(set(numbers)) == len(numbers)
     unlike = all(first[i] not in below[i] for i in named)
-    found = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
-    return found, found or not (above and distinct)
+    is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
+    return is_header, is_header or not (above and distinct)
 
 
 def _shape(value: str) -> str:

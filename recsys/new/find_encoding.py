@@ -24,17 +24,17 @@ def encoding_of(text: bytes) -> tuple[str, str]:
         if text.startswith(mark):
             return name, ""
     for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros, others = text[first:1000:2], text[1 - first : 1000 : 2]
-        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not others.count(0):
+        zeros, other_bytes = text[first:1000:2], text[1 - first : 1000 : 2]
+        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not other_bytes.count(0):
             return name, "every other byte is 0"
     lines = text.split(b"\n")[: 50 * LINES]
     lines = lines[:-1] or lines  # the last one may be cut in a character
-    odd = [line for line in lines if not _decodes(line, "utf-8")]
-    if len(odd) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in odd):
+    not_utf8 = [line for line in lines if not _decodes(line, "utf-8")]
+    if len(not_utf8) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in not_utf8):
         return "utf-8", ""
-    if not odd:
+    if not not_utf8:
         return "utf-8", ""
-    return _likeliest(odd)
+    return _likeliest(not_utf8)
 
 
 def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
@@ -79,8 +79,8 @@ def _letter(byte: int, encoding: str) -> str:
 
 def _mixes_letters(lines: Sequence[bytes], encoding: str) -> bool:
     """Return True if words have letters of two alphabets, as accents have that were read in another encoding."""
-    found = [w for line in lines for w in re.findall(r"[^\W\d_]+", line.decode(encoding)) if not w.isascii()]
-    return sum(bool(re.search("[A-Za-z]", w)) for w in found) > MIXED * len(found)
+    foreign_words = [w for line in lines for w in re.findall(r"[^\W\d_]+", line.decode(encoding)) if not w.isascii()]
+    return sum(bool(re.search("[A-Za-z]", w)) for w in foreign_words) > MIXED * len(foreign_words)
 
 
 def _known_names(line: bytes, encoding: str) -> int:

@@ -99,9 +99,9 @@ def _fixed_parent(path: str) -> Path:
 
 
 def split_of(file: Path, root: Path = Path()) -> str | None:
-    """Return the split that a file's folders below `root`, the nearest first, or its name say that it belongs to.
+    """Return the split that the names of a file's folders below `root`, the nearest first, or its own name say.
 
-    Return None if they say nothing, or a name says two.
+    Return None if the names say no split, or a name says two.
     """
     folders = file.relative_to(root).parts[:-1] if file.is_relative_to(root) else ()
     for folder in reversed(folders):
@@ -112,14 +112,14 @@ def split_of(file: Path, root: Path = Path()) -> str | None:
 
 def _named_split(name: str) -> str | None:
     words = "".join(c if c.isalpha() else " " for c in ascii_letters(name)).split()
-    found = {split for split, names in ROLES.items() if set(words) & set(names)}
-    if not found:
-        found = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
-    return found.pop() if len(found) == 1 else None
+    splits = {split for split, names in ROLES.items() if set(words) & set(names)}
+    if not splits:
+        splits = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
-    """Return a glob under `root` that matches these files alone, or their names if there is none."""
+    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does."""
     if len(files) > 1:
         relative = [os.path.relpath(f, root) for f in files]
         suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))

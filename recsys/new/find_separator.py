@@ -16,7 +16,7 @@ def _times(line: str) -> bool:
 
 
 def quote_of(lines: Sequence[str]) -> str | None:
-    """Return the character that encloses values. Without any in the lines, it is the usual one."""
+    """Return the character that encloses values: the usual one if no line has any, None if quotes enclose no values."""
     for quote in ('"', "'"):
         lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
         whole = "".join(lines)
@@ -45,7 +45,7 @@ def count_fields(line: str, separator: str, quote: str | None) -> int:
 
 
 def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
-    """Return the separator and the number of fields of most lines, None if the numbers differ too much."""
+    """Return the separator and the number of fields of most lines; None if the lines differ too much."""
     valid: dict[str, tuple[float, bool, int]] = {}
     for s in SEPARATORS:
         counts = Counter(count_fields(line, s, quote) for line in lines)
@@ -74,7 +74,7 @@ def _all_decimal(lines: Sequence[str]) -> bool:
 
 
 def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
-    """Return a space or runs of spaces if they divide all lines into as many fields, as they do not divide prose."""
+    """Return a space, or runs of spaces, if they divide nearly all lines into as many fields, unlike prose."""
     counts = Counter(len(line.split()) for line in lines)
     number, often = counts.most_common(1)[0]
     if number < 2 or often < 0.98 * len(lines):

@@ -213,14 +213,14 @@ def _optional_columns(row_layouts: Mapping[Path, Layout], json_layouts: Mapping[
 def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple[Sequence[Path], Layout]]) -> None:
     """Raise UserError if only some of the files that look alike begin with the names of their columns."""
     d = layout.dialect
-    for more, other in others:
-        e = other.dialect
-        if d is None or e is None or layout.format != "csv" or other.format != "csv":
+    for other_files, other_layout in others:
+        e = other_layout.dialect
+        if d is None or e is None or layout.format != "csv" or other_layout.format != "csv":
             continue
-        alike = (d.separator, d.width, files[0].suffix) == (e.separator, e.width, more[0].suffix)
+        alike = (d.separator, d.width, files[0].suffix) == (e.separator, e.width, other_files[0].suffix)
         if d.header == e.header or not alike:
             continue
-        (named, header), bare = ((files[0], d), more[0]) if d.header else ((more[0], e), files[0])
+        (named, header), bare = ((files[0], d), other_files[0]) if d.header else ((other_files[0], e), files[0])
         line = header.separator.join(header.columns)
         hint = f"write the first line of {named.name} into {bare.name}, too, or name one of them by files="
         raise UserError(f"{bare}: has no header, and {named} has one ({line[:100]}); {hint}")
@@ -240,30 +240,30 @@ def _check_labels(
     has_label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in layouts[best].columns)
     if has_label or answers.label != "auto" or not layouts[best].columns:
         return
-    found = {f: [name] for f, name in alone.items()}
-    found |= {f: layouts[key].columns for key, files in rows.items() if key != best for f in files}
-    for theirs, columns in found.items():
+    columns_by_file = {f: [name] for f, name in alone.items()}
+    columns_by_file |= {f: layouts[key].columns for key, files in rows.items() if key != best for f in files}
+    for label_file, columns in columns_by_file.items():
         named = [c for c in columns if rank_of(c, LABELS) is not None]
-        if not named or len(columns) > 2 or split_of(theirs) == "test":
+        if not named or len(columns) > 2 or split_of(label_file) == "test":
             continue
-        named_alike = [f for f in rows[best] if set(words(f.stem)) & set(words(theirs.stem)) - {"x", "y"}]
-        own = next(iter(named_alike), rows[best][0])
+        named_alike = [f for f in rows[best] if set(words(f.stem)) & set(words(label_file.stem)) - {"x", "y"}]
+        rows_file = next(iter(named_alike), rows[best][0])
         shared = [c for c in columns if c in layouts[best].columns]
         if shared and names_an_id_of(shared[0], (*USERS, *ITEMS)):  # a property of users or items
             continue
         how = (
             f"join it on {shared[0]}"
             if shared
-            else f"its lines belong to those of {own.name}: paste -d, {own} {theirs}"
+            else f"its lines belong to those of {rows_file.name}: paste -d, {rows_file} {label_file}"
         )
         hint = "write the rows and their label into one file, and name it by files="
-        raise UserError(f"{theirs}: holds the label {named[0]} of the rows in {own}; {how}; {hint}")
+        raise UserError(f"{label_file}: holds the label {named[0]} of the rows in {rows_file}; {how}; {hint}")
 
 
 def _logs_alike(
     best: Key, rows: Mapping[Key, Sequence[Path]], columns: Mapping[Key, Sequence[str]], answers: Answers, root: Path
 ) -> list[Key]:
-    """Return the logs of users and items of which none is certainly the one of the rows; none if `best` is."""
+    """Return the logs of users and items that may hold the rows; an empty list if `best` certainly holds them."""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
     logs = [k for k in logs if not any(split_of(f, root) == "test" for f in rows[k])]
     labels = {k for k in rows if any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in columns[k])}
@@ -275,7 +275,14 @@ def _logs_alike(
 def _other_log(
     best: Key, logs: Sequence[Key], rows: Mapping[Key, Sequence[Path]], rest: Sequence[Path]
 ) -> Question | None:
-    """Return the question which of several logs of users and items to take. rest: the files of all but the best log"""
+    """Return the question which of several logs holds the rows, None for one log.
+
+    Args:
+        best: the key of the log that is taken.
+        logs: the keys of the logs.
+        rows: the files of each key.
+        rest: the files of all keys but the best one.
+    """
     if len(logs) < 2:
         return None
     names = [", ".join(sorted({f.name for f in rows[k]})[:2]) for k in logs]
@@ -283,8 +290,8 @@ def _other_log(
     logs = list(dict.fromkeys([best, *logs]))
     sides = [f for f in rest if not any(f in rows[k] for k in logs)]
     sets = [[*rows[k], *sides] for k in logs[:3]]
-    sets = [own if len(own) <= MOST_ANSWERED else own[:1] for own in sets]
-    return Question(text, rows[best][0].name, tuple(files_answer(own) for own in sets))
+    sets = [files if len(files) <= MOST_ANSWERED else files[:1] for files in sets]
+    return Question(text, rows[best][0].name, tuple(files_answer(files) for files in sets))
 
 
 def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:
@@ -301,14 +308,19 @@ def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Q
     some = [os.path.relpath(f, root) for f in names.values()]
     text = f"{', '.join(some[:4])} have the same columns and different names: are they one data set?"
     sets = [[f for f in files if _subject(f, root) == subject] for subject in list(names)[:2]]
-    answers = tuple(files_answer([*own, *sides]) for own in sets if len(own) + len(sides) <= MOST_ANSWERED)
+    answers = tuple(
+        files_answer([*set_files, *sides]) for set_files in sets if len(set_files) + len(sides) <= MOST_ANSWERED
+    )
     return Question(text, "all are rows of one data set, with the same users and items", answers)
 
 
 def _same_lines(
     files: Sequence[Path], layout: Layout, root: Path, sides: Sequence[Path]
 ) -> tuple[Question | None, list[Path]]:
-    """Return the question which files to read, and those whose rows another one has: u.data has u1.base and u1.test."""
+    """Return the question which files to read, and the files whose rows the largest file has.
+
+    For example, u.data has the rows of u1.base and u1.test.
+    """
     nothing = None, list[Path]()
     if layout.dialect is None or not 2 <= len(files) <= MOST_COMPARED:
         return nothing
@@ -346,45 +358,53 @@ def _subject(file: Path, root: Path) -> str:
     return " ".join(w for w in named if w not in PARTS and split_of(Path(w)) is None)
 
 
-def _same_rows(files: Sequence[Path], layout: Layout, others: Sequence[Path], other: Layout) -> bool:
-    """Return True if files whose columns differ somewhat hold rows of the same kind, as their names say.
+def _same_rows(files: Sequence[Path], layout: Layout, other_files: Sequence[Path], other_layout: Layout) -> bool:
+    """Return True if files have most columns in common, and names that differ only in digits.
 
-    Such are logs of which a later version has a column more. Their names differ only in digits.
+    Such files are versions of one log; a later version has another column.
     """
-    d, e = layout.dialect, other.dialect
-    if layout.format != other.format or layout.maps_keys or other.maps_keys:
+    d, e = layout.dialect, other_layout.dialect
+    if layout.format != other_layout.format or layout.maps_keys or other_layout.maps_keys:
         return False
     if d is not None and e is not None and (not d.header or not e.header or d.renamed or e.renamed):
         return False
     alike = (d is None and e is None) or (d is not None and e is not None and d.separator == e.separator)
-    a, b = set(layout.columns), set(other.columns)
+    a, b = set(layout.columns), set(other_layout.columns)
     names = {_unnumbered(f) for f in files}
-    return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in others} <= names
+    return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in other_files} <= names
 
 
 def _unnumbered(file: Path) -> str:
-    """Return a file's name without what numbers it: digits and hashes."""
+    """Return a file's name with # instead of digits and hashes."""
     return re.sub(r"[0-9a-f]{8,}|\d+", "#", file.name)
 
 
 def _untested(
     layouts: dict[Key, Layout], key: Key, best: Key, groups: dict[Key, list[Path]], root: Path
 ) -> tuple[str, ...]:
-    """Return the few columns of the rows that files of test rows lack, nothing if these differ otherwise."""
-    named = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
-    if not all(named) or not any(split_of(f, root) == "test" for f in groups[key]):
+    """Return the few columns that files of test rows lack, an empty tuple if the files differ in other columns.
+
+    Args:
+        layouts: how the files of each key are read.
+        key: the key of the files that may be test rows.
+        best: the key of the files of the rows.
+        groups: the files of each key.
+        root: the folder of the files.
+    """
+    have_names = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
+    if not all(have_names) or not any(split_of(f, root) == "test" for f in groups[key]):
         return ()
-    own, theirs = layouts[best].columns, set(layouts[key].columns)
-    lacking = tuple(name for name in own if name not in theirs)
-    added = len(theirs - set(own))
-    if not added and all(any(names_an_id_of(c, ids) for c in theirs) for ids in (USERS, ITEMS)):
+    columns, test_columns = layouts[best].columns, set(layouts[key].columns)
+    lacking = tuple(name for name in columns if name not in test_columns)
+    added = len(test_columns - set(columns))
+    if not added and all(any(names_an_id_of(c, ids) for c in test_columns) for ids in (USERS, ITEMS)):
         return lacking  # only what is known before: a user, an item and perhaps more
-    few = 1 <= len(lacking) <= MOST_UNTESTED and len(own) > max(len(lacking) + 1, 2 * len(lacking) - 1)
+    few = 1 <= len(lacking) <= MOST_UNTESTED and len(columns) > max(len(lacking) + 1, 2 * len(lacking) - 1)
     return lacking if few and added <= 1 else ()
 
 
 def _is_wide_log(file: Path, layout: Layout) -> bool:
-    """Return True for more than pairs or triples, as of friends, whose first column repeats, unlike that of a table."""
+    """Return True if a file has more than three columns, and its first column repeats, unlike the key of a table."""
     d = layout.dialect
     if d is None or d.width <= MOST_NARROW or d.encoding.startswith("utf-16"):
         return False
@@ -406,43 +426,42 @@ def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], ans
 
 
 def _columns_key(layout: Layout, known: Mapping[Key, Layout]) -> Key:
-    """Return what files of the same columns have in common: their names or, without any, their number.
+    """Return the key of a file's columns: their names or, without a header, their number.
 
-    Rows of JSON may lack columns, so that files have most columns in common.
+    Rows of JSON may lack columns, so files with most columns in common have one key.
     """
     if layout.format in ("jsonl", "svmlight", "slots"):
-        own = set(layout.columns)
-        for key, other in known.items():
-            theirs = set(other.columns)
-            most = len(own | theirs) if layout.format == "jsonl" else min(len(own), len(theirs))
-            if other.format == layout.format and len(own & theirs) >= SHARED * most:
+        names = set(layout.columns)
+        for key, other_layout in known.items():
+            other_names = set(other_layout.columns)
+            most = len(names | other_names) if layout.format == "jsonl" else min(len(names), len(other_names))
+            if other_layout.format == layout.format and len(names & other_names) >= SHARED * most:
                 return key
         return (layout.format, *layout.columns)
     d = layout.dialect
     if d is None:
         return (layout.format, *sorted(layout.columns))
-    names = [str(d.width)] if not d.header else layout.columns
-    return (layout.format, d.separator, *names)
+    return (layout.format, d.separator, *(layout.columns if d.header else [str(d.width)]))
 
 
 def _like_rows(
     key: Key, files: Sequence[Path], layout: Layout, columns: Mapping[Key, Sequence[str]], root: Path
 ) -> tuple[bool, bool, bool, int, int]:
-    """Return the order by which files are taken for those of rows.
+    """Return the sort key of files that may hold the rows; the files with the greatest key hold them.
 
     Training files come first, then those with a user and an item, with a label, with columns of other files (the keys
     of side tables), and with most rows.
     """
-    own = columns[key]
-    both = all(any(names_an_id_of(c, kind) for c in own) for kind in (USERS, ITEMS))
-    label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in own)
-    shared = sum(bool(set(own) & set(other)) for k, other in columns.items() if k != key)
-    named = layout.dialect is None or layout.dialect.header
-    keys = shared if named else int(_is_wide_log(files[0], layout))
+    names = columns[key]
+    has_ids = all(any(names_an_id_of(c, kind) for c in names) for kind in (USERS, ITEMS))
+    has_label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in names)
+    shared = sum(bool(set(names) & set(other_names)) for k, other_names in columns.items() if k != key)
+    have_names = layout.dialect is None or layout.dialect.header
+    keys = shared if have_names else int(_is_wide_log(files[0], layout))
     return (
         any(split_of(f, root) == "train" for f in files),
-        both,
-        label and (both or keys != 1),
+        has_ids,
+        has_label and (has_ids or keys != 1),
         keys,
         rows_of(files, layout),
     )

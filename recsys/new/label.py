@@ -51,12 +51,12 @@ class LabelGuess:
     @property
     def settings(self) -> dict[str, Any]:
         """The keys of `label:`."""
-        found: dict[str, Any] = {"column": self.column.name}
+        settings: dict[str, Any] = {"column": self.column.name}
         if self.at_least is not None:
-            found["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
+            settings["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
         keys = (("positive", self.positive), ("classes", self.classes), ("log", self.log))
-        found |= {"kind": self.kind} if self.kind != "binary" else {}
-        return found | {key: value for key, value in keys if value}
+        settings |= {"kind": self.kind} if self.kind != "binary" else {}
+        return settings | {key: value for key, value in keys if value}
 
     @property
     def what(self) -> str:
@@ -88,16 +88,24 @@ def is_event(c: Column) -> bool:
 def _positive_event(c: Column) -> str | None:
     """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
     values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
-    found = next((v for word in EVENT_POSITIVES for v, own in values.items() if "_".join(own) == word), None)
-    if found is not None or rank_of(c.name, EVENTS) is None:
-        return found
+    event = next(
+        (v for word in EVENT_POSITIVES for v, event_words in values.items() if "_".join(event_words) == word), None
+    )
+    if event is not None or rank_of(c.name, EVENTS) is None:
+        return event
     return next(
-        (v for word in EVENT_POSITIVES for v, own in values.items() if word in own and not UNDONE & {*own}), None
+        (
+            v
+            for word in EVENT_POSITIVES
+            for v, event_words in values.items()
+            if word in event_words and not UNDONE & {*event_words}
+        ),
+        None,
     )
 
 
 def label_of(c: Column) -> LabelGuess | None:
-    """Return the label that a column makes; None if it has one value, or values that no threshold divides."""
+    """Return the label that a column makes; None for a column of one value, of times, of lists or of too many texts."""
     if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time") or c.sql:
         return None
     if c.values.dtype == pl.Boolean:

@@ -16,19 +16,22 @@ OFTEN = 3  # times as many rows have it as the lowest rating
 
 
 def set_codes(columns: Sequence[Column], *, as_text: bool) -> None:
-    """Take such numbers for missing values. as_text: values are text, of which YAML can say so for any column."""
+    """Take numbers that stand for missing values as missing.
+
+    as_text: the files hold text, so the YAML can name such numbers of any column, not only of the label
+    """
     for c in columns:
         code = _code(c) if as_text or _may_be_label(c) else None
         if code is None or c.numbers is None:
             continue
         rows = (c.numbers == code).fill_null(value=False)
         text = sorted({str(v).strip() for v in c.values.filter(rows).unique()})
-        found = column_of(c.values.set(rows, None), Marks())
-        if found.numbers is None:
+        without_code = column_of(c.values.set(rows, None), Marks())
+        if without_code.numbers is None:
             continue
         for name in ("values", "numbers", "distinct", "missing", "kind", "time"):
-            setattr(c, name, getattr(found, name))
-        c.code, c.reason = code, f"{found.reason}; {code:g} stands for a missing value (a guess)"
+            setattr(c, name, getattr(without_code, name))
+        c.code, c.reason = code, f"{without_code.reason}; {code:g} stands for a missing value (a guess)"
         c.nulls = [*c.nulls, *text] if as_text else []
 
 
@@ -37,7 +40,7 @@ def _may_be_label(c: Column) -> bool:
 
 
 def _code(c: Column) -> float | None:
-    """Return the number that stands for a missing value of a column, None if none does."""
+    """Return the number that stands for a missing value of a column; None if no number does."""
     if c.numbers is None or c.kind not in ("number", "category", "id") or c.distinct < 3 or c.role:
         return None
     distinct = c.numbers.drop_nulls().unique().sort()

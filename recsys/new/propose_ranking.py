@@ -218,7 +218,7 @@ def _of_no_split(files: Sequence[Path], root: Path) -> Question | None:
     rest = by_split.pop(None, [])
     if not rest or not {"train", "test"} <= {*by_split} or len(rest) > len(files) / 2:
         return None
-    named = [f for own in by_split.values() for f in own]
+    named = [f for files_of_split in by_split.values() for f in files_of_split]
     text = f"{', '.join(os.path.relpath(f, root) for f in rest[:3])} belongs to no split; are its rows to be used?"
     return Question(text, "yes, in a split of all rows", (files_answer(named),) if len(named) <= MOST_TESTS else ())
 
@@ -226,21 +226,21 @@ def _of_no_split(files: Sequence[Path], root: Path) -> Question | None:
 def _asked_outcomes(p: Proposal, free: Sequence[Column]) -> dict[str, str]:
     """Return the columns that may be other outcomes of the rows, and ask about them."""
     assert p.label is not None
-    found = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
+    outcomes = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
     why = "neither the user nor the item has always the same value"
-    if names := [n for n in found if n not in p.label.alternatives]:
+    if names := [n for n in outcomes if n not in p.label.alternatives]:
         text = f"{'is' if len(names) == 1 else 'are'} {' and '.join(names)} known before {p.label.column.name}? {why}"
         p.questions.append(
             Question(text, f"no, so {'it is no feature' if len(names) == 1 else 'they are no features'}")
         )
-    return dict.fromkeys(found, f"{why}: {AFTERWARDS}")
+    return dict.fromkeys(outcomes, f"{why}: {AFTERWARDS}")
 
 
 def _check_constant(c: Column, label: LabelGuess) -> None:
     """Leave a column out that has one value in all rows with a label."""
-    own = c.values.filter(label.values.is_not_null())
-    if c is not label.column and not own.dtype.is_nested() and own.len() and own.n_unique() == 1:
-        c.kind, c.reason = "constant", f"it is always {own[0]} in rows with a label"
+    values = c.values.filter(label.values.is_not_null())
+    if c is not label.column and not values.dtype.is_nested() and values.len() and values.n_unique() == 1:
+        c.kind, c.reason = "constant", f"it is always {values[0]} in rows with a label"
 
 
 def _with_label(label: Column) -> str:
@@ -258,10 +258,10 @@ def _joined_time(p: Proposal) -> Column | None:
     for side in p.sides:
         if not names_an_id_of(side.key, EVENT_KEYS) and by_name[side.key].role != "group":
             continue
-        own = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
-        if side.keys is not None and own:
-            time = time_among([side.joined(c, by_name[side.key]) for c in own.values()])
+        times = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
+        if side.keys is not None and times:
+            time = time_among([side.joined(c, by_name[side.key]) for c in times.values()])
             if time is not None:
-                own[time.name].role = time.role = "time"
+                times[time.name].role = time.role = "time"
                 return time
     return None

@@ -52,15 +52,15 @@ class Side:
     @property
     def has_features(self) -> bool:
         """Whether one of its columns makes a feature."""
-        made = self.features()
-        return bool(made.dense or made.sparse)
+        features = self.features()
+        return bool(features.dense or features.sparse)
 
     def joined(self, c: Column, key: Column) -> Column:
         """Return one of its columns as a column of the rows. key: the column of the rows"""
         assert self.keys is not None
-        own = pl.DataFrame({"key": self.keys.cast(pl.String), c.name: c.values})
+        table = pl.DataFrame({"key": self.keys.cast(pl.String), c.name: c.values})
         rows = pl.DataFrame({"key": key.values.cast(pl.String)})
-        return column_of(rows.join(own, on="key", how="left", maintain_order="left")[c.name], Marks())
+        return column_of(rows.join(table, on="key", how="left", maintain_order="left")[c.name], Marks())
 
     def join(self) -> dict[str, Any]:
         """Return an entry of `source.joins` with the columns that make features."""
@@ -77,10 +77,12 @@ class Side:
 
     def items(self) -> dict[str, Any] | None:
         """Return `items:`, None if no column makes a feature."""
-        made = self.features()
-        dense = {f.name: f.settings | _dense(made, f.settings) for f in made.dense if "cyclic" not in f.settings}
-        sparse = {f.name: f.settings for f in made.sparse}
-        used = {f.settings.get("column", f.name) for f in (*made.dense, *made.sparse)}
+        features = self.features()
+        dense = {
+            f.name: f.settings | _dense(features, f.settings) for f in features.dense if "cyclic" not in f.settings
+        }
+        sparse = {f.name: f.settings for f in features.sparse}
+        used = {f.settings.get("column", f.name) for f in (*features.dense, *features.sparse)}
         if not dense and not sparse:
             return None
         names = self._names({new: old for new, old in self.names.items() if new in used})
@@ -96,8 +98,8 @@ def _dense(made: Features, settings: dict[str, Any]) -> dict[str, Any]:
 def find_sides(
     files: Sequence[Path], root: Path, columns: Sequence[Column]
 ) -> tuple[list[Side], list[tuple[str, str]], list[Question]]:
-    """Return the side tables among `files`, the other files with the reason, and what is not certain of them."""
-    found: list[Side] = []
+    """Return the side tables among `files`, the other files with the reason, and the questions about them."""
+    sides: list[Side] = []
     unused: list[tuple[str, str]] = []
     questions: list[Question] = []
     taken = {c.name for c in columns}
@@ -111,31 +113,38 @@ def find_sides(
         if isinstance(side, Question):
             questions.append(side)
             side = "it has some of the rows only"
-        elif isinstance(side, Side) and (twin := next((s for s in found if _are_parts(s, side)), None)) is not None:
+        elif isinstance(side, Side) and (twin := next((s for s in sides if _are_parts(s, side)), None)) is not None:
             side = f"it has the columns of {twin.file}; write both into one file"
         if isinstance(side, str):
             unused.append((name, f"not joined: {side}"))
             continue
-        found.append(side)
+        sides.append(side)
         taken |= set(side.names)
-    return found, unused, questions
+    return sides, unused, questions
 
 
-def _are_parts(one: Side, other: Side) -> bool:
+def _are_parts(one: Side, another: Side) -> bool:
     """Return True for files of one name and the same columns in two folders."""
-    same = Path(one.file).name == Path(other.file).name and one.key == other.key
-    return same and len(one.columns) == len(other.columns) and one.options == other.options
+    same = Path(one.file).name == Path(another.file).name and one.key == another.key
+    return same and len(one.columns) == len(another.columns) and one.options == another.options
 
 
 def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str | Question:
-    """Return a side table, why the file is none, or the question whether it names the positive rows."""
+    """Return a side table, the reason why the file is not one, or the question whether it names the positive rows.
+
+    Args:
+        f: the file.
+        name: its path relative to data.root.
+        columns: the columns of the rows.
+        taken: the names that columns of the table cannot have.
+    """
     layout = layout_of(f)
     if f.stat().st_size > LARGEST:
         return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
     if layout.format not in JOINED:
         return f"a side table has to be CSV, Parquet, JSON lines or a JSON object, not {layout.format}"
     by_name = SIDE_FORMATS.get(f.suffix, "csv")  # the reader goes by the suffix, unless `format` says another one
-    other = {} if by_name == layout.format else {"format": layout.format}
+    format_option = {} if by_name == layout.format else {"format": layout.format}
     if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
     named = layout.dialect is None or layout.dialect.header or layout.format == "jsonl"
@@ -143,18 +152,18 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         layout.columns = [f"{f.stem}_{i}" for i in range(1, layout.dialect.width + 1)]
         layout.dialect.columns = layout.columns
     whys: list[str] = []
-    own, marks = columns_of(read_sample([f], layout).frame)
-    _read_decimal_commas(own, marks)
-    d = layout.dialect
+    side_columns, marks = columns_of(read_sample([f], layout).frame)
+    _read_decimal_commas(side_columns, marks)
+    dialect = layout.dialect
     unnamed = (
-        set(d.columns) - set(fields(d.first, d)) if d is not None and d.renamed else set()
+        set(dialect.columns) - set(fields(dialect.first, dialect)) if dialect is not None and dialect.renamed else set()
     )  # such as pandas' index
-    for c in own:
+    for c in side_columns:
         c.name, raw = _plain(c.name), c.name
         key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
         if key is None and named:
             key = _key_by_values(c, f, columns) if words(c.name) == ["id"] else _key_by_meaning(c, columns)
-        if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
+        if key is not None and len(side_columns) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
             return Question(text, "no", (typed("label", name),))
@@ -164,7 +173,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             continue
         if key.kind == "number":
             key.kind, key.reason = "id", f"it is the key of {f.name}"
-        rest = [o for o in own if o is not c and o.name not in unnamed]
+        rest = [o for o in side_columns if o is not c and o.name not in unnamed]
         for o in rest:
             alias = o.kind == "id" or (o.kind == "number" and o.is_whole and not named)
             if alias and o.distinct == o.rows > FEW_KEYS:
@@ -180,13 +189,16 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             raw,
             rest,
             names,
-            other | _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
+            format_option | _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
             c.values,
         )
     if not named:
         return "it has no header, and none of its columns holds the values of an id of the rows"
-    shared, every = {c.name for c in own} & {k.name for k in columns}, {c.name for c in own} | {k.name for k in columns}
+    shared, every = (
+        {c.name for c in side_columns} & {k.name for k in columns},
+        {c.name for c in side_columns} | {k.name for k in columns},
+    )
     if len(shared) >= SHARED * len(every):
         differ = ", ".join(sorted(every - shared)[:5])
         hint = f"add it to source.files and {differ} to source.optional_columns"
@@ -205,7 +217,7 @@ def _read_decimal_commas(columns: Sequence[Column], marks: Marks) -> None:
 
 
 def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Column | None:
-    """Return the column of the rows whose values are those of a column without a name.
+    """Return the user or the item of the rows if a column without a name has its values.
 
     Numbers from 1 on may be those of users and of items, so the file's name has to say which. If the table lacks one
     of the rows' numbers, the rows may count from 1 on while the table has numbers of its own.
@@ -220,7 +232,7 @@ def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Colum
 
 
 def _key_by_meaning(side: Column, columns: Sequence[Column]) -> Column | None:
-    """Return the user or the item of the rows if a column of another name says that it identifies such, too."""
+    """Return the user or the item of the rows if the name of the side table's column says that it identifies them."""
     for c in columns:
         among = {"user": USERS, "item": ITEMS}.get(c.role, ())
         if names_an_id_of(side.name, among) and not _why_no_key(c, side):
@@ -229,7 +241,7 @@ def _key_by_meaning(side: Column, columns: Sequence[Column]) -> Column | None:
 
 
 def _why_no_key(key: Column, side: Column) -> str:
-    """Return why a column of the rows is not the key of a side table with a column of its name; nothing if it is."""
+    """Return why `key` cannot join a side table on its column `side`; an empty text if it can."""
     if key.role == "label":
         return "is the label"
     if key.kind == "time" or key.values.dtype.is_nested() or (key.kind == "number" and not key.is_whole):
@@ -242,7 +254,7 @@ def _why_no_key(key: Column, side: Column) -> str:
 
 
 def _names_some_rows(key: Column, side: Column, file: Path) -> bool:
-    """Return True for a file of outcomes, such as clicks.csv, that has each of its rows' keys once, and not all."""
+    """Return True for a file of outcomes, such as clicks.csv: it has the keys of some rows, each once."""
     if key.kind != "row id" or side.values.n_unique() < side.values.len() or _known(side, key) < KNOWN_KEYS:
         return False
     named = {form for word in words(file.stem) for form in (word, word.removesuffix("s"), word.removesuffix("es"))}
@@ -261,16 +273,18 @@ class Outcomes:
 def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
     """Return the label that a file of outcomes makes. Raises UserError if it has no key of the rows, or only that."""
     layout = layout_of(file)
-    own, marks = columns_of(read_sample([file], layout).frame)
+    side_columns, marks = columns_of(read_sample([file], layout).frame)
     by_name = {c.name: c for c in columns}
-    side = next((c for c in own if c.name in by_name and _names_some_rows(by_name[c.name], c, file)), None)
-    if side is None or len(own) < 2:
+    side = next((c for c in side_columns if c.name in by_name and _names_some_rows(by_name[c.name], c, file)), None)
+    if side is None or len(side_columns) < 2:
         raise UserError(f"label={name}: the file must have the key of its rows, each once, and another column")
-    new, other = f"in_{file.stem}", next(c for c in own if c is not side and not c.missing)
+    label_name, value_column = f"in_{file.stem}", next(c for c in side_columns if c is not side and not c.missing)
     given = by_name[side.name].values.cast(pl.String).is_in(side.values.cast(pl.String).implode())
-    joined = f"{file.stem}_{other.name}"
-    join = {"file": name, "key": side.name, "columns": {joined: other.name}} | _options(layout, marks, [other])
-    return Outcomes(column_of(given.alias(new), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
+    joined = f"{file.stem}_{value_column.name}"
+    join = {"file": name, "key": side.name, "columns": {joined: value_column.name}} | _options(
+        layout, marks, [value_column]
+    )
+    return Outcomes(column_of(given.alias(label_name), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
 
 
 def _plain(name: str) -> str:
@@ -279,7 +293,7 @@ def _plain(name: str) -> str:
 
 
 def _known(key: Column, side: Column) -> float:
-    """Return the share of the rows' values that the side table knows."""
+    """Return the share of the values of `key` that the side table has."""
     values = key.values.drop_nulls().cast(pl.String).unique()
     return mean(values.is_in(side.values.drop_nulls().cast(pl.String).implode()))
 
@@ -297,13 +311,13 @@ def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[st
     }
     if marks.null_values:
         options["null_values"] = marks.null_values
-    if own := {c.name: c.nulls for c in columns if c.nulls}:
-        options["column_null_values"] = own
+    if nulls_by_column := {c.name: c.nulls for c in columns if c.nulls}:
+        options["column_null_values"] = nulls_by_column
     return options
 
 
 def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
-    """Return a table {key: value or list}; its keys are the values of a column of ids."""
+    """Return the side table of a JSON object {key: value or list}; None if the keys are values of no column of ids."""
     with f.open(encoding="utf-8") as raw:
         table: dict[str, Any] = json.load(raw)
     keys = Column("key", pl.Series("key", list(table), dtype=pl.String))

@@ -43,12 +43,12 @@ def rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]:
 
 
 def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
-    found = name_unnamed(columns)
-    if found is None or layout.dialect is None:
+    names = name_unnamed(columns)
+    if names is None or layout.dialect is None:
         return
-    layout.columns = found
+    layout.columns = names
     layout.dialect.reasons["columns"] = "the file has no header; names by the content (a guess)"
-    for c, name in zip(columns, found, strict=True):
+    for c, name in zip(columns, names, strict=True):
         c.name, c.values = name, c.values.alias(name)
         if name in ("user", "item"):
             c.kind = "id"
@@ -93,25 +93,25 @@ def _globs(found: Found, gathered: Gathered) -> list[str]:
 
 
 def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
-    d, found = layout.dialect, dict[str, Any]()
+    d, options = layout.dialect, dict[str, Any]()
     assert d is not None
     if layout.format == "slots":
-        found["separator"] = d.separator
+        options["separator"] = d.separator
         if d.columns:
-            found["columns"] = list(d.columns)
+            options["columns"] = list(d.columns)
     if layout.format in ("csv", "lists"):
-        found["separator"] = d.separator
+        options["separator"] = d.separator
         if d.quote != '"':
-            found["quote"] = d.quote
-        found |= quoting(d)
-    options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
-    found |= {key: value for key, value in options if value and value != "utf-8"}
+            options["quote"] = d.quote
+        options |= quoting(d)
+    plain_options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
+    options |= {key: value for key, value in plain_options if value and value != "utf-8"}
     if layout.format == "csv" and not d.header:
-        found["header"] = False
+        options["header"] = False
     if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not d.header or d.renamed)):
-        found["columns"] = list(layout.columns)
+        options["columns"] = list(layout.columns)
         reasons.setdefault("columns", "the file has no header")
-    return found
+    return options
 
 
 def quoting(d: Dialect) -> dict[str, Any]:
@@ -120,15 +120,15 @@ def quoting(d: Dialect) -> dict[str, Any]:
 
 
 def _marks(marks: Marks, columns: Sequence[Column], layout: Layout) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     if layout.typed:  # JSON: numbers are written in one way
         marks = Marks()
     if marks.decimal != ".":
-        found["decimal"] = marks.decimal
+        keys["decimal"] = marks.decimal
     if marks.thousands:
-        found["thousands"] = marks.thousands
+        keys["thousands"] = marks.thousands
     if marks.null_values:
-        found["null_values"] = marks.null_values
-    if own := {c.name: c.nulls for c in columns if c.nulls}:
-        found["column_null_values"] = own
-    return found
+        keys["null_values"] = marks.null_values
+    if nulls_by_column := {c.name: c.nulls for c in columns if c.nulls}:
+        keys["column_null_values"] = nulls_by_column
+    return keys

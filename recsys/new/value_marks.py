@@ -58,10 +58,10 @@ def marks_of(frame: pl.DataFrame) -> Marks:
         dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
         sure = values.is_in(SURE_NULLS)
         numeric = mean(as_numbers(plain, marks).is_not_null()) >= 0.99
-        found = values.filter(sure | values.is_in(NULLS) if numeric else sure)
+        missing = values.filter(sure | values.is_in(NULLS) if numeric else sure)
         if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
             nulls["NA"] += 1
-        nulls.update(found.unique().to_list())
+        nulls.update(missing.unique().to_list())
     if (dotted and marks.thousands == ".") or marks.thousands == marks.decimal:  # 3,000 is 3 beside 67,95
         marks.thousands = None
     marks.null_values = [n for n in NULLS if n in nulls]
