@@ -35,7 +35,7 @@ def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:
 
 
 def queries_of_grades(columns: Sequence[Column], grades: Column) -> Column | None:
-    """Return the column of queries whose rows differ in their grades; None if no column does, or there are no grades."""
+    """Return the column of queries whose rows differ in their grades; None without such a column or without grades."""
     values = grades.numbers
     if values is None or not grades.is_whole or not 3 <= grades.distinct <= MOST_GRADES or values.min() < 0:  # type: ignore[operator]
         return None

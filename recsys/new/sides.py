@@ -143,67 +143,80 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
     if layout.format not in JOINED:
         return f"a side table has to be CSV, Parquet, JSON lines or a JSON object, not {layout.format}"
-    by_name = SIDE_FORMATS.get(f.suffix, "csv")  # the reader goes by the suffix, unless `format` says another one
-    format_option = {} if by_name == layout.format else {"format": layout.format}
     if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
-    named = layout.dialect is None or layout.dialect.header or layout.format == "jsonl"
-    if not named and layout.dialect is not None:
-        layout.columns = [f"{f.stem}_{i}" for i in range(1, layout.dialect.width + 1)]
-        layout.dialect.columns = layout.columns
-    whys: list[str] = []
+    dialect = layout.dialect
+    named = dialect is None or dialect.header or layout.format == "jsonl"
+    if not named and dialect is not None:
+        layout.columns = dialect.columns = [f"{f.stem}_{i}" for i in range(1, dialect.width + 1)]
     side_columns, marks = columns_of(read_sample([f], layout).frame)
     _read_decimal_commas(side_columns, marks)
-    dialect = layout.dialect
-    unnamed = (
-        set(dialect.columns) - set(fields(dialect.first, dialect)) if dialect is not None and dialect.renamed else set()
-    )  # such as pandas' index
+    problems: list[str] = []
     for c in side_columns:
-        c.name, raw = _plain(c.name), c.name
-        key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
-        if key is None and named:
-            key = _key_by_values(c, f, columns) if words(c.name) == ["id"] else _key_by_meaning(c, columns)
+        c.name, raw_name = _plain(c.name), c.name
+        key = _key(c, f, columns, named=named)
         if key is not None and len(side_columns) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
             return Question(text, "no", (typed("label", name),))
         if key is None or (why := _why_no_key(key, c)):
-            whys += [] if key is None else [f"{c.name} {why}"]
-            c.name = raw
+            problems += [] if key is None else [f"{c.name} {why}"]
+            c.name = raw_name
             continue
         if key.kind == "number":
             key.kind, key.reason = "id", f"it is the key of {f.name}"
-        rest = [o for o in side_columns if o is not c and o.name not in unnamed]
-        for o in rest:
-            alias = o.kind == "id" or (o.kind == "number" and o.is_whole and not named)
-            if alias and o.distinct == o.rows > FEW_KEYS:
-                o.kind, o.reason = "row id", f"each {key.name} has its own value, as under another name"
-        names = {}
-        for o in rest:
-            new, old = _plain(o.name), o.name
-            new = new if new not in taken else f"{f.stem}_{new}"
-            o.name, o.values, names[new] = new, o.values.alias(new), old
-        return Side(
-            name,
-            key.name,
-            raw,
-            rest,
-            names,
-            format_option | _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
-            f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
-            c.values,
-        )
+        unnamed = set()  # such as the index of pandas
+        if dialect is not None and dialect.renamed:
+            unnamed = set(dialect.columns) - set(fields(dialect.first, dialect))
+        added = [other for other in side_columns if other is not c and other.name not in unnamed]
+        _set_aliases(added, key, named=named)
+        names = _rename(added, f, taken)
+        by_suffix = SIDE_FORMATS.get(f.suffix, "csv")  # the reader's choice, unless `format` says another one
+        options = {} if by_suffix == layout.format else {"format": layout.format}
+        options |= _options(layout, marks, added) | ({} if named else {"names": layout.columns})
+        why = f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %")
+        return Side(name, key.name, raw_name, added, names, options, why, c.values)
     if not named:
         return "it has no header, and none of its columns holds the values of an id of the rows"
-    shared, every = (
-        {c.name for c in side_columns} & {k.name for k in columns},
-        {c.name for c in side_columns} | {k.name for k in columns},
-    )
-    if len(shared) >= SHARED * len(every):
-        differ = ", ".join(sorted(every - shared)[:5])
+    return _why_no_side(side_columns, columns, problems)
+
+
+def _key(side: Column, file: Path, columns: Sequence[Column], *, named: bool) -> Column | None:
+    """Return the column of the rows that a side table's column may join: by its name, its values or its meaning."""
+    if not named:
+        return _key_by_values(side, file, columns)
+    key = next((c for c in columns if c.name == side.name), None)
+    if key is not None:
+        return key
+    return _key_by_values(side, file, columns) if words(side.name) == ["id"] else _key_by_meaning(side, columns)
+
+
+def _set_aliases(columns: Sequence[Column], key: Column, *, named: bool) -> None:
+    """Take ids that differ in all rows of a side table for other names of its key."""
+    for c in columns:
+        is_id = c.kind == "id" or (c.kind == "number" and c.is_whole and not named)
+        if is_id and c.distinct == c.rows > FEW_KEYS:
+            c.kind, c.reason = "row id", f"each {key.name} has its own value, as under another name"
+
+
+def _rename(columns: Sequence[Column], file: Path, taken: set[str]) -> dict[str, str]:
+    """Give the columns of a side table names that the rows do not have, and return new name -> name in the file."""
+    names = {}
+    for c in columns:
+        new, old = _plain(c.name), c.name
+        new = new if new not in taken else f"{file.stem}_{new}"
+        c.name, c.values, names[new] = new, c.values.alias(new), old
+    return names
+
+
+def _why_no_side(side_columns: Sequence[Column], columns: Sequence[Column], problems: Sequence[str]) -> str:
+    """Return why a file cannot be a side table. problems: why its columns that the rows have cannot be keys"""
+    side_names, names = {c.name for c in side_columns}, {c.name for c in columns}
+    if len(side_names & names) >= SHARED * len(side_names | names):
+        differ = ", ".join(sorted(side_names ^ names)[:5])
         hint = f"add it to source.files and {differ} to source.optional_columns"
         return f"not all files have {differ}; if it holds rows, {hint}"
-    return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
+    return "; ".join(problems[:3]) or "it has no column of the same name as one of the rows"
 
 
 def _read_decimal_commas(columns: Sequence[Column], marks: Marks) -> None:
