@@ -68,22 +68,7 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     if not lines:
         return d
     d.first = lines[0]
-    if _are_records(lines):
-        d.title = RECORDS.format(lines[0].partition(":")[0])
-        return d
-    if all(line.lstrip().startswith("{") for line in lines):
-        d.format = "jsonl"
-        return d
-    if _as_slots(d, lines):
-        return d
-    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
-        d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
-        return d
-    if sum(bool(SVMLIGHT.match(line)) for line in lines) > STEADY * len(lines):
-        d.format, d.separator, d.width = "svmlight", " ", len(lines[0].split())
-        return d
-    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
-        d.title = HEADINGS.format(lines[0].strip())
+    if _as_other_format(d, lines):
         return d
     title = _around_table([line for line in whole if d.comment is None or not line.startswith(d.comment)])
     if title is not None:
@@ -104,10 +89,30 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     rows = [fields(line, d) for line in lines]
     d.trailing = _trailing(rows, d.width)
     d.width -= d.trailing
-    first_rows = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
+    first_rows = [row[: d.width] for row in rows[:200] if len(row) >= d.width - 1]
     d.header, d.sure_of_header = _find_header(first_rows) if header is None else (header, True)
     _name_columns(d, rows[0])
     return d
+
+
+def _as_other_format(d: Dialect, lines: Sequence[str]) -> bool:
+    """Return True for lines that are not a table: set their format, or say in `d.title` why they cannot be read."""
+    if _are_records(lines):
+        d.title = RECORDS.format(lines[0].partition(":")[0])
+        return True
+    if all(line.lstrip().startswith("{") for line in lines):
+        d.format = "jsonl"
+        return True
+    if _as_slots(d, lines):
+        return True
+    for name, pattern in (("libfm", LIBFM), ("svmlight", SVMLIGHT)):
+        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
+            d.format, d.separator, d.width = name, " ", len(lines[0].split())
+            return True
+    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
+        d.title = HEADINGS.format(lines[0].strip())
+        return True
+    return False
 
 
 def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:

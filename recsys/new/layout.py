@@ -26,6 +26,7 @@ from recsys.new.text_rows import json_array, json_frame, slots_frame, svmlight_f
 
 ARROW_AND_POLARS = (pa.ArrowException, pl.exceptions.PolarsError)
 DAMAGED = (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error, *ARROW_AND_POLARS)
+FIRST_BYTES = 1 << 20
 # bytes that no text holds; some separate values, or the values of lists
 CONTROL = bytes(set(range(32)) - {*range(1, 6), *b"\t\n\v\f\r", *range(0x1C, 0x20)})
 
@@ -102,7 +103,7 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
             return Layout("npz", list(arrays.files))
-    first = raw_bytes.head(file, 1 << 20)
+    first = raw_bytes.head(file, FIRST_BYTES)
     if first.startswith(b"PAR1"):
         return Layout("parquet", pq.read_schema(file).names)
     if first.startswith(b"ARROW1"):
@@ -110,8 +111,8 @@ def _layout(file: Path, header: bool | None) -> Layout:
             return Layout("arrow", list(pl.read_ipc_schema(f)))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
-    for known, hint in FOREIGN.items():
-        if known(file, first):
+    for is_foreign, hint in FOREIGN.items():
+        if is_foreign(file, first):
             raise UserError(f"{file}: {hint}")
     for magic, kind in MAGIC.items():
         if first.startswith(magic):
@@ -126,19 +127,25 @@ def _layout(file: Path, header: bool | None) -> Layout:
     escape, broken_by = _quoting(text)
     text = quoted.plain(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
-    if first[:1] == b"[" and text[1:].lstrip()[:1] == "[":
+    second = text[1:].lstrip()[:1] if first[:1] == b"[" else ""
+    if second == "[":
         raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
-    if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
+    if second == "{":
         return Layout("json", json_array(file).columns)
     if lines[0].strip() == "{":
         rows = re.search(r'"([\w-]+)":\s*\[\s*\{', text)
         hint = f"write each row on a line, such as jq -c '.{rows[1] if rows else 'ROWS'}[]' FILE > rows.jsonl"
         raise OtherRows(f"{file}: holds JSON objects over several lines; {hint}")
-    d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding, header)
+    d = dialect_of(lines[:-1] if len(first) == FIRST_BYTES else lines, encoding, header)
     if why:
         d.reasons["encoding"] = why
     if d.format == "csv" and d.quote == '"':
         d.escape, d.line_breaks = escape, d.separator == broken_by
+    return _text_layout(file, lines, d)
+
+
+def _text_layout(file: Path, lines: list[str], d: Dialect) -> Layout:
+    """Return the layout of a text file. Raises OtherRows if its rows have to be converted before they can be read."""
     if d.format in ("svmlight", "lists") and _are_counted(lines[:200]):
         hint = f"remove it: cut -d ' ' -f 2- {file} > NEW"
         raise OtherRows(f"{file}: each line begins with the number of the values that follow; {hint}")
