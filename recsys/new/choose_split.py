@@ -19,7 +19,7 @@ FEWEST = 5  # rows of the sample in a split
 
 @dataclass
 class Split:
-    """The settings of `split:` and why."""
+    """A proposed split: the settings of `split:`, and why they are proposed."""
 
     settings: dict[str, Any]
     why: str

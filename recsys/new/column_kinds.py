@@ -45,12 +45,19 @@ T = TypeVar("T")
 class Column:
     """A column of the sample, and what it holds.
 
+    name, values: its name, and its values in the sample
     kind: number | numbers | category | list | time | id | text | vector | constant | row id | empty | nested
+    reason: why it has this kind
+    role: label | user | item | time | weight | group; empty for other columns
+    numbers: the values as numbers, if all are numbers
+    distinct, missing: the number of different values, and the share of rows without a value
+    time: the times that it holds
     nulls: text that stands for missing values in this column alone
     code: the number that stands for a missing value
     sql: makes numbers of the column, which {} stands for
-    split: the separator of several values
+    split, pattern: the separator of several values, or the regular expression of each
     width: the number of numbers that each value holds
+    is_partition: whether the names of folders hold its values
     """
 
     name: str
@@ -68,7 +75,7 @@ class Column:
     nulls: list[str] = field(default_factory=list)
     code: float | None = None
     sql: str | None = None
-    is_partition: bool = False  # a folder's name holds its values
+    is_partition: bool = False
     _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
     @property

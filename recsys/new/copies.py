@@ -60,7 +60,7 @@ def set_lists_of_items(columns: Sequence[Column]) -> None:
 
 
 def set_ids_of_lists(columns: Sequence[Column]) -> None:
-    """Take a number for an id if its values are those of a list, such as the item of a history."""
+    """Take a number for an id if lists hold its values, as a history holds items."""
     lists = [c for c in columns if c.kind == "list"]
     for c in columns:
         if c.kind != "number" or c.role or not c.is_whole or c.distinct <= FEW:
@@ -82,7 +82,7 @@ def elements_of(c: Column) -> pl.Series:
 
 
 def set_ids_of_items(columns: Sequence[Column]) -> None:
-    """Take numbered columns, such as hist_1 to hist_10, for ids if their values are those of the item."""
+    """Take numbered columns, such as hist_1 to hist_10, for ids if they have the values of the item."""
     item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
     if item is None or item.numbers is None:
         return

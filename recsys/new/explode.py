@@ -36,6 +36,8 @@ class Exploded:
     frame: the rows, under the names of the YAML
     settings: source.explode
     elements: the columns whose values differ within a raw row
+    why: why elements are rows
+    rename: new name -> name in the file
     derive: columns that SQL makes of the elements
     """
 

@@ -213,7 +213,7 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
 
 
 def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
-    """Return the text that comment lines begin with, and the other lines; a header that begins with # is no comment."""
+    """Return the text that comment lines begin with, and the other lines; a header that begins with # is not one."""
     for mark in COMMENTS:
         comments = [line for line in lines if line.startswith(mark)]
         rest = [line for line in lines if not line.startswith(mark)]

@@ -68,7 +68,7 @@ def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | N
 
 
 def _all_decimal(lines: Sequence[str]) -> bool:
-    """Return True if all commas are those of numbers such as 1,5 with nothing but a separator around them."""
+    """Return True if all commas are decimal commas, such as 1,5, with nothing but a separator around the numbers."""
     commas = sum(line.count(",") for line in lines)
     return commas > 0 and commas == sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines)
 

@@ -1,4 +1,4 @@
-"""Divide the files that the user named into those of rows, possible side tables, and others."""
+"""Divide the files that the user named into files of rows, possible side tables, and files of no use."""
 
 import os
 import re
@@ -22,7 +22,7 @@ MOST_COMPARED, MOST_BYTES = 12, 1 << 28  # files, and their bytes, whose lines a
 MOSTLY_HELD, FEWEST_LINES = 0.9, 50  # share of a file's lines that another one has, and lines of that one
 MOST_NARROW = 3  # columns of a file of pairs or triples, as of friends
 MOST_HEAD = 500  # lines that are looked at for repeated values
-MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
+MOST_SUBJECTS = 10  # different names of files; more of them are likely names of parts of one log
 PARTS = frozenset(  # words of parts of one log
     (
         *("part", "chunk", "shard", "split", "fold", "day", "week", "month", "year", "hour", "log", "logs", "data"),
@@ -43,7 +43,8 @@ class Gathered:
     unused: files that are of no use, and why
     untested: the columns that a file of test rows lacks, if they are few: the label, and what follows it
     optional: the columns that some files of the rows lack
-    layouts: how the files are read whose columns differ from those of `layout`
+    layouts: how files of the rows are read whose columns differ from the columns of `layout`
+    questions: what the files do not tell
     """
 
     layout: Layout

@@ -23,11 +23,16 @@ MOST_SPELLINGS = 6  # of yes and no in a column
 class LabelGuess:
     """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
 
+    column, values: the column, and the label of each row of the sample
+    at_least: the smallest positive number, for a label of numbers
+    positive: the positive values, for a label of text
+    kind, classes: binary | regression | classes, and the classes in order
+    log: whether the logarithm of the number is predicted
     reason: why this column, and why this value is positive
     doubt: the question, if this column is not certainly the label
     undecided: the question, if it is not certain which of its values are positive
     alternatives: other columns that may be the label
-    family: columns whose names begin or end like that of a label that is a guess; they may be labels, too
+    family: columns whose names begin or end like that of a label that is a guess; they may be labels as well
     """
 
     column: Column

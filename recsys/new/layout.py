@@ -57,11 +57,16 @@ class OtherRows(UserError):
 
 @dataclass
 class Layout:
-    """The format of a file, and the columns that it has."""
+    """How a file is read.
+
+    format: the format, in the words of `source.format`, or text if no separator divides its lines
+    columns: the names of its columns
+    dialect: how its text is read; None for files that are not text
+    """
 
     format: str
     columns: list[str]
-    dialect: Dialect | None = None  # of text
+    dialect: Dialect | None = None
 
     @property
     def typed(self) -> bool:

@@ -43,7 +43,7 @@ GOES_ALONG = 0.3  # correlation of the grades of one review
 GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it may be written with the rating
 FEW_REASONS = 0.2  # share of rows without a reason
 MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
-MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
+MIXED = 0.5  # share of users with a yes who also have a no, from which the column is not a property of users
 WRITTEN = (
     *("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire"),
     *("image", "images", "photo", "photos", "picture", "pictures", "video", "videos"),
@@ -134,7 +134,7 @@ def perhaps_outcomes(
 ) -> list[str]:
     """Return the names of columns that may be other outcomes, since they are properties of neither user nor item.
 
-    They are columns of yes and no and, beside a rating, those of a few values that go with it. Names of what is known
+    They are columns of yes and no and, beside a rating, columns of a few values that go with it. Names of what is known
     before, such as promotion, and families of columns, such as one-hot codes, are left out.
     """
     keys = [key for key in (user, item) if key is not None]
@@ -149,7 +149,7 @@ def perhaps_outcomes(
             if c not in outcomes and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
         ]
         outcomes += [c for c in few if auc_of_means(as_codes(c), label.values.fill_null(0)) > GOES_WITH]
-    named = [c for c in outcomes if not c.name.startswith("column_")]  # those of a file without a header say nothing
+    named = [c for c in outcomes if not c.name.startswith("column_")]  # names in a file without a header say nothing
     outcomes = [c for c in outcomes if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
     outcomes = [c for c in outcomes if not any(_belongs_to(key, c) for key in keys)]
     return [c.name for c in outcomes] if len(outcomes) <= MOST_OUTCOMES else []

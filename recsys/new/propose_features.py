@@ -14,7 +14,7 @@ from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
-MOST_BUCKETED = 5  # numbers of which ranges are made if there is no sparse feature
+MOST_BUCKETED = 5  # numbers that become sparse features by their ranges, if no column is a sparse feature
 FEWEST_SHARED = 5  # values of a column that a list may share
 SHARED = 0.8  # of the fewer values of a list and a column, from which they have one table
 MANY_NUMBERS = 200  # columns from which medians take too much memory
@@ -22,7 +22,7 @@ MANY_NUMBERS = 200  # columns from which medians take too much memory
 
 @dataclass
 class Feature:
-    """A feature of the YAML: its settings, and why."""
+    """A dense or a sparse feature: its name and its settings in the YAML, and why it has them."""
 
     name: str
     kind: str  # dense | sparse
@@ -55,9 +55,12 @@ class Features:
 
 
 def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: bool) -> Features:
-    """Return the features that the columns make. typed: columns have types, which SQL has to turn into text.
+    """Return the features that the columns make.
 
-    leaks: columns that give the label away -> why
+    Args:
+        columns: the columns of the rows, and of side tables.
+        leaks: the columns that give the label away, and why.
+        typed: columns have types, which SQL has to turn into text.
     """
     features, names = Features(), set[str]()
     for c in columns:

@@ -194,7 +194,7 @@ def _asked(p: Proposal, doubts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _leave_unlabelled(p: Proposal, gathered: Gathered, root: Path) -> None:
-    """Leave out the files of test rows none of which has a label: they are to be predicted."""
+    """Leave out the files of test rows without a single label: their rows are to be predicted."""
     assert p.label is not None
     c, tests = p.label.column, [f for f in gathered.files if split_of(f, root) == "test"]
     if p.where is None or not 1 <= len(tests) <= MOST_TESTS or len(tests) == len(gathered.files):

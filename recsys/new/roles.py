@@ -47,7 +47,7 @@ MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
 
 @dataclass
 class Roles:
-    """The columns that are the user, the item, the time and the weight of a row; None for a role without a column."""
+    """The columns with a role, by role: user, item, time and weight of a row; None for a role without a column."""
 
     user: Column | None = None
     item: Column | None = None

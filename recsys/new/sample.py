@@ -22,14 +22,15 @@ ROWS = 200_000
 CELLS = 20_000_000
 LIBFM_ROWS = 50_000
 MOST_FILES = 64
-MOST_WHOLE = 5  # files that are read whole, or of which several pieces are read
+MOST_WHOLE = 5  # files, if each is read whole or in several pieces
 
 
 @dataclass
 class Sample:
     """Rows of raw files: text, or the types of the file.
 
-    rows: the rows of all files, estimated
+    frame: the rows of the sample
+    rows: the number of rows of all files, estimated
     """
 
     frame: pl.DataFrame

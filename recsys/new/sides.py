@@ -38,6 +38,8 @@ class Side:
     columns: what it adds, under names that the rows do not have
     names: name here -> name in the file
     options: how its text is read
+    why: why it is joined
+    keys: the values of the key in the sample
     """
 
     file: str
@@ -47,7 +49,7 @@ class Side:
     names: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
-    keys: pl.Series | None = None  # the values of the key in the sample
+    keys: pl.Series | None = None
 
     @property
     def has_features(self) -> bool:
@@ -276,7 +278,12 @@ def _names_some_rows(key: Column, side: Column, file: Path) -> bool:
 
 @dataclass
 class Outcomes:
-    """A file of some of the rows, which are the positive ones: the label, the join and the SQL that make it."""
+    """The label that a file of some of the rows makes: these rows are positive.
+
+    label: the column of the label
+    join: the entry of `source.joins` that reads the file
+    sql: the SQL that makes the label of the joined column
+    """
 
     label: Column
     join: dict[str, Any]

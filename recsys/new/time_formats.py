@@ -120,12 +120,12 @@ def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
 
 
 def _are_moments(t: pl.Series) -> bool:
-    """Return True if nearly all texts are times, none of which is in the first centuries, as the year 23 is."""
+    """Return True if nearly all texts are times, and no time is in the first centuries, as the year 23 is."""
     return t.null_count() <= (1 - ENOUGH) * t.len() and least(t.dt.year()) > EARLIEST
 
 
 def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
-    """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that others are times, too."""
+    """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that other numbers are times."""
     if not x.len() or x.n_unique() < 3:
         return None
     low, high = least(x), largest(x)

@@ -21,7 +21,11 @@ FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 
 @dataclass
 class Marks:
-    """How numbers and missing values are written in all columns of text."""
+    """How all columns of text write numbers and missing values.
+
+    null_values: texts that stand for missing values
+    decimal, thousands: the marks before decimals, and between thousands
+    """
 
     null_values: list[str] = field(default_factory=list)
     decimal: str = "."
