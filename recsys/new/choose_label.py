@@ -273,9 +273,9 @@ def candidates(columns: Sequence[Column]) -> list[Column]:
     """
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id") and not c.is_partition]
     free = [c for c in free if 2 <= c.distinct <= MOST_RATINGS and not c.sql and not c.values.dtype.is_nested()]
-    named = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES, *REFUSALS)) for c in free}
+    unlikely = {c.name: not has_word(c.name, (*STATUSES, *LABELS, *OUTCOMES, *REFUSALS)) for c in free}
     free.reverse()
-    return sorted(free, key=lambda c: (named[c.name], not are_answers(c), c.distinct > 2))
+    return sorted(free, key=lambda c: (unlikely[c.name], not are_answers(c), c.distinct > 2))
 
 
 def _derived(c: Column) -> str:
@@ -356,10 +356,10 @@ def _at_an_end(columns: Sequence[Column], two_valued: Sequence[Column]) -> _Choi
     )
 
 
-def _family(c: Column, two: Sequence[Column]) -> list[Column]:
+def _family(c: Column, two_valued: Sequence[Column]) -> list[Column]:
     """Return the other columns whose names begin, or end, with the same word, if they are several."""
     for place in (0, -1):
-        same = [o for o in two if o is not c and words(o.name)[place:][:1] == words(c.name)[place:][:1]]
+        same = [o for o in two_valued if o is not c and words(o.name)[place:][:1] == words(c.name)[place:][:1]]
         if len(words(c.name)) > 1 and len(same) >= FEWEST_ALIKE:
             return same
     return []

@@ -62,60 +62,60 @@ class Dialect:
 
 def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
     """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
-    d = Dialect(encoding=encoding)
+    dialect = Dialect(encoding=encoding)
     whole = without_excel([line for line in lines if line.strip()])
-    d.comment, lines = _comment(whole[:LINES])
+    dialect.comment, lines = _comment(whole[:LINES])
     if not lines:
-        return d
-    d.first = lines[0]
-    if _as_other_format(d, lines):
-        return d
-    title = _around_table([line for line in whole if d.comment is None or not line.startswith(d.comment)])
+        return dialect
+    dialect.first = lines[0]
+    if _as_other_format(dialect, lines):
+        return dialect
+    title = _around_table([line for line in whole if dialect.comment is None or not line.startswith(dialect.comment)])
     if title is not None:
-        d.title = title
-        return d
-    lines = _without_title(d, lines)
-    d.quote = quote_of(lines)
-    separator_and_width = separator_of(lines, d.quote)
+        dialect.title = title
+        return dialect
+    lines = _without_title(dialect, lines)
+    dialect.quote = quote_of(lines)
+    separator_and_width = separator_of(lines, dialect.quote)
     if separator_and_width is None:
-        _as_list(d, lines)
-        return d
-    d.separator, d.width = separator_and_width
-    if len(d.separator) > 1:
-        d.quote = None
-    d.strip = _padded(lines, d)
-    if d.separator == "\t" and not any('"' in line for line in lines):
-        d.quote = None
-    rows = [fields(line, d) for line in lines]
-    d.trailing = _trailing(rows, d.width)
-    d.width -= d.trailing
-    first_rows = [row[: d.width] for row in rows[:200] if len(row) >= d.width - 1]
-    d.header, d.sure_of_header = _find_header(first_rows) if header is None else (header, True)
-    _name_columns(d, rows[0])
-    return d
+        _as_list(dialect, lines)
+        return dialect
+    dialect.separator, dialect.width = separator_and_width
+    if len(dialect.separator) > 1:
+        dialect.quote = None
+    dialect.strip = _padded(lines, dialect)
+    if dialect.separator == "\t" and not any('"' in line for line in lines):
+        dialect.quote = None
+    rows = [fields(line, dialect) for line in lines]
+    dialect.trailing = _trailing(rows, dialect.width)
+    dialect.width -= dialect.trailing
+    first_rows = [row[: dialect.width] for row in rows[:200] if len(row) >= dialect.width - 1]
+    dialect.header, dialect.sure_of_header = _find_header(first_rows) if header is None else (header, True)
+    _name_columns(dialect, rows[0])
+    return dialect
 
 
-def _as_other_format(d: Dialect, lines: Sequence[str]) -> bool:
-    """Return True for lines that are not a table: set their format, or say in `d.title` why they cannot be read."""
+def _as_other_format(dialect: Dialect, lines: Sequence[str]) -> bool:
+    """Return True for lines that are not a table: set their format, or write into `title` why they are unreadable."""
     if _are_records(lines):
-        d.title = RECORDS.format(lines[0].partition(":")[0])
+        dialect.title = RECORDS.format(lines[0].partition(":")[0])
         return True
     if all(line.lstrip().startswith("{") for line in lines):
-        d.format = "jsonl"
+        dialect.format = "jsonl"
         return True
-    if _as_slots(d, lines):
+    if _as_slots(dialect, lines):
         return True
     for name, pattern in (("libfm", LIBFM), ("svmlight", SVMLIGHT)):
         if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
-            d.format, d.separator, d.width = name, " ", len(lines[0].split())
+            dialect.format, dialect.separator, dialect.width = name, " ", len(lines[0].split())
             return True
     if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
-        d.title = HEADINGS.format(lines[0].strip())
+        dialect.title = HEADINGS.format(lines[0].strip())
         return True
     return False
 
 
-def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
+def _as_slots(dialect: Dialect, lines: Sequence[str]) -> bool:
     """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
     if sum(":" in line for line in lines) <= STEADY * len(lines):
         return False
@@ -128,10 +128,10 @@ def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
         often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
         repeated = any(len(set(row)) < len(row) for row in keys)
         if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading < MOST_LEADING:
-            d.format, d.separator, d.width = "slots", separator, leading + len(names)
-            d.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
+            dialect.format, dialect.separator, dialect.width = "slots", separator, leading + len(names)
+            dialect.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
             if leading > 1:
-                d.reasons["columns"] = "the fields without a slot"
+                dialect.reasons["columns"] = "the fields without a slot"
             return True
     return False
 
@@ -183,10 +183,10 @@ def _around_table(lines: Sequence[str]) -> str | None:
     return f"its first {first} lines are a title{what}; remove them: tail -n +{first + 1} FILE{ends} > rows.csv"
 
 
-def _without_title(d: Dialect, lines: list[str]) -> list[str]:
+def _without_title(dialect: Dialect, lines: list[str]) -> list[str]:
     """Return the rows without a first line that has another number of fields than all others.
 
-    If it begins with a character that no row begins with, it is a comment; otherwise, say in `d.title` what it is.
+    If it begins with a character that no row begins with, it is a comment; otherwise, `dialect.title` says what it is.
     """
     first, rest = lines[0], lines[1:]
     quote = quote_of(rest)
@@ -203,11 +203,13 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
         return lines
     mark = first[0]
     is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
-    if is_mark and d.comment is None and not any(line.startswith(mark) for line in rest):
-        d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
+    if is_mark and dialect.comment is None and not any(line.startswith(mark) for line in rest):
+        dialect.comment, dialect.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
     if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
-        d.title = f"its first line has {count} of the {width} fields of all other lines; remove it, or put # before it"
+        dialect.title = (
+            f"its first line has {count} of the {width} fields of all other lines; remove it, or put # before it"
+        )
         return rest
     return lines
 
@@ -229,7 +231,7 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
     return None, lines
 
 
-def _as_list(d: Dialect, lines: Sequence[str]) -> None:
+def _as_list(dialect: Dialect, lines: Sequence[str]) -> None:
     """Take lines of different numbers of short words for lists of items; set the width to 0 for other lines."""
     for separator in LIST_SEPARATORS:
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
@@ -239,19 +241,19 @@ def _as_list(d: Dialect, lines: Sequence[str]) -> None:
         simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
         ids = sum(bool(re.search(r"\d", p)) for p in tokens)
         if simple == len(tokens) and ids > 0.9 * len(tokens):
-            d.format, d.separator, d.header, d.quote = "lists", separator, False, '"'
+            dialect.format, dialect.separator, dialect.header, dialect.quote = "lists", separator, False, '"'
             firsts = [row[0] for row in parts]
             later = {p for row in parts for p in row[1:]}
             by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
-            d.columns = ["user", "item"] if by_user else ["item"]
-            d.reasons["columns"] = (
+            dialect.columns = ["user", "item"] if by_user else ["item"]
+            dialect.reasons["columns"] = (
                 "the first value of each line occurs once"
                 if by_user
                 else "first values occur in several lines: no user"
             )
-            d.width = len(d.columns)
+            dialect.width = len(dialect.columns)
             return
-    d.width = 0
+    dialect.width = 0
 
 
 def _counts_up(values: Sequence[str]) -> bool:
@@ -260,26 +262,28 @@ def _counts_up(values: Sequence[str]) -> bool:
     return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
 
 
-def _padded(lines: Sequence[str], d: Dialect) -> bool:
+def _padded(lines: Sequence[str], dialect: Dialect) -> bool:
     """Return True if spaces surround values, so that they have to be removed."""
-    if d.separator in (SPACES, " "):
+    if dialect.separator in (SPACES, " "):
         return False
-    values = [v for line in lines[:100] for v in _raw_fields(line, d)[1:]]
+    values = [v for line in lines[:100] for v in _raw_fields(line, dialect)[1:]]
     return sum(v != v.strip() for v in values) > 0.02 * len(values)
 
 
-def _raw_fields(line: str, d: Dialect) -> list[str]:
-    if d.separator == SPACES:
+def _raw_fields(line: str, dialect: Dialect) -> list[str]:
+    if dialect.separator == SPACES:
         return line.split()
-    if d.quote is not None and d.quote in line and len(d.separator) == 1:
-        return next(csv.reader([line], delimiter=d.separator, quotechar=d.quote, skipinitialspace=d.strip), [])
-    return line.split(d.separator)
+    if dialect.quote is not None and dialect.quote in line and len(dialect.separator) == 1:
+        return next(
+            csv.reader([line], delimiter=dialect.separator, quotechar=dialect.quote, skipinitialspace=dialect.strip), []
+        )
+    return line.split(dialect.separator)
 
 
-def fields(line: str, d: Dialect) -> list[str]:
+def fields(line: str, dialect: Dialect) -> list[str]:
     """Return the values of a line."""
-    raw = _raw_fields(line.rstrip("\r"), d)
-    return [v.strip() for v in raw] if d.strip else raw
+    raw = _raw_fields(line.rstrip("\r"), dialect)
+    return [v.strip() for v in raw] if dialect.strip else raw
 
 
 def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -347,13 +351,13 @@ def _shape(value: str) -> str:
     return shape if "9" in shape else value
 
 
-def _name_columns(d: Dialect, first: Sequence[str]) -> None:
+def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
     """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
-    if not d.header:
-        d.columns = [f"column_{i}" for i in range(1, d.width + 1)]
+    if not dialect.header:
+        dialect.columns = [f"column_{i}" for i in range(1, dialect.width + 1)]
         return
-    names = [v.strip().lstrip("\ufeff") for v in first][: d.width]
-    if len(names) == d.width - 1:  # R leaves out the name of the rows
+    names = [v.strip().lstrip("\ufeff") for v in first][: dialect.width]
+    if len(names) == dialect.width - 1:  # R leaves out the name of the rows
         names = ["row", *names]
     clean: list[str] = []
     for i, name in enumerate(names, 1):
@@ -361,9 +365,9 @@ def _name_columns(d: Dialect, first: Sequence[str]) -> None:
         while new in clean:
             new, n = f"{name or 'column'}_{n}", n + 1
         clean.append(new)
-    d.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, d.width + 1)]
-    d.renamed = [v.strip().lstrip("\ufeff") for v in first] != d.columns
-    if d.trailing and names == d.columns:
-        d.renamed = False
-    if d.renamed:
-        d.reasons["columns"] = "the header names some columns twice or not at all"
+    dialect.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, dialect.width + 1)]
+    dialect.renamed = [v.strip().lstrip("\ufeff") for v in first] != dialect.columns
+    if dialect.trailing and names == dialect.columns:
+        dialect.renamed = False
+    if dialect.renamed:
+        dialect.reasons["columns"] = "the header names some columns twice or not at all"

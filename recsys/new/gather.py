@@ -213,15 +213,21 @@ def _optional_columns(row_layouts: Mapping[Path, Layout], json_layouts: Mapping[
 
 def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple[Sequence[Path], Layout]]) -> None:
     """Raise UserError if only some of the files that look alike begin with the names of their columns."""
-    d = layout.dialect
+    dialect = layout.dialect
     for other_files, other_layout in others:
-        e = other_layout.dialect
-        if d is None or e is None or layout.format != "csv" or other_layout.format != "csv":
+        other_dialect = other_layout.dialect
+        if dialect is None or other_dialect is None or layout.format != "csv" or other_layout.format != "csv":
             continue
-        alike = (d.separator, d.width, files[0].suffix) == (e.separator, e.width, other_files[0].suffix)
-        if d.header == e.header or not alike:
+        alike = (dialect.separator, dialect.width, files[0].suffix) == (
+            other_dialect.separator,
+            other_dialect.width,
+            other_files[0].suffix,
+        )
+        if dialect.header == other_dialect.header or not alike:
             continue
-        (named, header), bare = ((files[0], d), other_files[0]) if d.header else ((other_files[0], e), files[0])
+        (named, header), bare = (
+            ((files[0], dialect), other_files[0]) if dialect.header else ((other_files[0], other_dialect), files[0])
+        )
         line = header.separator.join(header.columns)
         hint = f"write the first line of {named.name} into {bare.name}, too, or name one of them by files="
         raise UserError(f"{bare}: has no header, and {named} has one ({line[:100]}); {hint}")
@@ -364,12 +370,18 @@ def _same_rows(files: Sequence[Path], layout: Layout, other_files: Sequence[Path
 
     Such files are versions of one log; a later version has another column.
     """
-    d, e = layout.dialect, other_layout.dialect
+    dialect, other_dialect = layout.dialect, other_layout.dialect
     if layout.format != other_layout.format or layout.maps_keys or other_layout.maps_keys:
         return False
-    if d is not None and e is not None and (not d.header or not e.header or d.renamed or e.renamed):
+    if (
+        dialect is not None
+        and other_dialect is not None
+        and (not dialect.header or not other_dialect.header or dialect.renamed or other_dialect.renamed)
+    ):
         return False
-    alike = (d is None and e is None) or (d is not None and e is not None and d.separator == e.separator)
+    alike = (dialect is None and other_dialect is None) or (
+        dialect is not None and other_dialect is not None and dialect.separator == other_dialect.separator
+    )
     a, b = set(layout.columns), set(other_layout.columns)
     names = {_unnumbered(f) for f in files}
     return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in other_files} <= names
@@ -392,7 +404,7 @@ def _untested(
         groups: the files of each key.
         root: the folder of the files.
     """
-    have_names = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
+    have_names = [dialect is None or dialect.header for dialect in (layouts[key].dialect, layouts[best].dialect)]
     if not all(have_names) or not any(split_of(f, root) == "test" for f in groups[key]):
         return ()
     columns, test_columns = layouts[best].columns, set(layouts[key].columns)
@@ -406,22 +418,27 @@ def _untested(
 
 def _is_wide_log(file: Path, layout: Layout) -> bool:
     """Return True if a file has more than three columns, and its first column repeats, unlike the key of a table."""
-    d = layout.dialect
-    if d is None or d.width <= MOST_NARROW or d.encoding.startswith("utf-16"):
+    dialect = layout.dialect
+    if dialect is None or dialect.width <= MOST_NARROW or dialect.encoding.startswith("utf-16"):
         return False
-    lines = raw_bytes.head(file, 1 << 16).decode(d.encoding, errors="replace").splitlines()[:MOST_HEAD]
-    firsts = [line.split(d.separator)[0] for line in lines]
+    lines = raw_bytes.head(file, 1 << 16).decode(dialect.encoding, errors="replace").splitlines()[:MOST_HEAD]
+    firsts = [line.split(dialect.separator)[0] for line in lines]
     return len(set(firsts)) < MOSTLY_HELD * len(firsts)
 
 
 def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], answers: Answers) -> Layout:
     """Return the layout with a header if the first line is that of another file: rows rarely repeat."""
-    d = layout.dialect
-    if d is None or d.header or answers.header is not None or layout.format not in ("csv", "lists"):
+    dialect = layout.dialect
+    if dialect is None or dialect.header or answers.header is not None or layout.format not in ("csv", "lists"):
         return layout
     for other in others:
-        e = other.dialect
-        if e is not None and e.header and not e.renamed and d.first == e.separator.join(e.columns):
+        other_dialect = other.dialect
+        if (
+            other_dialect is not None
+            and other_dialect.header
+            and not other_dialect.renamed
+            and dialect.first == other_dialect.separator.join(other_dialect.columns)
+        ):
             return layout_of(file, True)
     return layout
 
@@ -439,10 +456,10 @@ def _columns_key(layout: Layout, known: Mapping[Key, Layout]) -> Key:
             if other_layout.format == layout.format and len(names & other_names) >= SHARED * most:
                 return key
         return (layout.format, *layout.columns)
-    d = layout.dialect
-    if d is None:
+    dialect = layout.dialect
+    if dialect is None:
         return (layout.format, *sorted(layout.columns))
-    return (layout.format, d.separator, *(layout.columns if d.header else [str(d.width)]))
+    return (layout.format, dialect.separator, *(layout.columns if dialect.header else [str(dialect.width)]))
 
 
 def _like_rows(

@@ -141,34 +141,34 @@ def _layout(file: Path, header: bool | None) -> Layout:
         rows = re.search(r'"([\w-]+)":\s*\[\s*\{', text)
         hint = f"write each row on a line, such as jq -c '.{rows[1] if rows else 'ROWS'}[]' FILE > rows.jsonl"
         raise OtherRows(f"{file}: holds JSON objects over several lines; {hint}")
-    d = dialect_of(lines[:-1] if len(first) == FIRST_BYTES else lines, encoding, header)
+    dialect = dialect_of(lines[:-1] if len(first) == FIRST_BYTES else lines, encoding, header)
     if why:
-        d.reasons["encoding"] = why
-    if d.format == "csv" and d.quote == '"':
-        d.escape, d.line_breaks = escape, d.separator == broken_by
-    return _text_layout(file, lines, d)
+        dialect.reasons["encoding"] = why
+    if dialect.format == "csv" and dialect.quote == '"':
+        dialect.escape, dialect.line_breaks = escape, dialect.separator == broken_by
+    return _text_layout(file, lines, dialect)
 
 
-def _text_layout(file: Path, lines: list[str], d: Dialect) -> Layout:
+def _text_layout(file: Path, lines: list[str], dialect: Dialect) -> Layout:
     """Return the layout of a text file. Raises OtherRows if its rows have to be converted before they can be read."""
-    if d.format in ("svmlight", "lists") and _are_counted(lines[:200]):
+    if dialect.format in ("svmlight", "lists") and _are_counted(lines[:200]):
         hint = f"remove it: cut -d ' ' -f 2- {file} > NEW"
         raise OtherRows(f"{file}: each line begins with the number of the values that follow; {hint}")
-    if d.title:
-        raise OtherRows(f"{file}: {d.title}")
-    if d.format == "jsonl" and not _parses(lines[0]):
+    if dialect.title:
+        raise OtherRows(f"{file}: {dialect.title}")
+    if dialect.format == "jsonl" and not _parses(lines[0]):
         if not _is_json(lines[0]) and (what := json_lines.python_objects(lines[0], file)) is not None:
             raise OtherRows(f"{file}: {what}")
-        return Layout("json", ["key", "value"], d)
-    if d.format == "jsonl":
-        return Layout("jsonl", list(json_frame(lines[:200]).columns), d)
-    if d.format == "svmlight":
-        return Layout("svmlight", list(svmlight_frame(lines[:200]).columns), d)
-    if d.format == "slots":
-        return Layout("slots", list(slots_frame(lines[:200], d).columns), d)
-    if d.format == "csv" and d.width < 2:
-        return Layout("text", [], d)
-    return Layout(d.format, list(d.columns), d)
+        return Layout("json", ["key", "value"], dialect)
+    if dialect.format == "jsonl":
+        return Layout("jsonl", list(json_frame(lines[:200]).columns), dialect)
+    if dialect.format == "svmlight":
+        return Layout("svmlight", list(svmlight_frame(lines[:200]).columns), dialect)
+    if dialect.format == "slots":
+        return Layout("slots", list(slots_frame(lines[:200], dialect).columns), dialect)
+    if dialect.format == "csv" and dialect.width < 2:
+        return Layout("text", [], dialect)
+    return Layout(dialect.format, list(dialect.columns), dialect)
 
 
 def _are_counted(lines: Sequence[str]) -> bool:

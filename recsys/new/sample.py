@@ -107,31 +107,31 @@ def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
 
 
 def _text(file: Path, layout: Layout, most: int, share: float) -> Sample:
-    d = layout.dialect
-    assert d is not None
-    most = min(most, LIBFM_ROWS) if d.format in ("libfm", "svmlight") else most
-    wide = d.encoding.startswith("utf-16")  # cannot be cut at line feeds
+    dialect = layout.dialect
+    assert dialect is not None
+    most = min(most, LIBFM_ROWS) if dialect.format in ("libfm", "svmlight") else most
+    wide = dialect.encoding.startswith("utf-16")  # cannot be cut at line feeds
     pieces, size = raw_bytes.pieces(file, share=share) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
     read = sum(map(len, pieces))
     lines: list[str] = []
     for piece in pieces:
-        text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
-        text = quoted.plain(text, d.separator, escape=d.escape, line_breaks=d.line_breaks)
+        text = piece.decode(dialect.encoding, errors="replace").removeprefix("\ufeff")
+        text = quoted.plain(text, dialect.separator, escape=dialect.escape, line_breaks=dialect.line_breaks)
         lines += [line.rstrip("\r") for line in text.split("\n")]
     lines = without_excel(lines)
     rows = round(len(lines) * max(size, read) / max(read, 1))
-    lines = [line for line in lines if line.strip() and not (d.comment and line.startswith(d.comment))]
-    if d.header and d.format == "csv":
+    lines = [line for line in lines if line.strip() and not (dialect.comment and line.startswith(dialect.comment))]
+    if dialect.header and dialect.format == "csv":
         header = lines[0]
         lines = [line for line in lines if line != header]  # also those repeated where files were joined
-    if d.line_breaks:  # a piece may begin within a value
-        lines = [line for line in lines if len(fields(line, d)) == d.width + d.trailing]
+    if dialect.line_breaks:  # a piece may begin within a value
+        lines = [line for line in lines if len(fields(line, dialect)) == dialect.width + dialect.trailing]
     if not lines:
         raise UserError(f"{file}: has no rows, only a header or comments")
     if len(lines) > most:
         lines = thinned(pl.DataFrame({"x": lines}), most)["x"].to_list()
-    frame = parse_lines(lines, d)
-    if d.format == "lists":  # a line has several rows
+    frame = parse_lines(lines, dialect)
+    if dialect.format == "lists":  # a line has several rows
         rows = round(rows * frame.height / len(lines))
     return Sample(frame, rows)
 

@@ -319,15 +319,17 @@ def _known(key: Column, side: Column) -> float:
 
 
 def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
-    d = layout.dialect
-    if d is None:
+    dialect = layout.dialect
+    if dialect is None:
         return {}
-    options: dict[str, Any] = {} if d.separator == "," else {"separator": d.separator}
-    if d.quote != '"':
-        options["quote"] = d.quote
-    options |= quoting(d)
+    options: dict[str, Any] = {} if dialect.separator == "," else {"separator": dialect.separator}
+    if dialect.quote != '"':
+        options["quote"] = dialect.quote
+    options |= quoting(dialect)
     options |= {
-        k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"
+        k: v
+        for k, v in (("encoding", dialect.encoding), ("comment", dialect.comment), ("strip", dialect.strip))
+        if v and v != "utf-8"
     }
     if marks.null_values:
         options["null_values"] = marks.null_values

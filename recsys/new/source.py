@@ -93,30 +93,32 @@ def _globs(found: Found, gathered: Gathered) -> list[str]:
 
 
 def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
-    d, options = layout.dialect, dict[str, Any]()
-    assert d is not None
+    dialect, options = layout.dialect, dict[str, Any]()
+    assert dialect is not None
     if layout.format == "slots":
-        options["separator"] = d.separator
-        if d.columns:
-            options["columns"] = list(d.columns)
+        options["separator"] = dialect.separator
+        if dialect.columns:
+            options["columns"] = list(dialect.columns)
     if layout.format in ("csv", "lists"):
-        options["separator"] = d.separator
-        if d.quote != '"':
-            options["quote"] = d.quote
-        options |= quoting(d)
-    plain_options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
+        options["separator"] = dialect.separator
+        if dialect.quote != '"':
+            options["quote"] = dialect.quote
+        options |= quoting(dialect)
+    plain_options = (("encoding", dialect.encoding), ("comment", dialect.comment), ("strip", dialect.strip))
     options |= {key: value for key, value in plain_options if value and value != "utf-8"}
-    if layout.format == "csv" and not d.header:
+    if layout.format == "csv" and not dialect.header:
         options["header"] = False
-    if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not d.header or d.renamed)):
+    if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not dialect.header or dialect.renamed)):
         options["columns"] = list(layout.columns)
         reasons.setdefault("columns", "the file has no header")
     return options
 
 
-def quoting(d: Dialect) -> dict[str, Any]:
+def quoting(dialect: Dialect) -> dict[str, Any]:
     """Return the keys of line breaks and escaped quotes within values."""
-    return ({"escape": "\\"} if d.escape else {}) | ({"line_breaks_in_quotes": True} if d.line_breaks else {})
+    return ({"escape": "\\"} if dialect.escape else {}) | (
+        {"line_breaks_in_quotes": True} if dialect.line_breaks else {}
+    )
 
 
 def _marks(marks: Marks, columns: Sequence[Column], layout: Layout) -> dict[str, Any]:

@@ -15,37 +15,37 @@ from recsys.new import raw_bytes
 from recsys.new.find_dialect import Dialect
 
 
-def parse_lines(lines: list[str], d: Dialect) -> pl.DataFrame:
+def parse_lines(lines: list[str], dialect: Dialect) -> pl.DataFrame:
     """Return the rows of lines: the columns of the dialect as text, and null for an empty value."""
-    if d.format == "jsonl":
+    if dialect.format == "jsonl":
         return json_frame(lines)
-    if d.format == "libfm":
+    if dialect.format == "libfm":
         return _libfm_frame(lines)
-    if d.format == "svmlight":
+    if dialect.format == "svmlight":
         return svmlight_frame(lines)
-    if d.format == "slots":
-        return slots_frame(lines, d)
-    if d.format == "lists":
-        return _lists_frame(lines, d)
-    if d.separator == SPACES:
+    if dialect.format == "slots":
+        return slots_frame(lines, dialect)
+    if dialect.format == "lists":
+        return _lists_frame(lines, dialect)
+    if dialect.separator == SPACES:
         lines = [UNIT.join(line.split()) for line in lines]
-    elif d.quote is None or not any(d.quote in line for line in lines):
-        lines = [line.replace(d.separator, UNIT) for line in lines]
-    separated = d.separator if d.quote and UNIT not in lines[0] and d.width > 1 else UNIT
-    if separated != UNIT and d.strip:
-        lines = [re.sub(rf"{re.escape(separated)} +(?={d.quote})", separated, line) for line in lines]
-    names = [*d.columns, "__trailing__"] if d.trailing else d.columns
+    elif dialect.quote is None or not any(dialect.quote in line for line in lines):
+        lines = [line.replace(dialect.separator, UNIT) for line in lines]
+    separated = dialect.separator if dialect.quote and UNIT not in lines[0] and dialect.width > 1 else UNIT
+    if separated != UNIT and dialect.strip:
+        lines = [re.sub(rf"{re.escape(separated)} +(?={dialect.quote})", separated, line) for line in lines]
+    names = [*dialect.columns, "__trailing__"] if dialect.trailing else dialect.columns
     frame = pl.read_csv(
         "\n".join(lines).encode(),
         schema=dict.fromkeys(names, pl.String),
         separator=separated,
-        quote_char=None if separated == UNIT else d.quote,
+        quote_char=None if separated == UNIT else dialect.quote,
         has_header=False,
         truncate_ragged_lines=True,
         ignore_errors=True,
     )
-    frame = frame.select(d.columns)
-    if d.strip:
+    frame = frame.select(dialect.columns)
+    if dialect.strip:
         frame = frame.with_columns(pl.all().str.strip_chars())
     return frame.with_columns(pl.when(pl.all() == "").then(None).otherwise(pl.all()).name.keep())
 
@@ -102,26 +102,26 @@ def svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
     return frame.select(*names, pl.col(sorted(numbers, key=lambda c: int(c[1:]))).fill_null("0"))
 
 
-def slots_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
-    _, names = slots.slots(list(lines), d.separator)
+def slots_frame(lines: Sequence[str], dialect: Dialect) -> pl.DataFrame:
+    _, names = slots.slots(list(lines), dialect.separator)
     rows = []
     for line in lines:
-        fields = slots.parts(line, d.separator)
-        row = dict(zip(d.columns, fields, strict=False))
-        for field in fields[len(d.columns) :]:
+        fields = slots.parts(line, dialect.separator)
+        row = dict(zip(dialect.columns, fields, strict=False))
+        for field in fields[len(dialect.columns) :]:
             name, _, value = field.partition(":")
-            row[name] = f"{row[name]}{d.separator}{value}" if name in row else value
+            row[name] = f"{row[name]}{dialect.separator}{value}" if name in row else value
         rows.append(row)
-    schema = dict.fromkeys([*d.columns, *names], pl.String)
+    schema = dict.fromkeys([*dialect.columns, *names], pl.String)
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return frame.rename({n: svmlight.column(n) for n in names})
 
 
-def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
-    parts = [[p for p in line.split(d.separator) if p] for line in lines]
-    if d.columns == ["user", "item"]:
+def _lists_frame(lines: Sequence[str], dialect: Dialect) -> pl.DataFrame:
+    parts = [[p for p in line.split(dialect.separator) if p] for line in lines]
+    if dialect.columns == ["user", "item"]:
         rows = [(r[0], item) for r in parts for item in r[1:]]
     else:
         rows = [(str(i), item) for i, r in enumerate(parts) for item in r]
-    names = ["user" if d.columns == ["user", "item"] else "list", "item"]
+    names = ["user" if dialect.columns == ["user", "item"] else "list", "item"]
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
