@@ -123,7 +123,9 @@ def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[st
     """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
     for c in columns:
         if c.name in values:
-            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
+            every = column_of(
+                pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks()
+            )  # twice: no value is unique
             c.kind, c.reason, c.distinct, c.is_partition = every.kind, every.reason, every.distinct, True
 
 
@@ -271,7 +273,7 @@ def _says_nothing(name: str) -> bool:
 def _are_ids(x: pl.Series, low: float, high: float, distinct: int, *, by_range: bool) -> bool:
     """Return True if many whole numbers are too large for quantities, or (almost) all differ and increase.
 
-    by_range: also if they fill their range evenly, as ids do, but measures such as areas may too.
+    by_range: also if they fill their range evenly, as ids do, but measures such as areas may as well.
     """
     if distinct < 200:
         return False

@@ -17,7 +17,7 @@ LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
 COMMENTS = ("#", "%", "//")
 FEWEST_ROWS = 3  # after a first line that is no row
 EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
-NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
+NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "

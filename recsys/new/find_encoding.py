@@ -84,7 +84,7 @@ def _mixes_letters(lines: Sequence[bytes], encoding: str) -> bool:
 
 
 def _known_names(line: bytes, encoding: str) -> int:
-    """Return how many words of a line that are not ASCII are known as names of columns."""
+    """Return the number of words of a line that are not ASCII and known in the names of columns."""
     return sum(w in KNOWN and len(w) > 1 and not w.isascii() for w in words(line.decode(encoding, errors="replace")))
 
 

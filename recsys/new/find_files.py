@@ -43,7 +43,7 @@ class Found:
 
 
 def find(given: Sequence[str]) -> Found:
-    """Return the files that the paths, folders and globs name. Raises UserError if there are none."""
+    """Return the files that the paths, folders and globs name. Raises UserError if they name no file."""
     for name in given:
         if is_remote(name):
             raise UserError(

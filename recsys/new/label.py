@@ -77,6 +77,7 @@ def codes_of(c: Column) -> list[str]:
 
 
 def distinct_numbers(c: Column) -> list[float]:
+    """Return the different numbers of a column in order; an empty list for text."""
     return [] if c.numbers is None else sorted(c.numbers.drop_nulls().unique().to_list())
 
 
@@ -165,6 +166,7 @@ def spellings_of(c: Column) -> dict[str, list[str]]:
 
 
 def is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
+    """Return 1 for rows with one of the positive values, 0 for other rows, and null for missing values."""
     return c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
 
 

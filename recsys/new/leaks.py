@@ -51,7 +51,7 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         *(_as_presence(c) for c in columns if c.kind == "list" and not c.role and c is not label.column),
     ]
     picked = _picked(y, len(columns))
-    truth, leaks_found = y.filter(picked), dict[str, str]()
+    truth, reasons = y.filter(picked), dict[str, str]()
     for c in watched("comparing with the label", comparable(columns, label)):
         auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
@@ -60,13 +60,13 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
             auc = auc_of_means(as_codes(c).filter(picked), truth)
         if auc >= LEAK:
-            leaks_found[c.name] = KNOWN_AFTERWARDS
+            reasons[c.name] = KNOWN_AFTERWARDS
         elif (what := implies(c, y)) is not None:
-            leaks_found[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
+            reasons[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
         elif (what := _excludes(c, y)) is not None:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
-            leaks_found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
-    return leaks_found
+            reasons[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
+    return reasons
 
 
 def _is_rare(y: pl.Series) -> bool:
@@ -75,7 +75,7 @@ def _is_rare(y: pl.Series) -> bool:
 
 
 def _picked(y: pl.Series, columns: int) -> pl.Series:
-    """Return which rows with a label are compared with the columns: all, or every n-th if there are many cells."""
+    """Return a mask of the rows to compare with the columns: all with a label, or every n-th of many."""
     step = max(y.len() * columns // MOST_CELLS, 1)
     return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
 
@@ -256,7 +256,7 @@ def implies(c: Column, y: pl.Series) -> str | None:
 
 
 def as_second_label(c: Column, label: LabelGuess) -> str:
-    """Return how a column of two values becomes a second label: beside the first, or where one of them is positive."""
+    """Return the hint to learn a column of two values as a second label, or nothing if it makes no label."""
     second = label_of(c) if c.distinct == 2 else None
     if second is None or second.kind != "binary":
         return ""
@@ -274,7 +274,7 @@ def _needs(one: pl.Series, needed: pl.Series) -> bool:
 
 
 def _as_first_label(c: Column, label: LabelGuess) -> str:
-    """Return how a column of two values becomes the first of two labels, where the label follows it."""
+    """Return the hint to learn a column of two values as a first label, which the label of the rows follows."""
     first = label_of(c) if c.distinct == 2 else None
     if first is None or first.kind != "binary":
         return ""

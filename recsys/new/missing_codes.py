@@ -11,7 +11,7 @@ NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
 UNRATED_NINES = (99.0, 999.0, 9999.0)  # of a rating, such as 99 of ratings from -10 to 10
 FAR = 5  # times nearly all other ratings
 RARELY = 0.01  # share of rows from which 99 may mean that there is no rating
-UNRATED = 0.1  # share of rows with the rating 0, from which it may mean that there is none
+UNRATED = 0.1  # share of rows with the rating 0, from which 0 may mean that there is no rating
 OFTEN = 3  # times as many rows have it as the lowest rating
 
 

@@ -136,6 +136,11 @@ def perhaps_outcomes(
 
     They are columns of yes and no and, beside a rating, columns of a few values that go with it. Names of what is known
     before, such as promotion, and families of columns, such as one-hot codes, are left out.
+
+    Args:
+        columns: the columns of the rows.
+        label: the label.
+        user, item: the columns of the user and the item, None if unknown.
     """
     keys = [key for key in (user, item) if key is not None]
     if not keys or label.kind != "binary":

@@ -57,14 +57,22 @@ def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
 
 
 def _are_dense(x: pl.Series) -> bool:
-    """Return True for numbers that leave out (almost) none of those below the largest, as ids do."""
+    """Return True for whole numbers that start at 0 or 1 and have (almost) no gaps, as ids do."""
     return 0 <= least(x) <= 1 and x.n_unique() >= DENSE * (largest(x) - least(x) + 1)
 
 
 def source_of(
     found: Found, gathered: Gathered, marks: Marks, columns: Sequence[Column], rename: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of `source:` that differ from the defaults, and the reasons of some."""
+    """Return the keys of `source:` that differ from the defaults, and the reasons of some.
+
+    Args:
+        found: the files and globs that the user named.
+        gathered: the files of the rows.
+        marks: how numbers and missing values are written.
+        columns: the columns of the rows.
+        rename: `source.rename`.
+    """
     layout = gathered.layout
     reasons = dict(layout.dialect.reasons) if layout.dialect else {}
     source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}

@@ -51,6 +51,7 @@ def parse_lines(lines: list[str], dialect: Dialect) -> pl.DataFrame:
 
 
 def json_frame(lines: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of JSON lines, without damaged lines."""
     rows = []
     for line in lines:
         try:
@@ -67,6 +68,7 @@ def _rows_frame(rows: Sequence[Any]) -> pl.DataFrame:
 
 
 def json_array(file: Path) -> pl.DataFrame:
+    """Return the rows of a JSON array of objects."""
     with raw_bytes.opened(file) as raw:
         rows = json.load(raw)
     return plain(_rows_frame(rows), file)
@@ -92,6 +94,7 @@ def _libfm_frame(lines: Sequence[str]) -> pl.DataFrame:
 
 
 def svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of svmlight lines: the label, and a column for each index with 0 where a line lacks it."""
     rows = []
     for label, *others in filter(None, map(svmlight.parts, lines)):
         pairs = (x.partition(":") for x in others)
@@ -103,6 +106,7 @@ def svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
 
 
 def slots_frame(lines: Sequence[str], dialect: Dialect) -> pl.DataFrame:
+    """Return the rows of lines of slot:value; the values of a repeated slot are joined by the separator."""
     _, names = slots.slots(list(lines), dialect.separator)
     rows = []
     for line in lines:

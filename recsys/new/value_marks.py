@@ -91,6 +91,7 @@ def _are_two_letters(values: pl.Series) -> bool:
 
 
 def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
+    """Return the values as numbers by the marks; null for values that are not numbers."""
     if values.dtype == pl.String:
         values = values.str.strip_chars()
         if marks.thousands is not None:
@@ -98,4 +99,4 @@ def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
         if marks.decimal != ".":
             values = values.str.replace(marks.decimal, ".", literal=True)
     numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
-    return numbers.set(numbers.is_infinite(), None)  # 1e400 is none, as for those who read the rows
+    return numbers.set(numbers.is_infinite(), None)  # 1e400 is not a number to the readers of rows either
