@@ -19,8 +19,8 @@ def _command(cfg: DictConfig) -> None:
 
     given = {k: v for k, v in cfg.create.items() if v is not None}
     if len(given) != 1:
-        found = f"not {' and '.join(f'{k}=' for k in given)}" if given else "such as data=mine files='logs/*.csv'"
-        raise UserError(f"recsys.new: type exactly one of data=NAME, model=NAME and experiment=NAME, {found}")
+        hint = f"not {' and '.join(f'{k}=' for k in given)}" if given else "such as data=mine files='logs/*.csv'"
+        raise UserError(f"recsys.new: type exactly one of data=NAME, model=NAME and experiment=NAME, {hint}")
     [(kind, name)] = given.items()
     if kind == "data":
         files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files

@@ -19,7 +19,7 @@ FEWEST = 5  # rows of the sample in a split
 
 @dataclass
 class Split:
-    """The settings of `split:` and why."""
+    """A proposed split: the settings of `split:`, and why they are proposed."""
 
     settings: dict[str, Any]
     why: str
@@ -31,7 +31,7 @@ class Split:
 
 
 def by_files(root: Path, files: Sequence[Path]) -> Split | None:
-    """Return the split that the names of files and folders say, None if they name no training and test files."""
+    """Return the split by the names of files and folders; None if they name no training files or no test files."""
     named: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     for f in files:
         named.setdefault(split_of(f, root) or "", []).append(f)

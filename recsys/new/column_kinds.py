@@ -1,7 +1,6 @@
 """Find out what each column of a sample holds: numbers, categories, lists, times, ids, text or vectors."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from typing import TypeVar
 import polars as pl
 
 from recsys.cli.console import bar
-from recsys.new.find_dialect import NULLS
 from recsys.new.known_names import (
     CODES,
     ID_WORDS,
@@ -23,28 +21,16 @@ from recsys.new.known_names import (
     names_an_id_of,
     words,
 )
+from recsys.new.several_values import same_numbers, separator_of_values
 from recsys.new.statistics import largest, least, mean
 from recsys.new.time_formats import TimeGuess, time_of
 from recsys.new.units import number_sql
+from recsys.new.value_marks import Marks, as_numbers, marks_of
 
-SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
-# separators of several values, the surest first
-PARTS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")
-STOP_WORDS = frozenset(
-    ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
-)
-DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
-THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
-SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
-THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
-PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
 FEWEST_ELEMENTS = 0.02  # elements of lists for each row
-MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
-FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
-MOST_NUMBERS = 64  # in a text
 OFTEN = 0.05  # share of rows from which 99 may stand for a missing value
 MEASURES = ("age", "price")  # quantities, also if all are small
 EXACT = 2.0**53  # whole numbers below are exact as floats
@@ -59,12 +45,19 @@ T = TypeVar("T")
 class Column:
     """A column of the sample, and what it holds.
 
+    name, values: its name, and its values in the sample
     kind: number | numbers | category | list | time | id | text | vector | constant | row id | empty | nested
+    reason: why it has this kind
+    role: label | user | item | time | weight | group; empty for other columns
+    numbers: the values as numbers, if all are numbers
+    distinct, missing: the number of different values, and the share of rows without a value
+    time: the times that it holds
     nulls: text that stands for missing values in this column alone
     code: the number that stands for a missing value
     sql: makes numbers of the column, which {} stands for
-    split: the separator of several values
+    split, pattern: the separator of several values, or the regular expression of each
     width: the number of numbers that each value holds
+    is_partition: whether the names of folders hold its values
     """
 
     name: str
@@ -82,7 +75,7 @@ class Column:
     nulls: list[str] = field(default_factory=list)
     code: float | None = None
     sql: str | None = None
-    is_partition: bool = False  # a folder's name holds its values
+    is_partition: bool = False
     _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
     @property
@@ -111,18 +104,9 @@ class Column:
         return [str(v)[:24] for v in self.values.drop_nulls().unique(maintain_order=True).head(most).to_list()]
 
 
-@dataclass
-class Marks:
-    """How numbers and missing values are written in all columns of text."""
-
-    null_values: list[str] = field(default_factory=list)
-    decimal: str = "."
-    thousands: str | None = None
-
-
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
-    marks = _marks(frame)
+    marks = marks_of(frame)
     return [column_of(values, marks) for values in watched("looking at", frame.get_columns())], marks
 
 
@@ -139,81 +123,14 @@ def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[st
     """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
     for c in columns:
         if c.name in values:
-            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
+            every = column_of(
+                pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks()
+            )  # twice: no value is unique
             c.kind, c.reason, c.distinct, c.is_partition = every.kind, every.reason, every.distinct, True
 
 
-def _marks(frame: pl.DataFrame) -> Marks:
-    """Find the marks in numbers, and the text that stands for missing values, in all columns together."""
-    marks, dotted = Marks(), False
-    nulls: Counter[str] = Counter()
-    for name in frame.select(pl.col(pl.String)).columns:
-        numbers = frame[name].cast(pl.Float64, strict=False).fill_nan(None)
-        if numbers.null_count() == frame[name].null_count():
-            dotted |= bool(frame[name].head(100).str.contains(".", literal=True).any())
-            continue  # nothing but numbers as Python writes them
-        values = frame[name].drop_nulls().str.strip_chars()
-        plain = values.filter(~values.is_in(NULLS))
-        if not plain.len():
-            continue
-        spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
-        if mean(plain.str.contains(PLAIN_SPACE)) > MANY_GROUPS:
-            spaces = plain.str.extract("( )").drop_nulls()
-        if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
-            marks.thousands = spaces[0]
-            marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal
-        elif plain.str.contains(",", literal=True).any() and not _are_pairs_of_ids(plain):
-            points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
-            if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
-                marks.thousands = ","
-            elif points:
-                marks.decimal = ","
-                if plain.str.contains(r"^\d{1,3}(\.\d{3})+(,|$)").any():
-                    marks.thousands = "."
-        dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
-        sure = values.is_in(SURE_NULLS)
-        numeric = mean(_as_numbers(plain, marks).is_not_null()) >= 0.99
-        found = values.filter(sure | values.is_in(NULLS) if numeric else sure)
-        if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
-            nulls["NA"] += 1
-        nulls.update(found.unique().to_list())
-    if (dotted and marks.thousands == ".") or marks.thousands == marks.decimal:  # 3,000 is 3 beside 67,95
-        marks.thousands = None
-    marks.null_values = [n for n in NULLS if n in nulls]
-    return marks
-
-
-def _are_pairs_of_ids(plain: pl.Series) -> bool:
-    """Return True for texts such as 12,45 whose parts are of one kind, as two ids of a list are, and not decimals."""
-    parts = plain.str.split_exact(",", 1).struct.unnest().drop_nulls()
-    if parts.height < FEWEST_PAIRS or not mean(plain.str.count_matches(",") <= 1):
-        return False
-    left, right = (parts[name].unique() for name in parts.columns)
-    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > COMMON_SHARE
-
-
-def _no_group_of_three(plain: pl.Series) -> bool:
-    return not plain.str.contains(r"^[+-]?\d{1,3}(,\d{3})+$").any()
-
-
-def _are_two_letters(values: pl.Series) -> bool:
-    """Return True for codes of countries, among which NA is Namibia."""
-    return mean(values.str.len_chars() == 2) > 0.9
-
-
-def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
-    if values.dtype == pl.String:
-        values = values.str.strip_chars()
-        if marks.thousands is not None:
-            values = values.str.replace_all(marks.thousands, "", literal=True)
-        if marks.decimal != ".":
-            values = values.str.replace(marks.decimal, ".", literal=True)
-    numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
-    return numbers.set(numbers.is_infinite(), None)  # 1e400 is none, as for those who read the rows
-
-
 def column_of(raw: pl.Series, marks: Marks) -> Column:
-    """Return what a column holds."""
+    """Return a column with its kind, the reason, and its numbers or times."""
     if raw.dtype in (pl.Categorical, pl.Enum, pl.Binary):
         try:
             raw = raw.cast(pl.String)
@@ -245,8 +162,8 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         _number_kind(c)
     elif c.values.dtype == pl.String:
         c.numbers = None
-        if c.distinct > 2 and (found := number_sql(c.values)) is not None:
-            c.numbers, c.sql = found
+        if c.distinct > 2 and (numbers_and_sql := number_sql(c.values)) is not None:
+            c.numbers, c.sql = numbers_and_sql
             c.kind, c.reason = "number", "numbers with a unit; other text is missing"
         else:
             _text_kind(c)
@@ -264,15 +181,15 @@ def _writes_twice(c: Column) -> bool:
 
 
 def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
-    """Return the values as numbers, None if some are not. A few kinds of other text are missing values."""
+    """Return the values as numbers; None if some are not numbers. A few kinds of other text are missing values."""
     if c.values.dtype == pl.Boolean or c.values.dtype.is_temporal():
         return None
-    numbers = _as_numbers(c.values, marks)
-    other = c.values.filter(numbers.is_null() & c.values.is_not_null())
-    if not other.len() or c.values.dtype.is_numeric():
+    numbers = as_numbers(c.values, marks)
+    not_numbers = c.values.filter(numbers.is_null() & c.values.is_not_null())
+    if not not_numbers.len() or c.values.dtype.is_numeric():
         return _without_sentinels(c, numbers)
-    kinds = other.unique()
-    if other.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
+    kinds = not_numbers.unique()
+    if not_numbers.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
         c.nulls = sorted(str(k).strip() for k in kinds)
         c.values = c.values.set(c.values.is_in(kinds), None)
         c.missing = c.values.null_count() / c.values.len()
@@ -356,7 +273,7 @@ def _says_nothing(name: str) -> bool:
 def _are_ids(x: pl.Series, low: float, high: float, distinct: int, *, by_range: bool) -> bool:
     """Return True if many whole numbers are too large for quantities, or (almost) all differ and increase.
 
-    by_range: also if they fill their range evenly, as ids do, but measures such as areas may too.
+    by_range: also if they fill their range evenly, as ids do, but measures such as areas may as well.
     """
     if distinct < 200:
         return False
@@ -397,15 +314,15 @@ def _text_kind(c: Column) -> None:
     if mean(head.str.contains(r"^\s*\[.*\]\s*$")) > 0.95:
         _bracketed(c, head)
         return
-    if (parts := _same_numbers(head)) is not None:
+    if (parts := same_numbers(head)) is not None:
         c.split, c.width = parts
         c.kind, c.reason = "numbers", f"{c.width} numbers in each value"
         return
     lengths = head.str.count_matches(r"\S+")
     mean_words, unique = mean(lengths), c.distinct / values.len()
-    if (found := _separator(head)) is not None:
-        c.kind, c.split = "list", found
-        c.reason = f"{mean(head.str.split(found).list.len()):.1f} values each, separated by {_shown(found)}"
+    if (separator := separator_of_values(head)) is not None:
+        c.kind, c.split = "list", separator
+        c.reason = f"{mean(head.str.split(separator).list.len()):.1f} values each, separated by {_shown(separator)}"
     elif mean_words >= 3 and unique > 0.3 and c.distinct > 100:
         c.kind, c.reason = "text", f"free text, {mean_words:.0f} words each"
     elif unique > 0.95 and values.len() > 50:
@@ -414,19 +331,6 @@ def _text_kind(c: Column) -> None:
         c.kind, c.reason = "id", f"{c.distinct:,} values"
     else:
         c.kind, c.reason = "category", f"{c.distinct:,} values"
-
-
-def _same_numbers(head: pl.Series) -> tuple[str, int] | None:
-    """Return the separator and the number of fractions that each text holds, None if they hold something else."""
-    for separator in (" ", ";", "|"):
-        counts = head.str.count_matches(separator, literal=True)
-        width = round(largest(counts)) + 1
-        if not 2 <= width <= MOST_NUMBERS or counts.n_unique() > 1:
-            continue
-        numbers = head.str.split(separator).explode().cast(pl.Float64, strict=False)
-        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > MOSTLY:
-            return separator, width
-    return None
 
 
 def _bracketed(c: Column, head: pl.Series) -> None:
@@ -440,36 +344,3 @@ def _bracketed(c: Column, head: pl.Series) -> None:
 
 def _shown(separator: str) -> str:
     return "spaces" if separator == " " else separator
-
-
-def _separator(head: pl.Series) -> str | None:
-    """Return the separator of several values in a text, None if a text is one value."""
-    return next((s for s in PARTS if mean(head.str.contains(s, literal=True)) >= 0.05 and _separates(head, s)), None)
-
-
-def _separates(head: pl.Series, separator: str) -> bool:
-    """Return True if the separator divides texts into parts that occur again and again in other texts."""
-    if separator == "/" and head.str.contains(r"^(https?:)?/").any():
-        return False
-    lengths = head.str.split(separator).list.len()
-    parts = _parts(head, separator)
-    whole, distinct = head.n_unique(), parts.n_unique()
-    repeats = parts.len() / max(distinct, 1)
-    if separator == " ":
-        return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
-    if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
-        return repeats >= 2 and distinct <= 0.5 * whole
-    shared = mean(_parts(head.unique(), separator).value_counts()["count"] > 1)  # parts of several different texts
-    if repeats < 2 or (distinct >= whole and shared < 0.5):
-        return False
-    return lengths.n_unique() > 1 or distinct <= 0.5 * whole or (shared > 0.8 and mean(lengths) > 3)
-
-
-def _parts(texts: pl.Series, separator: str) -> pl.Series:
-    parts = texts.str.split(separator).explode().str.strip_chars()
-    return parts.filter(parts != "")
-
-
-def _is_prose(parts: pl.Series) -> bool:
-    """Return True if stop words are among the words."""
-    return mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02

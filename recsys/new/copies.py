@@ -18,20 +18,20 @@ MOST_ROWS = 200  # of an order, on average
 
 
 def copies(columns: Sequence[Column]) -> dict[str, str]:
-    """Return the columns with one value for each user, or each item, and other values for others -> why."""
-    found = {}
+    """Return the columns that are other names of the user or the item, with one value for each, and the reasons."""
+    reasons = {}
     for key in (c for c in columns if c.role in ("user", "item")):
         for c in columns:
             if c.role or c.kind not in KINDS or c.distinct != key.distinct or c.distinct <= FEW:
                 continue
             pairs = pl.DataFrame({"key": key.values, "x": c.values}).n_unique()
             if pairs == key.distinct + bool(key.missing or c.missing) and abs(c.missing - key.missing) < 1e-9:
-                found[c.name] = f"another name of {key.name}: it has one value for each"
-    return found
+                reasons[c.name] = f"another name of {key.name}: it has one value for each"
+    return reasons
 
 
 def determines(one: Column, other: Column) -> bool:
-    """Return True if each value of a column has one value of another, as each track has one artist."""
+    """Return True if (nearly) each value of `one` goes with one value of `other`, as each track has one artist."""
     x, y = (c.values.hash() if c.values.dtype.is_nested() else c.values.cast(pl.String) for c in (one, other))
     frame = pl.DataFrame({"x": x, "y": y}).drop_nulls()
     several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
@@ -39,7 +39,7 @@ def determines(one: Column, other: Column) -> bool:
 
 
 def basket(columns: Sequence[Column]) -> Column | None:
-    """Return the column that identifies an order, a basket or an event of few rows; None if there is none."""
+    """Return the column that identifies an order, a basket or an event of few rows; None if no column does."""
     ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
     ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
     return max(ids, key=lambda c: c.distinct, default=None)
@@ -60,15 +60,15 @@ def set_lists_of_items(columns: Sequence[Column]) -> None:
 
 
 def set_ids_of_lists(columns: Sequence[Column]) -> None:
-    """Take a number for an id if its values are those of a list, such as the item of a history."""
+    """Take a number for an id if lists hold its values, as a history holds items."""
     lists = [c for c in columns if c.kind == "list"]
     for c in columns:
         if c.kind != "number" or c.role or not c.is_whole or c.distinct <= FEW:
             continue
-        own = c.values.drop_nulls().cast(pl.String).unique()
-        known = next((n for n in lists if mean(own.is_in(elements_of(n).implode())) > MOSTLY_KNOWN), None)
-        if known is not None:
-            c.kind, c.reason = "id", f"its values are those of {known.name}"
+        values = c.values.drop_nulls().cast(pl.String).unique()
+        holder = next((n for n in lists if mean(values.is_in(elements_of(n).implode())) > MOSTLY_KNOWN), None)
+        if holder is not None:
+            c.kind, c.reason = "id", f"its values are those of {holder.name}"
 
 
 def elements_of(c: Column) -> pl.Series:
@@ -82,7 +82,7 @@ def elements_of(c: Column) -> pl.Series:
 
 
 def set_ids_of_items(columns: Sequence[Column]) -> None:
-    """Take numbered columns, such as hist_1 to hist_10, for ids if their values are those of the item."""
+    """Take numbered columns, such as hist_1 to hist_10, for ids if they have the values of the item."""
     item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
     if item is None or item.numbers is None:
         return
@@ -94,9 +94,9 @@ def set_ids_of_items(columns: Sequence[Column]) -> None:
             families.setdefault(tuple(stem), []).append(c)
     for family in families.values():
         values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
-        own = values.filter(values != 0).unique()  # 0 pads
-        if len(family) < 3 or own.len() <= FEW or own.is_in(known.cast(pl.Float64).implode()).mean() < 0.9:  # type: ignore[operator]
+        distinct = values.filter(values != 0).unique()  # 0 pads
+        if len(family) < 3 or distinct.len() <= FEW or distinct.is_in(known.cast(pl.Float64).implode()).mean() < 0.9:  # type: ignore[operator]
             continue
-        if own.len() >= 0.5 * known.len():
+        if distinct.len() >= 0.5 * known.len():
             for c in family:
                 c.kind, c.reason = "id", f"its values are those of {item.name}"

@@ -22,37 +22,41 @@ FEW_ROWS = 30  # from which columns can be told apart
 
 def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Question]:
     """Return the questions that the files leave open, the gravest first."""
-    found = list(gathered.questions)
+    questions = list(gathered.questions)
     dialect = gathered.layout.dialect
     if dialect is not None and not dialect.sure_of_header and gathered.layout.format == "csv":
         taken = "the names of the columns" if dialect.header else "a row"
         text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
-        found.append(Question(text, taken, ("header=true", "header=false")))
+        questions.append(Question(text, taken, ("header=true", "header=false")))
     if p.label is not None and p.label.doubt and answers.label == "auto":
-        others = tuple(typed("label", name) for name in p.label.alternatives)
+        alternatives = tuple(typed("label", name) for name in p.label.alternatives)
         guess = typed("label", p.label.column.name)
-        found.append(Question(p.label.doubt, guess, (guess, *others, "label=null")))
+        questions.append(Question(p.label.doubt, guess, (guess, *alternatives, "label=null")))
     if p.label is not None and p.label.undecided:
-        found.append(_which_are_positive(p.label))
-    spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]
-    if p.label is None and spent and answers.label == "auto":
-        text = f"is {' or '.join(spent[:3])} what to predict, or that a user has chosen an item?"
-        given = tuple(typed("label", name) for name in spent[:3])
-        found.append(Question(text, "the choices of items", ("label=null", *given)))
+        questions.append(_which_are_positive(p.label))
+    time_spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]
+    if p.label is None and time_spent and answers.label == "auto":
+        text = f"is {' or '.join(time_spent[:3])} what to predict, or that a user has chosen an item?"
+        given = tuple(typed("label", name) for name in time_spent[:3])
+        questions.append(Question(text, "the choices of items", ("label=null", *given)))
     for role, among in (("user", USERS), ("item", ITEMS)):
-        own = getattr(p.roles, role)
-        if own is None or getattr(answers, role) != "auto":
+        column = getattr(p.roles, role)
+        if column is None or getattr(answers, role) != "auto":
             continue
-        others_ = _rivals(own, p.columns, among)
-        if others_:
-            text = f"which column is the {role}: {', '.join(c.name for c in [own, *others_])}?"
-            found.append(Question(text, typed(role, own.name), tuple(typed(role, c.name) for c in [own, *others_][:4])))
+        rivals = _rivals(column, p.columns, among)
+        if rivals:
+            text = f"which column is the {role}: {', '.join(c.name for c in [column, *rivals])}?"
+            questions.append(
+                Question(text, typed(role, column.name), tuple(typed(role, c.name) for c in [column, *rivals][:4]))
+            )
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
-        found += _who_rates(p, answers)
-    found += _of_the_future(p.roles.time)
+        questions += _who_rates(p, answers)
+    questions += _of_the_future(p.roles.time)
     if p.rows < FEW_ROWS:
-        found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
-    return found
+        questions.append(
+            Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes")
+        )
+    return questions
 
 
 def _which_are_positive(label: LabelGuess) -> Question:
@@ -65,7 +69,7 @@ def _which_are_positive(label: LabelGuess) -> Question:
 
 
 def _of_the_future(c: Column | None) -> list[Question]:
-    """Return a question if rows are of a year to come, as those of the Buddhist calendar seem to be."""
+    """Return a question if rows have a year to come, as years of the Buddhist calendar seem to be."""
     if c is None or (year := year_to_come(c)) is None:
         return []
     text = f"{c.name} has times of the year {year}: does another calendar, or an error, explain them?"
@@ -73,7 +77,7 @@ def _of_the_future(c: Column | None) -> list[Question]:
 
 
 def _who_rates(p: Proposal, answers: Answers) -> list[Question]:
-    """Return a question if no column is known to be the user, or the item, of a rating."""
+    """Return a question if no name says which column is the user, or the item, of a rating."""
     lacks = [r for r in ("user", "item") if getattr(p.roles, r) is None and getattr(answers, r) == "auto"]
     free = [c for c in p.columns if not c.role and c.distinct > FEW_ROWS and (c.kind == "id" or c.is_whole)]
     if not lacks or len(free) < len(lacks):
@@ -84,9 +88,9 @@ def _who_rates(p: Proposal, answers: Answers) -> list[Question]:
     return [Question(text, "none", (guess, none))]
 
 
-def _rivals(own: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
-    """Return other columns that may identify users or items as well: neither other names nor groups of them."""
+def _rivals(column: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
+    """Return the columns that may be the user or the item instead of `column`, without copies and groups of it."""
     renamed = copies(columns)
-    found = [c for c in columns if c is not own and not c.role and names_an_id_of(c.name, among)]
-    found = [c for c in found if c.name not in renamed and c.kind in ("id", "row id") and c.missing < 0.5]
-    return [c for c in found if not determines(own, c) and not determines(c, own)]
+    rivals = [c for c in columns if c is not column and not c.role and names_an_id_of(c.name, among)]
+    rivals = [c for c in rivals if c.name not in renamed and c.kind in ("id", "row id") and c.missing < 0.5]
+    return [c for c in rivals if not determines(column, c) and not determines(c, column)]

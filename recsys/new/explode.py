@@ -11,13 +11,15 @@ import polars as pl
 from recsys.data.raw.blocks import ELEMENT, LINE, LIST, numbered
 from recsys.data.raw.byte_ranges import ALL, WHOLE
 from recsys.data.raw.nested import explode_blocks
-from recsys.new.column_kinds import Marks, column_of
+from recsys.new.column_kinds import column_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.layout import Layout
 from recsys.new.propose_features import sql_name
 from recsys.new.questions import Answers
 from recsys.new.roles import counts_up
-from recsys.new.sample import Layout, thinned
+from recsys.new.sample import thinned
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 from recsys.schema.data_schema import SourceConfig
 
 MOSTLY_LISTS = 0.8  # of the rows have a list, if its elements are the rows
@@ -34,6 +36,8 @@ class Exploded:
     frame: the rows, under the names of the YAML
     settings: source.explode
     elements: the columns whose values differ within a raw row
+    why: why elements are rows
+    rename: new name -> name in the file
     derive: columns that SQL makes of the elements
     """
 
@@ -46,7 +50,7 @@ class Exploded:
 
 
 def explode(frame: pl.DataFrame, layout: Layout, answers: Answers) -> Exploded | None:
-    """Return the rows if they are elements of lists, None if a raw row is a row."""
+    """Return the rows if they are elements of lists; None if each raw row is a row."""
     asked = answers.label
     whole = [n for n, dtype in frame.schema.items() if not isinstance(dtype, pl.List | pl.Array)]
     if (tokens := next((n for n in whole if _are_tokens(frame[n])), None)) is not None:
@@ -57,21 +61,21 @@ def explode(frame: pl.DataFrame, layout: Layout, answers: Answers) -> Exploded |
         return None
     kinds: tuple[Callable[[pl.DataFrame, list[str], list[str]], tuple[Any, str] | None], ...]
     kinds = (_of_objects, _parallel, _parallel_text, _single)
-    found = next((guess for kind in kinds if (guess := kind(frame, lists, whole)) is not None), None)
+    guess = next(filter(None, (kind(frame, lists, whole) for kind in kinds)), None)
     named = asked in (None, "auto") or any(n == asked or n.endswith(f".{asked}") for n in frame.columns)
-    if found is None or not named:
+    if guess is None or not named:
         return None
-    settings, why = found
-    made = _exploded(frame, settings, why)
+    settings, why = guess
+    exploded = _exploded(frame, settings, why)
     if any(names_an_id_of(n, (*USERS, *SESSIONS)) for n in whole):
-        made.frame = made.frame.drop(LIST)
+        exploded.frame = exploded.frame.drop(LIST)
     prefix = f"{settings}." if isinstance(settings, str) else "."
-    short = {n: n.removeprefix(prefix) for n in made.frame.columns if n.startswith(prefix)}
-    taken = set(made.frame.columns)
+    short = {n: n.removeprefix(prefix) for n in exploded.frame.columns if n.startswith(prefix)}
+    taken = set(exploded.frame.columns)
     short = {n: new for n, new in short.items() if new not in taken and "." not in new}
-    made.frame, made.rename = made.frame.rename(short), {new: n for n, new in short.items()}
-    made.elements = [short.get(n, n) for n in made.elements]
-    return made
+    exploded.frame, exploded.rename = exploded.frame.rename(short), {new: n for n, new in short.items()}
+    exploded.elements = [short.get(n, n) for n in exploded.elements]
+    return exploded
 
 
 def _says_row(values: pl.Series) -> bool:
@@ -94,17 +98,17 @@ def _of_tokens(frame: pl.DataFrame, layout: Layout, column: str) -> Exploded:
         layout.columns = list(names.values())
         layout.dialect.reasons["columns"] = "the file has no header; names by the content (a guess)"
         frame, column = frame.rename(names), names[column]
-    made = _exploded(frame, {column: " "}, "each value is an item, and -1 if it was clicked")
-    rest = made.frame.drop(LIST)
+    exploded = _exploded(frame, {column: " "}, "each value is an item, and -1 if it was clicked")
+    rest = exploded.frame.drop(LIST)
     item = "item" if "item" not in rest.columns else f"{column}_item"
     clicked = "clicked" if "clicked" not in rest.columns else f"{column}_clicked"
     dashes = rest[column].str.count_matches("-").max()
     quoted = sql_name(column)
     first = f"SPLIT_PART({quoted}, '-', 1)" if dashes == 1 else f"LEFT({quoted}, -2)"
-    made.derive = {item: first, clicked: f"RIGHT({quoted}, 1)"}
-    made.frame = rest.with_columns(pl.sql_expr(sql).alias(n) for n, sql in made.derive.items()).drop(column)
-    made.elements = [item, clicked]
-    return made
+    exploded.derive = {item: first, clicked: f"RIGHT({quoted}, 1)"}
+    exploded.frame = rest.with_columns(pl.sql_expr(sql).alias(n) for n, sql in exploded.derive.items()).drop(column)
+    exploded.elements = [item, clicked]
+    return exploded
 
 
 def _names(frame: pl.DataFrame, impressions: str) -> dict[str, str]:
@@ -125,13 +129,13 @@ def _exploded(frame: pl.DataFrame, settings: Any, why: str) -> Exploded:
     """Return the rows of the sample, as the reader makes them."""
     source = SourceConfig(explode=settings)
     names = {settings} if isinstance(settings, str) else set(settings)
-    own = [n for n in frame.columns if not names.isdisjoint(accumulate(n.split("."), "{}.{}".format))]
-    one, file = own[0], Path("sample")
+    elements = [n for n in frame.columns if not names.isdisjoint(accumulate(n.split("."), "{}.{}".format))]
+    one, file = elements[0], Path("sample")
     lengths = frame[one].str.count_matches(" ") + 1 if frame.schema[one] == pl.String else frame[one].list.len()
     if (total := int(lengths.sum() or 0)) > MOST_ROWS:
         frame = thinned(frame, max(frame.height * MOST_ROWS // total, 100))
     blocks = list(explode_blocks(source, iter([numbered(file, frame, 1)]), WHOLE, ALL))
-    return Exploded(pl.concat(b.frame for b in blocks).drop(LINE, ELEMENT), settings, own, why)
+    return Exploded(pl.concat(b.frame for b in blocks).drop(LINE, ELEMENT), settings, elements, why)
 
 
 def _of_objects(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tuple[Any, str] | None:
@@ -156,15 +160,15 @@ def _parallel_text(frame: pl.DataFrame, _: Sequence[str], whole: Sequence[str]) 
     for separator in SEPARATORS:
         counts = {n: frame[n].str.strip_chars().str.count_matches(separator, literal=True).fill_null(0) for n in texts}
         several = {n: c for n, c in counts.items() if mean(c > 0) > 0.5}
-        if (found := _same_lengths(several)) is not None:
-            return dict.fromkeys(found[0], separator), found[1]
+        if (same := _same_lengths(several)) is not None:
+            return dict.fromkeys(same[0], separator), same[1]
     return None
 
 
 def _same_lengths(lengths: dict[str, pl.Series]) -> tuple[list[str], str] | None:
     groups: dict[bytes, list[str]] = {}
-    for name, own in lengths.items():
-        groups.setdefault(own.to_numpy().tobytes(), []).append(name)
+    for name, lengths_of_name in lengths.items():
+        groups.setdefault(lengths_of_name.to_numpy().tobytes(), []).append(name)
     for same in groups.values():
         if len(same) > 1 and lengths[same[0]].n_unique() > 2:
             return same, f"{same[0]} and {same[1]} have the same length in every row"

@@ -1,35 +1,23 @@
 """Find out how the lines of a text file are divided into values: encoding, separator, quote, comment, header."""
 
-import codecs
 import csv
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from recsys.data.raw import slots
 from recsys.data.raw.dialect import SPACES
+from recsys.new.find_separator import STEADY, count_fields, quote_of, separator_of
 from recsys.new.known_names import KNOWN, plain, words
+from recsys.new.value_marks import NULLS
 
 LINES = 400  # lines that a guess looks at
-SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
 COMMENTS = ("#", "%", "//")
 FEWEST_ROWS = 3  # after a first line that is no row
-STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
-NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
-NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
-ALPHABETS = {  # encodings of other letters than Latin ones
-    "gb18030": "Chinese", "big5": "Chinese", "cp932": "Japanese", "euc_jp": "Japanese", "cp949": "Korean",
-    "cp1251": "Cyrillic", "koi8_r": "Cyrillic", "cp1253": "Greek", "cp1255": "Hebrew", "cp1256": "Arabic",
-    "cp874": "Thai",
-}  # fmt: skip
-LATIN = ("cp1252", "cp1250", "cp1254")
-PORTUGUESE = frozenset("ãõÃÕêÊ".encode("cp1252"))  # letters that cp1250 would make ă, ő and ę
-TURKISH = 20  # letters of the first lines that are Turkish in cp1254 and Icelandic in cp1252
-MIXED = 0.2  # share of words with letters of two alphabets
+NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "
@@ -72,135 +60,62 @@ class Dialect:
     reasons: dict[str, str] = field(default_factory=dict)  # key -> why
 
 
-def encoding_of(text: bytes) -> tuple[str, str]:
-    """Return the encoding of a piece of text, and the reason if it is not certain."""
-    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
-        if text.startswith(mark):
-            return name, ""
-    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros, others = text[first:1000:2], text[1 - first : 1000 : 2]
-        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not others.count(0):
-            return name, "every other byte is 0"
-    lines = text.split(b"\n")[: 50 * LINES]
-    lines = lines[:-1] or lines  # the last one may be cut in a character
-    odd = [line for line in lines if not _decodes(line, "utf-8")]
-    if len(odd) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in odd):
-        return "utf-8", ""
-    if not odd:
-        return "utf-8", ""
-    return _likeliest(odd)
-
-
-def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
-    """Return the likeliest encoding of lines that are not UTF-8, and the reason.
-
-    charset-normalizer orders those that fit by their letters. Names of columns that are known in one of them, and not
-    in the first one, decide against it.
-    """
-    from charset_normalizer import from_bytes
-
-    matches = from_bytes(b"\n".join(lines[:LINES]), cp_isolation=[*ALPHABETS, *LATIN], threshold=0.5)
-    fit = dict.fromkeys(name for m in matches for name in (m.encoding, *m.could_be_from_charset))
-    fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
-    fit = dict.fromkeys(name for name in fit if name in LATIN or not _mixes_letters(lines[:LINES], name))
-    best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
-    head = b"\n".join(lines[:LINES])
-    used = {b for b in head if b > 127}
-    turkish = len(re.findall(rb"[\xf0\xfe\xfd\xdd\xde\xd0]", head)) > TURKISH and 0xE6 not in used
-    if best in (*LATIN, "latin-1") and turkish:
-        return "cp1254", "a guess: bytes above 127 are not UTF-8, and make Turkish letters; look at them"
-    if best in ALPHABETS:
-        return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
-    differ = {b for b in used if _letter(b, "cp1250") != _letter(b, "cp1252")}
-    if best == "cp1250" and differ <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
-        best = "cp1252"
-    if best in ("cp1250", "cp1252", "latin-1") and _is_central_european(used):
-        return "cp1250", "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
-    if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
-        best = "cp1252"
-    return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
-
-
-def _is_central_european(used: set[int]) -> bool:
-    """Return True for the bytes of ě or č with ř, š or ž, of ą and ł, of ő with ű, or of ă with ş or ţ in cp1250."""
-    czech = bool({0xF8, 0x9A, 0x9E} & used) and bool({0xEC, 0xE8} & used)
-    return czech or {0xB3, 0xB9} <= used or {0xF5, 0xFB} <= used or (0xE3 in used and bool({0xBA, 0xFE} & used))
-
-
-def _letter(byte: int, encoding: str) -> str:
-    return bytes([byte]).decode(encoding, errors="replace")
-
-
-def _mixes_letters(lines: Sequence[bytes], encoding: str) -> bool:
-    """Return True if words have letters of two alphabets, as accents have that were read in another encoding."""
-    found = [w for line in lines for w in re.findall(r"[^\W\d_]+", line.decode(encoding)) if not w.isascii()]
-    return sum(bool(re.search("[A-Za-z]", w)) for w in found) > MIXED * len(found)
-
-
-def _known_names(line: bytes, encoding: str) -> int:
-    """Return how many words of a line that are not ASCII are known as names of columns."""
-    return sum(w in KNOWN and len(w) > 1 and not w.isascii() for w in words(line.decode(encoding, errors="replace")))
-
-
-def _decodes(line: bytes, encoding: str) -> bool:
-    try:
-        line.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
     """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
-    d = Dialect(encoding=encoding)
+    dialect = Dialect(encoding=encoding)
     whole = without_excel([line for line in lines if line.strip()])
-    d.comment, lines = _comment(whole[:LINES])
+    dialect.comment, lines = _comment(whole[:LINES])
     if not lines:
-        return d
-    d.first = lines[0]
-    if _are_records(lines):
-        d.title = RECORDS.format(lines[0].partition(":")[0])
-        return d
-    if all(line.lstrip().startswith("{") for line in lines):
-        d.format = "jsonl"
-        return d
-    if _as_slots(d, lines):
-        return d
-    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
-        d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
-        return d
-    if sum(bool(SVMLIGHT.match(line)) for line in lines) > STEADY * len(lines):
-        d.format, d.separator, d.width = "svmlight", " ", len(lines[0].split())
-        return d
-    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
-        d.title = HEADINGS.format(lines[0].strip())
-        return d
-    title = _around_table([line for line in whole if d.comment is None or not line.startswith(d.comment)])
+        return dialect
+    dialect.first = lines[0]
+    if _as_other_format(dialect, lines):
+        return dialect
+    title = _around_table([line for line in whole if dialect.comment is None or not line.startswith(dialect.comment)])
     if title is not None:
-        d.title = title
-        return d
-    lines = _without_title(d, lines)
-    d.quote = _quote(lines)
-    found = _separator_of(lines, d.quote)
-    if found is None:
-        _as_list(d, lines)
-        return d
-    d.separator, d.width = found
-    if len(d.separator) > 1:
-        d.quote = None
-    d.strip = _padded(lines, d)
-    if d.separator == "\t" and not any('"' in line for line in lines):
-        d.quote = None
-    rows = [fields(line, d) for line in lines]
-    d.trailing = _trailing(rows, d.width)
-    d.width -= d.trailing
-    few = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
-    d.header, d.sure_of_header = _find_header(few) if header is None else (header, True)
-    _name_columns(d, rows[0])
-    return d
+        dialect.title = title
+        return dialect
+    lines = _without_title(dialect, lines)
+    dialect.quote = quote_of(lines)
+    separator_and_width = separator_of(lines, dialect.quote)
+    if separator_and_width is None:
+        _as_list(dialect, lines)
+        return dialect
+    dialect.separator, dialect.width = separator_and_width
+    if len(dialect.separator) > 1:
+        dialect.quote = None
+    dialect.strip = _padded(lines, dialect)
+    if dialect.separator == "\t" and not any('"' in line for line in lines):
+        dialect.quote = None
+    rows = [fields(line, dialect) for line in lines]
+    dialect.trailing = _trailing(rows, dialect.width)
+    dialect.width -= dialect.trailing
+    first_rows = [row[: dialect.width] for row in rows[:200] if len(row) >= dialect.width - 1]
+    dialect.header, dialect.sure_of_header = _find_header(first_rows) if header is None else (header, True)
+    _name_columns(dialect, rows[0])
+    return dialect
 
 
-def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
+def _as_other_format(dialect: Dialect, lines: Sequence[str]) -> bool:
+    """Return True for lines that are not a table: set their format, or write into `title` why they are unreadable."""
+    if _are_records(lines):
+        dialect.title = RECORDS.format(lines[0].partition(":")[0])
+        return True
+    if all(line.lstrip().startswith("{") for line in lines):
+        dialect.format = "jsonl"
+        return True
+    if _as_slots(dialect, lines):
+        return True
+    for name, pattern in (("libfm", LIBFM), ("svmlight", SVMLIGHT)):
+        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
+            dialect.format, dialect.separator, dialect.width = name, " ", len(lines[0].split())
+            return True
+    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
+        dialect.title = HEADINGS.format(lines[0].strip())
+        return True
+    return False
+
+
+def _as_slots(dialect: Dialect, lines: Sequence[str]) -> bool:
     """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
     if sum(":" in line for line in lines) <= STEADY * len(lines):
         return False
@@ -213,10 +128,10 @@ def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
         often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
         repeated = any(len(set(row)) < len(row) for row in keys)
         if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading < MOST_LEADING:
-            d.format, d.separator, d.width = "slots", separator, leading + len(names)
-            d.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
+            dialect.format, dialect.separator, dialect.width = "slots", separator, leading + len(names)
+            dialect.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
             if leading > 1:
-                d.reasons["columns"] = "the fields without a slot"
+                dialect.reasons["columns"] = "the fields without a slot"
             return True
     return False
 
@@ -241,13 +156,13 @@ def without_excel(lines: list[str]) -> list[str]:
 
 
 def _around_table(lines: Sequence[str]) -> str | None:
-    """Return what is wrong with a table below a title of lines with few values, as spreadsheets write it, or None."""
+    """Return how to remove the title above a table, as spreadsheets write it; None if no title stands there."""
     middle = lines[len(lines) // 4 :][:LINES]
-    quote = _quote(middle)
-    found = _separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
-    if found is None or found[1] < FEWEST_ROWS or len(found[0]) > 1:
+    quote = quote_of(middle)
+    separator_and_width = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
+    if separator_and_width is None or separator_and_width[1] < FEWEST_ROWS or len(separator_and_width[0]) > 1:
         return None
-    separator, width = found
+    separator, width = separator_and_width
     filled = [
         sum(bool(v.strip()) for v in next(csv.reader([line], delimiter=separator, quotechar=quote), []))
         for line in (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
@@ -261,134 +176,63 @@ def _around_table(lines: Sequence[str]) -> str | None:
     ):
         return None
     last = next(i for i, n in enumerate(reversed(filled)) if n > few)
-    if first == 1 and not last and _count(lines[0], separator, quote) != width:
+    if first == 1 and not last and count_fields(lines[0], separator, quote) != width:
         return None  # `_without_title` says it
     ends = f" | head -n -{last}" if last else ""
     what = f", and its last {last} {'line is' if last == 1 else 'lines are'} a footer" if last else ""
     return f"its first {first} lines are a title{what}; remove them: tail -n +{first + 1} FILE{ends} > rows.csv"
 
 
-def _without_title(d: Dialect, lines: list[str]) -> list[str]:
+def _without_title(dialect: Dialect, lines: list[str]) -> list[str]:
     """Return the rows without a first line that has another number of fields than all others.
 
-    If it begins with a character that no row begins with, it is a comment; otherwise, say in `d.title` what it is.
+    If it begins with a character that no row begins with, it is a comment; otherwise, `dialect.title` says what it is.
     """
     first, rest = lines[0], lines[1:]
-    quote = _quote(rest)
-    if (all_ := _separator_of(lines, quote)) is not None and all(
-        _count(line, all_[0], quote) == all_[1] for line in lines
+    quote = quote_of(rest)
+    if (all_ := separator_of(lines, quote)) is not None and all(
+        count_fields(line, all_[0], quote) == all_[1] for line in lines
     ):
         return lines
-    found = _separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
-    if found is None or found[1] < 3:
+    separator_and_width = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
+    if separator_and_width is None or separator_and_width[1] < 3:
         return lines
-    separator, width = found
-    own = _count(first, separator, quote)
-    if abs(own - width) <= 1 or any(_count(line, separator, quote) != width for line in rest):
+    separator, width = separator_and_width
+    count = count_fields(first, separator, quote)
+    if abs(count - width) <= 1 or any(count_fields(line, separator, quote) != width for line in rest):
         return lines
     mark = first[0]
     is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
-    if is_mark and d.comment is None and not any(line.startswith(mark) for line in rest):
-        d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
+    if is_mark and dialect.comment is None and not any(line.startswith(mark) for line in rest):
+        dialect.comment, dialect.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
     if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
-        d.title = f"its first line has {own} of the {width} fields of all other lines; remove it, or put # before it"
+        dialect.title = (
+            f"its first line has {count} of the {width} fields of all other lines; remove it, or put # before it"
+        )
         return rest
     return lines
 
 
-def _times(line: str) -> bool:
-    return bool(re.search(r"\d\d:\d\d:\d\d", line))
-
-
 def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
-    """Return the text that comment lines begin with, and the other lines; a header that begins with # is no comment."""
+    """Return the text that comment lines begin with, and the other lines; a header that begins with # is not one."""
     for mark in COMMENTS:
-        first = [line for line in lines if line.startswith(mark)]
+        comments = [line for line in lines if line.startswith(mark)]
         rest = [line for line in lines if not line.startswith(mark)]
-        if not first or not rest or not lines[0].startswith(mark):
+        if not comments or not rest or not lines[0].startswith(mark):
             continue
-        if len(first) == 1 and (found := _separator_of(lines, None)) and _count(lines[0], found[0], None) == found[1]:
+        if (
+            len(comments) == 1
+            and (separator_and_width := separator_of(lines, None))
+            and count_fields(lines[0], separator_and_width[0], None) == separator_and_width[1]
+        ):
             return None, lines  # it has as many fields as the rows
         return mark, rest
     return None, lines
 
 
-def _quote(lines: Sequence[str]) -> str | None:
-    """Return the character that encloses values. Without any in the lines, it is the usual one."""
-    for quote in ('"', "'"):
-        lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
-        whole = "".join(lines)
-        if quote not in whole:
-            continue
-        q = re.escape(quote)
-        at_edges = len(re.findall(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", "\n".join(lines), re.M))
-        even = sum(line.count(quote) % 2 == 0 for line in lines)
-        opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", "\n".join(lines), re.M))
-        closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", "\n".join(lines), re.M))
-        count = whole.count(quote)
-        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * count and at_edges:
-            return quote
-        if quote == '"':
-            return None  # such as inches: 5"
-    return '"'
-
-
-def _count(line: str, separator: str, quote: str | None) -> int:
-    """Return the number of fields of a line."""
-    if separator == SPACES:
-        return len(line.split())
-    if quote is not None and quote in line and len(separator) == 1:
-        return len(next(csv.reader([line], delimiter=separator, quotechar=quote, skipinitialspace=True), []))
-    return line.count(separator) + 1
-
-
-def _separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
-    """Return the separator and the number of fields of most lines, None if the numbers differ too much."""
-    valid: dict[str, tuple[float, bool, int]] = {}
-    for s in SEPARATORS:
-        counts = Counter(_count(line, s, quote) for line in lines)
-        fields_, often = counts.most_common(1)[0]
-        share = often / len(lines)
-        first = _count(lines[0], s, quote)
-        agrees = abs(first - fields_) <= 1 or not lines[1:]
-        if fields_ > 1 and share >= STEADY and agrees:
-            valid[s] = (share, first == fields_, fields_)
-    for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
-        if double in valid:
-            alone = sum(single in line.replace(double, "") for line in lines)  # else a double one is an empty value
-            valid.pop(double if alone > (1 - STEADY) * len(lines) else single, None)
-    if "," in valid and set(valid) & {";", "\t", "|"} and _all_decimal(lines[1:] or lines):
-        valid.pop(",")
-    if valid:
-        best = max(valid, key=lambda s: (valid[s][0] >= 0.98, valid[s][1], valid[s][2], -SEPARATORS.index(s)))
-        return best, valid[best][2]
-    return _spaces(lines)
-
-
-def _all_decimal(lines: Sequence[str]) -> bool:
-    """Return True if all commas are those of numbers such as 1,5 with nothing but a separator around them."""
-    commas = sum(line.count(",") for line in lines)
-    return commas > 0 and commas == sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines)
-
-
-def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
-    """Return a space or runs of spaces if they divide all lines into as many fields, as they do not divide prose."""
-    counts = Counter(len(line.split()) for line in lines)
-    number, often = counts.most_common(1)[0]
-    if number < 2 or often < 0.98 * len(lines):
-        return (":", 1 + lines[0].count(":")) if _colons(lines) else None
-    if all(line.count(" ") == number - 1 and line == line.strip() for line in lines if len(line.split()) == number):
-        return " ", number
-    return SPACES, number
-
-
-def _colons(lines: Sequence[str]) -> bool:
-    return len({line.count(":") for line in lines}) == 1 and ":" in lines[0] and not _times(lines[-1])
-
-
-def _as_list(d: Dialect, lines: Sequence[str]) -> None:
-    """Lines with different numbers of fields, all short words: lists of items. Sets width to 0 if they are not."""
+def _as_list(dialect: Dialect, lines: Sequence[str]) -> None:
+    """Take lines of different numbers of short words for lists of items; set the width to 0 for other lines."""
     for separator in LIST_SEPARATORS:
         parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
         tokens = [p for row in parts for p in row]
@@ -397,19 +241,19 @@ def _as_list(d: Dialect, lines: Sequence[str]) -> None:
         simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
         ids = sum(bool(re.search(r"\d", p)) for p in tokens)
         if simple == len(tokens) and ids > 0.9 * len(tokens):
-            d.format, d.separator, d.header, d.quote = "lists", separator, False, '"'
+            dialect.format, dialect.separator, dialect.header, dialect.quote = "lists", separator, False, '"'
             firsts = [row[0] for row in parts]
             later = {p for row in parts for p in row[1:]}
             by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
-            d.columns = ["user", "item"] if by_user else ["item"]
-            d.reasons["columns"] = (
+            dialect.columns = ["user", "item"] if by_user else ["item"]
+            dialect.reasons["columns"] = (
                 "the first value of each line occurs once"
                 if by_user
                 else "first values occur in several lines: no user"
             )
-            d.width = len(d.columns)
+            dialect.width = len(dialect.columns)
             return
-    d.width = 0
+    dialect.width = 0
 
 
 def _counts_up(values: Sequence[str]) -> bool:
@@ -418,26 +262,28 @@ def _counts_up(values: Sequence[str]) -> bool:
     return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
 
 
-def _padded(lines: Sequence[str], d: Dialect) -> bool:
+def _padded(lines: Sequence[str], dialect: Dialect) -> bool:
     """Return True if spaces surround values, so that they have to be removed."""
-    if d.separator in (SPACES, " "):
+    if dialect.separator in (SPACES, " "):
         return False
-    values = [v for line in lines[:100] for v in _raw_fields(line, d)[1:]]
+    values = [v for line in lines[:100] for v in _raw_fields(line, dialect)[1:]]
     return sum(v != v.strip() for v in values) > 0.02 * len(values)
 
 
-def _raw_fields(line: str, d: Dialect) -> list[str]:
-    if d.separator == SPACES:
+def _raw_fields(line: str, dialect: Dialect) -> list[str]:
+    if dialect.separator == SPACES:
         return line.split()
-    if d.quote is not None and d.quote in line and len(d.separator) == 1:
-        return next(csv.reader([line], delimiter=d.separator, quotechar=d.quote, skipinitialspace=d.strip), [])
-    return line.split(d.separator)
+    if dialect.quote is not None and dialect.quote in line and len(dialect.separator) == 1:
+        return next(
+            csv.reader([line], delimiter=dialect.separator, quotechar=dialect.quote, skipinitialspace=dialect.strip), []
+        )
+    return line.split(dialect.separator)
 
 
-def fields(line: str, d: Dialect) -> list[str]:
+def fields(line: str, dialect: Dialect) -> list[str]:
     """Return the values of a line."""
-    raw = _raw_fields(line.rstrip("\r"), d)
-    return [v.strip() for v in raw] if d.strip else raw
+    raw = _raw_fields(line.rstrip("\r"), dialect)
+    return [v.strip() for v in raw] if dialect.strip else raw
 
 
 def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -475,8 +321,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
         elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
             for_ += 1
     known = sum(bool(set(words(v)) & KNOWN) for v in first)
-    found = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
-    return found, abs(for_ + known - against) > 1 or (known > 0) == found
+    is_header = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+    return is_header, abs(for_ + known - against) > 1 or (known > 0) == is_header
 
 
 def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, bool]:
@@ -495,8 +341,8 @@ def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> t
     numbers = [v for v in first if is_number(v)]
     distinct = len(set(numbers)) == len(numbers)
     unlike = all(first[i] not in below[i] for i in named)
-    found = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
-    return found, found or not (above and distinct)
+    is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
+    return is_header, is_header or not (above and distinct)
 
 
 def _shape(value: str) -> str:
@@ -505,13 +351,13 @@ def _shape(value: str) -> str:
     return shape if "9" in shape else value
 
 
-def _name_columns(d: Dialect, first: Sequence[str]) -> None:
+def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
     """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
-    if not d.header:
-        d.columns = [f"column_{i}" for i in range(1, d.width + 1)]
+    if not dialect.header:
+        dialect.columns = [f"column_{i}" for i in range(1, dialect.width + 1)]
         return
-    names = [v.strip().lstrip("\ufeff") for v in first][: d.width]
-    if len(names) == d.width - 1:  # R leaves out the name of the rows
+    names = [v.strip().lstrip("\ufeff") for v in first][: dialect.width]
+    if len(names) == dialect.width - 1:  # R leaves out the name of the rows
         names = ["row", *names]
     clean: list[str] = []
     for i, name in enumerate(names, 1):
@@ -519,9 +365,9 @@ def _name_columns(d: Dialect, first: Sequence[str]) -> None:
         while new in clean:
             new, n = f"{name or 'column'}_{n}", n + 1
         clean.append(new)
-    d.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, d.width + 1)]
-    d.renamed = [v.strip().lstrip("\ufeff") for v in first] != d.columns
-    if d.trailing and names == d.columns:
-        d.renamed = False
-    if d.renamed:
-        d.reasons["columns"] = "the header names some columns twice or not at all"
+    dialect.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, dialect.width + 1)]
+    dialect.renamed = [v.strip().lstrip("\ufeff") for v in first] != dialect.columns
+    if dialect.trailing and names == dialect.columns:
+        dialect.renamed = False
+    if dialect.renamed:
+        dialect.reasons["columns"] = "the header names some columns twice or not at all"

@@ -15,22 +15,7 @@ from recsys.new.known_names import ascii_letters
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
-    (
-        ".yaml",
-        ".yml",
-        ".toml",
-        ".md",
-        ".rst",
-        ".html",
-        ".pdf",
-        ".png",
-        ".jpg",
-        ".py",
-        ".ipynb",
-        ".sh",
-        ".pt",
-        ".ckpt",
-    )
+    (".yaml", ".yml", ".toml", ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".pt", ".ckpt")
 )
 ROLES = {  # words in a file's name that name its split; the first ones also as the start of a word
     "train": (*("train", "训练", "entrenamiento", "treino", "entrainement"), "tr", "trn", "training"),
@@ -58,7 +43,7 @@ class Found:
 
 
 def find(given: Sequence[str]) -> Found:
-    """Return the files that the paths, folders and globs name. Raises UserError if there are none."""
+    """Return the files that the paths, folders and globs name. Raises UserError if they name no file."""
     for name in given:
         if is_remote(name):
             raise UserError(
@@ -114,9 +99,9 @@ def _fixed_parent(path: str) -> Path:
 
 
 def split_of(file: Path, root: Path = Path()) -> str | None:
-    """Return the split that a file's folders below `root`, the nearest first, or its name say that it belongs to.
+    """Return the split that the names of a file's folders below `root`, the nearest first, or its own name say.
 
-    Return None if they say nothing, or a name says two.
+    Return None if the names say no split, or a name says two.
     """
     folders = file.relative_to(root).parts[:-1] if file.is_relative_to(root) else ()
     for folder in reversed(folders):
@@ -127,14 +112,14 @@ def split_of(file: Path, root: Path = Path()) -> str | None:
 
 def _named_split(name: str) -> str | None:
     words = "".join(c if c.isalpha() else " " for c in ascii_letters(name)).split()
-    found = {split for split, names in ROLES.items() if set(words) & set(names)}
-    if not found:
-        found = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
-    return found.pop() if len(found) == 1 else None
+    splits = {split for split, names in ROLES.items() if set(words) & set(names)}
+    if not splits:
+        splits = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
-    """Return a glob under `root` that matches these files alone, or their names if there is none."""
+    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does."""
     if len(files) > 1:
         relative = [os.path.relpath(f, root) for f in files]
         suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))

@@ -23,19 +23,19 @@ ONE_POSITIVE = 0.9  # share of groups with one positive row, from which a column
 
 
 def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:
-    """Return the column of groups, None if there is none."""
+    """Return the column of queries, displays or sessions; None if no column groups the rows in such a way."""
     if label.kind != "binary":
         return None
     free = [c for c in columns if c.role in ("", "user") and c.kind in ID_KINDS and not c.missing]
     free = [c for c in free if c.distinct >= FEWEST_GROUPS and (c.numbers is None or c.is_whole)]
     named = [c for c in free if names_an_id_of(c.name, QUERIES)]
-    others = [c for c in free if c not in named and not c.role]
-    found = next((c for c in named if _few_positives(c, label)), None)
-    return found or next((c for c in others if _one_positive(c, label)), None)
+    unnamed = [c for c in free if c not in named and not c.role]
+    query = next((c for c in named if _few_positives(c, label)), None)
+    return query or next((c for c in unnamed if _one_positive(c, label)), None)
 
 
 def queries_of_grades(columns: Sequence[Column], grades: Column) -> Column | None:
-    """Return the column of queries whose rows differ in their grades, None if there is none or these are no grades."""
+    """Return the column of queries whose rows differ in their grades; None without such a column or without grades."""
     values = grades.numbers
     if values is None or not grades.is_whole or not 3 <= grades.distinct <= MOST_GRADES or values.min() < 0:  # type: ignore[operator]
         return None
@@ -54,12 +54,13 @@ def queries_of_grades(columns: Sequence[Column], grades: Column) -> Column | Non
 
 
 def _groups(c: Column, label: LabelGuess) -> pl.DataFrame:
-    """Return the groups of several rows: rows and positive rows of each."""
+    """Return the number of rows, and of positive rows, of each group of several rows."""
     frame = pl.DataFrame({"group": c.values, "y": label.values}).drop_nulls()
     return frame.group_by("group").agg(rows=pl.len(), positive=pl.col("y").sum()).filter(pl.col("rows") > 1)
 
 
 def _few_positives(c: Column, label: LabelGuess) -> bool:
+    """Return True if most rows are in groups of several rows, of which few are positive."""
     groups = _groups(c, label)
     if groups.height < FEWEST_GROUPS or groups["rows"].sum() < GROUPED * c.rows:
         return False

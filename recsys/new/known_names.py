@@ -63,14 +63,9 @@ def plain(name: str) -> str:
 
 def rank_of(name: str, among: tuple[str, ...]) -> int | None:
     """Return the place of a column's name among known names, None if it is not one of them."""
-    own = plain(name)
-    for form in (
-        own,
-        own.replace("_", ""),
-        own.removeprefix("is_"),
-        own.removesuffix("_flag"),
-        own.removesuffix("_flg"),
-    ):
+    whole = plain(name)
+    shorter = (whole.removeprefix("is_"), whole.removesuffix("_flag"), whole.removesuffix("_flg"))
+    for form in (whole, whole.replace("_", ""), *shorter):
         if form in among:
             return among.index(form)
     return None
@@ -83,27 +78,28 @@ def has_word(name: str, among: tuple[str, ...]) -> bool:
 
 def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     """Return True for user, user_id, userId, uid, reviewerID and the like, but not for user_age."""
-    own = words(name)
+    name_words = words(name)
     about = {
-        "parent",
-        "hashed",
-        "index",
-        "idx",
-        "name",
-        "the",
-        "target",
-        "buying",
-        "pseudo",
-        "from",
-        "to",
-        "source",
-        "ean",
-        "unique",
-        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched", "review", "rating"),
+        *(
+            "parent",
+            "hashed",
+            "index",
+            "idx",
+            "name",
+            "the",
+            "target",
+            "buying",
+            "pseudo",
+            "from",
+            "to",
+            "source",
+            "ean",
+        ),
+        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched", "review", "rating", "unique"),
+        *("anon", "anonymous", "sha", "md5", "नंबर", "आईडी"),
     }
-    about |= {"anon", "anonymous", "sha", "md5", "नंबर", "आईडी"}
-    stems = [stem if (stem := w.removesuffix("id")) in among else w for w in own]  # beer_beerid
+    stems = [stem if (stem := w.removesuffix("id")) in among else w for w in name_words]  # beer_beerid
     rest = list(dict.fromkeys(w for w in stems if w not in ID_WORDS and w not in about))
-    joined = "".join(own)
+    joined = "".join(name_words)
     ends = {joined.removesuffix(end) for end in ID_ENDINGS}
-    return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or bool(ends & set(among))
+    return (len(rest) == 1 and rest[0] in among and len(name_words) <= 3) or joined in among or bool(ends & set(among))

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, Marks, column_of, watched
-from recsys.new.known_names import (
-    DURATIONS,
-    RATINGS,
-    has_word,
-)
+from recsys.new.column_kinds import Column, column_of, watched
+from recsys.new.known_names import DURATIONS, RATINGS, has_word
 from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
 LEAK = 0.99  # AUC of a single column from which it gives the label away
@@ -21,7 +18,7 @@ AVERAGES = ("average", "avg", "mean", "promedio", "durchschnitt", "moyenne", "me
 FEWEST_OF_MEAN = 3  # rows of a key whose mean label is compared
 MEAN_OF_LABEL = 0.9  # correlation with the mean label of each key
 MOST_CELLS = 4_000_000  # that are compared with the label
-MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
+MANY = 1000  # columns from which numbers are compared only by their order, which takes less time
 FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
 MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
 CHANCE = 1e-6  # probability that all rows of a value are positive by chance, below which the value implies the label
@@ -54,7 +51,7 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         *(_as_presence(c) for c in columns if c.kind == "list" and not c.role and c is not label.column),
     ]
     picked = _picked(y, len(columns))
-    truth, found = y.filter(picked), dict[str, str]()
+    truth, reasons = y.filter(picked), dict[str, str]()
     for c in watched("comparing with the label", comparable(columns, label)):
         auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
@@ -63,13 +60,13 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
             auc = auc_of_means(as_codes(c).filter(picked), truth)
         if auc >= LEAK:
-            found[c.name] = KNOWN_AFTERWARDS
+            reasons[c.name] = KNOWN_AFTERWARDS
         elif (what := implies(c, y)) is not None:
-            found[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
+            reasons[c.name] = f"{what} implies the label: {AFTERWARDS}{as_second_label(c, label)}"
         elif (what := _excludes(c, y)) is not None:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
-            found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
-    return found
+            reasons[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
+    return reasons
 
 
 def _is_rare(y: pl.Series) -> bool:
@@ -78,7 +75,7 @@ def _is_rare(y: pl.Series) -> bool:
 
 
 def _picked(y: pl.Series, columns: int) -> pl.Series:
-    """Return which rows with a label are compared with the columns: all, or every n-th if there are many cells."""
+    """Return a mask of the rows to compare with the columns: all with a label, or every n-th of many."""
     step = max(y.len() * columns // MOST_CELLS, 1)
     return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
 
@@ -94,41 +91,41 @@ def _as_presence(c: Column) -> Column:
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
-    """Return the times that are later than that of the row: something has happened by then."""
-    found: dict[str, str] = {}
+    """Return the columns of times that are later than the time of the row, and why they are left out."""
+    later: dict[str, str] = {}
     if time is None or time.time is None or time.time.moments is None or time.values.len() != columns[0].values.len():
-        return found
+        return later
     for c in columns:
         if c is time or c.time is None or c.time.moments is None:
             continue
-        own, day = c.time.moments, time.time.moments.dt.truncate("1d")
+        moments, day = c.time.moments, time.time.moments.dt.truncate("1d")
         if bool((day == time.time.moments).all()):  # the time of the row is a day
-            own = own.dt.truncate("1d")
-        later = (own > time.time.moments).drop_nulls()
-        if later.len() >= FEWEST and mean(later) >= MOSTLY_LATER:
-            found[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
-    return found
+            moments = moments.dt.truncate("1d")
+        are_later = (moments > time.time.moments).drop_nulls()
+        if are_later.len() >= FEWEST and mean(are_later) >= MOSTLY_LATER:
+            later[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
+    return later
 
 
 def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns with a value that few rows have, all of them positive: by chance, or as the label is known."""
+    """Return the columns with a value whose few rows are all positive, by chance or because the label is known."""
     if label.kind != "binary":
         return {}
-    base, found = mean(label.values), {}
-    two = [
+    base, doubts = mean(label.values), {}
+    two_valued = [
         c for c in columns if c is not label.column and not c.role and (c.distinct == 2 or c.missing >= 1 - MOST_USUAL)
     ]
-    for c in two:
+    for c in two_valued:
         if c.kind not in ("category", "id", "number"):
             continue
         counts = c.values.drop_nulls().value_counts(sort=True)
         usual = None if c.missing >= 1 - MOST_USUAL else counts[c.name][0]
         rows = c.values.is_not_null() if usual is None else (c.values != usual).fill_null(value=False)
         labels = label.values.filter(rows).drop_nulls()
-        if labels.len() > 1 and mean(labels) == 1 and len(two) * base ** labels.len() < DOUBTFUL:
+        if labels.len() > 1 and mean(labels) == 1 and len(two_valued) * base ** labels.len() < DOUBTFUL:
             what = "a value" if usual is None else f"another value than {usual}"
-            found[c.name] = f"all {labels.len()} rows with {what} are positive"
-    return found
+            doubts[c.name] = f"all {labels.len()} rows with {what} are positive"
+    return doubts
 
 
 def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
@@ -137,22 +134,22 @@ def suspects(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         return {}
     if _is_rare(label.values):
         return {}
-    picked, found = _picked(label.values, len(columns)), dict[str, str]()
+    picked, reasons = _picked(label.values, len(columns)), dict[str, str]()
     truth = label.values.filter(picked)
     for c in (c for c in comparable(columns, label) if not c.role and c.kind in ("number", "category", "numbers")):
         auc = auc_of_means(as_codes(c).filter(picked), truth)
         if (SUSPECT_DURATION if has_word(c.name, DURATIONS) else SUSPECT) <= auc < LEAK:
-            found[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
-    return found
+            reasons[c.name] = f"it alone orders the rows with an AUC of {auc:.2f}"
+    return reasons
 
 
 def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: LabelGuess) -> dict[str, str]:
     """Return the columns of side tables that hold the mean label of their key, as an average of ratings does.
 
-    Such a mean counts the test rows, too.
+    Such a mean counts the test rows as well.
     """
     y = label.column.numbers if label.column.numbers is not None else label.values
-    by_name, found = {c.name: c for c in columns}, dict[str, str]()
+    by_name, reasons = {c.name: c for c in columns}, dict[str, str]()
     for side in sides:
         if side.keys is None:
             continue
@@ -162,35 +159,38 @@ def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Labe
         for c in side.columns:
             if c.kind != "number" or c.numbers is None:
                 continue
-            theirs = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
-            both = groups.join(theirs, on="key").drop_nulls()
+            side_values = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
+            both = groups.join(side_values, on="key").drop_nulls()
             near = both.select(pl.corr("x", "y")).item() if both.height >= FEWEST else None
             named = has_word(c.name, AVERAGES) and has_word(c.name, RATINGS)
             if named or (near is not None and abs(near) >= MEAN_OF_LABEL):
-                found[c.name] = f"it is the mean {label.column.name} of a {side.key}, also over test rows: {AFTERWARDS}"
-    return found
+                reasons[c.name] = (
+                    f"it is the mean {label.column.name} of a {side.key}, also over test rows: {AFTERWARDS}"
+                )
+    return reasons
 
 
 def comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:
+    """Return the columns whose values can be compared with the label."""
     kinds = ("constant", "empty", "nested", "vector")
     return [c for c in columns if c is not label.column and c.kind not in kinds and not c.values.dtype.is_nested()]
 
 
 def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
-    y, found = label.values, dict[str, str]()
+    y, reasons = label.values, dict[str, str]()
     for c in comparable(columns, label):
         if min(c.rows, y.len() - c.rows) >= FEWEST:
             missing = c.values.is_null()
             usual = y.filter(missing).drop_nulls().mode()
             if usual.len() and mean((missing == (y == usual[0])).drop_nulls()) >= LEAK:
-                found[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
+                reasons[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
         elif c.kind in ("category", "id") and 2 <= c.distinct <= 2 * len(label.classes):
             groups = pl.DataFrame({"x": c.values, "y": y}).drop_nulls().group_by("x", "y").len()
             best = int(groups.group_by("x").agg(pl.col("len").max())["len"].sum())
             if best / max(int(groups["len"].sum()), 1) >= LEAK and c.distinct >= len(label.classes):
-                found[c.name] = KNOWN_AFTERWARDS
-    return found
+                reasons[c.name] = KNOWN_AFTERWARDS
+    return reasons
 
 
 def _groups(c: Column) -> list[tuple[str, pl.Series]]:
@@ -200,14 +200,14 @@ def _groups(c: Column) -> list[tuple[str, pl.Series]]:
     if c.kind in ("number", "category", "id") and counts.height and counts["count"][0] >= c.rows / 2:
         usual = counts[c.name][0]
         two = counts.height == 2
-        other = f"the value {counts[c.name][1]}" if two else f"a value other than {usual}"
+        unusual = f"the value {counts[c.name][1]}" if two else f"a value other than {usual}"
         groups.append((f"the value {usual}", (c.values == usual).fill_null(value=False)))
-        groups.append((other, (c.values != usual).fill_null(value=False)))
+        groups.append((unusual, (c.values != usual).fill_null(value=False)))
     return groups
 
 
 def _excludes(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column with which no row is positive, though most negative rows have them; or None.
+    """Return the values of a column that most negative rows and no positive row have; None if no values are such.
 
     Such a column is a step before the label, as a click is before a purchase.
     """
@@ -228,7 +228,7 @@ def _excludes(c: Column, y: pl.Series) -> str | None:
 
 
 def implies(c: Column, y: pl.Series) -> str | None:
-    """Return the values of a column with which every row is positive, in a few words; None if there are none.
+    """Return the values of a column that only positive rows have, in a few words; None if no values are such.
 
     Such values are the other value of two, a value other than the usual one, a value that is not missing, and one of
     few values that makes a good part of the positive rows.
@@ -256,35 +256,35 @@ def implies(c: Column, y: pl.Series) -> str | None:
 
 
 def as_second_label(c: Column, label: LabelGuess) -> str:
-    """Return how a column of two values becomes a second label: beside the first, or where one of them is positive."""
+    """Return the hint to learn a column of two values as a second label, or nothing if it makes no label."""
     second = label_of(c) if c.distinct == 2 else None
     if second is None or second.kind != "binary":
         return ""
-    first, own = ({k: v for k, v in x.settings.items() if k != "column"} for x in (label, second))
+    first_settings, second_settings = ({k: v for k, v in x.settings.items() if k != "column"} for x in (label, second))
     if label.kind == "binary" and _needs(label.values, second.values):
         return _as_first_label(c, label)
     if label.kind == "binary" and _needs(second.values, label.values):
-        own["only_if"] = label.column.name
-    return f" To learn both, write labels: {flow({label.column.name: first, c.name: own})}"
+        second_settings["only_if"] = label.column.name
+    return f" To learn both, write labels: {flow({label.column.name: first_settings, c.name: second_settings})}"
 
 
-def _needs(one: pl.Series, other: pl.Series) -> bool:
-    """Return True if (almost) all rows that are positive by one label are positive by another one."""
-    return mean(other.filter(one == 1).drop_nulls() == 1) > NEEDED
+def _needs(one: pl.Series, needed: pl.Series) -> bool:
+    """Return True if (almost) all rows that `one` takes for positive are positive by `needed` as well."""
+    return mean(needed.filter(one == 1).drop_nulls() == 1) > NEEDED
 
 
 def _as_first_label(c: Column, label: LabelGuess) -> str:
-    """Return how a column of two values becomes the first of two labels, where the label follows it."""
+    """Return the hint to learn a column of two values as a first label, which the label of the rows follows."""
     first = label_of(c) if c.distinct == 2 else None
     if first is None or first.kind != "binary":
         return ""
-    before = {k: v for k, v in first.settings.items() if k != "column"}
-    own = {k: v for k, v in label.settings.items() if k != "column"} | {"only_if": c.name}
-    return f" To learn both, write labels: {flow({c.name: before, label.column.name: own})}"
+    first_settings = {k: v for k, v in first.settings.items() if k != "column"}
+    label_settings = {k: v for k, v in label.settings.items() if k != "column"} | {"only_if": c.name}
+    return f" To learn both, write labels: {flow({c.name: first_settings, label.column.name: label_settings})}"
 
 
 def as_codes(c: Column) -> pl.Series:
-    """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
+    """Return a group of each row: its value, or the range of its number. Missing values are a group of their own."""
     if c.kind in ("time", "text", "row id"):
         return c.values.is_null().cast(pl.String)
     if c.kind == "number" and c.numbers is not None:

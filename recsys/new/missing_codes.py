@@ -2,32 +2,36 @@
 
 from collections.abc import Sequence
 
-from recsys.new.column_kinds import Column, Marks, column_of
+from recsys.new.column_kinds import Column, column_of
 from recsys.new.known_names import LABELS, RATINGS, rank_of
 from recsys.new.statistics import largest, least, mean, quantile
+from recsys.new.value_marks import Marks
 
 NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
 UNRATED_NINES = (99.0, 999.0, 9999.0)  # of a rating, such as 99 of ratings from -10 to 10
 FAR = 5  # times nearly all other ratings
 RARELY = 0.01  # share of rows from which 99 may mean that there is no rating
-UNRATED = 0.1  # share of rows with the rating 0, from which it may mean that there is none
+UNRATED = 0.1  # share of rows with the rating 0, from which 0 may mean that there is no rating
 OFTEN = 3  # times as many rows have it as the lowest rating
 
 
 def set_codes(columns: Sequence[Column], *, as_text: bool) -> None:
-    """Take such numbers for missing values. as_text: values are text, of which YAML can say so for any column."""
+    """Take numbers that stand for missing values as missing.
+
+    as_text: the files hold text, so the YAML can name such numbers of any column, not only of the label
+    """
     for c in columns:
         code = _code(c) if as_text or _may_be_label(c) else None
         if code is None or c.numbers is None:
             continue
         rows = (c.numbers == code).fill_null(value=False)
         text = sorted({str(v).strip() for v in c.values.filter(rows).unique()})
-        found = column_of(c.values.set(rows, None), Marks())
-        if found.numbers is None:
+        without_code = column_of(c.values.set(rows, None), Marks())
+        if without_code.numbers is None:
             continue
         for name in ("values", "numbers", "distinct", "missing", "kind", "time"):
-            setattr(c, name, getattr(found, name))
-        c.code, c.reason = code, f"{found.reason}; {code:g} stands for a missing value (a guess)"
+            setattr(c, name, getattr(without_code, name))
+        c.code, c.reason = code, f"{without_code.reason}; {code:g} stands for a missing value (a guess)"
         c.nulls = [*c.nulls, *text] if as_text else []
 
 
@@ -36,7 +40,7 @@ def _may_be_label(c: Column) -> bool:
 
 
 def _code(c: Column) -> float | None:
-    """Return the number that stands for a missing value of a column, None if none does."""
+    """Return the number that stands for a missing value of a column; None if no number does."""
     if c.numbers is None or c.kind not in ("number", "category", "id") or c.distinct < 3 or c.role:
         return None
     distinct = c.numbers.drop_nulls().unique().sort()

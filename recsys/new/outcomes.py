@@ -43,7 +43,7 @@ GOES_ALONG = 0.3  # correlation of the grades of one review
 GOES_WITH = 0.55  # AUC of the mean rating by a column's values, from which it may be written with the rating
 FEW_REASONS = 0.2  # share of rows without a reason
 MOST_OUTCOMES = 3  # columns of yes and no; more of them are likely properties
-MIXED = 0.5  # share of users with a yes that have a no, too, from which it is no property of theirs
+MIXED = 0.5  # share of users with a yes who also have a no, from which the column is not a property of users
 WRITTEN = (
     *("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire"),
     *("image", "images", "photo", "photos", "picture", "pictures", "video", "videos"),
@@ -61,26 +61,26 @@ def other_outcomes(columns: Sequence[Column], label: LabelGuess, tested: Collect
     tested: the columns that a file of test rows has, which are known before
     """
     parents = tuple(f"{name}." for name in ("outcome", "outcomes", "result", "response", "feedback", "label", "labels"))
-    found = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
-    found.pop(label.column.name, None)
+    reasons = {c.name: f"beside the label in an object: {AFTERWARDS}" for c in columns if c.name.startswith(parents)}
+    reasons.pop(label.column.name, None)
     keys = [c for c in columns if c.role in ("user", "item")]
     for c in columns:
         form = outcome_form(c.name)
         if c is not label.column and not c.role and _counts_outcomes(form, c, keys):
-            found[c.name] = f"it counts outcomes: {AFTERWARDS}"
+            reasons[c.name] = f"it counts outcomes: {AFTERWARDS}"
             continue
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         spent = form in SPENT or (c.numbers is not None and has_word(c.name, WATCHED) and has_word(c.name, LASTING))
         if c is label.column or c.role or c.name in tested or not ((form in OUTCOMES and answers) or spent):
             continue
-        found[c.name] = f"another outcome of the row: {AFTERWARDS}{as_second_label(c, label)}"
+        reasons[c.name] = f"another outcome of the row: {AFTERWARDS}{as_second_label(c, label)}"
     item = next((c for c in keys if c.role == "item"), None)
     for c in columns:
         surveyed = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, SURVEYS) or _is_rating_like(c, label)
-        if c is label.column or c.role or c.name in found or not surveyed or (item and determines(item, c)):
+        if c is label.column or c.role or c.name in reasons or not surveyed or (item and determines(item, c)):
             continue
-        found[c.name] = f"a rating of the row: {AFTERWARDS}"
-    return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
+        reasons[c.name] = f"a rating of the row: {AFTERWARDS}"
+    return reasons | _parts_of(columns, label, [c for c in columns if c.name in reasons and c.distinct == 2])
 
 
 def _counts_outcomes(form: str, c: Column, keys: Sequence[Column]) -> bool:
@@ -92,67 +92,72 @@ def _counts_outcomes(form: str, c: Column, keys: Sequence[Column]) -> bool:
 
 def _is_rating_like(c: Column, label: LabelGuess) -> bool:
     """Return True for numbers on the scale of a label of ratings that go with it, as the parts of a review do."""
-    own, theirs = c.numbers, label.column.numbers
+    numbers, ratings = c.numbers, label.column.numbers
     if (
-        own is None
-        or theirs is None
+        numbers is None
+        or ratings is None
         or not FEWEST_GRADES <= label.column.distinct <= MOST_GRADES
         or c.distinct < FEWEST_GRADES
     ):
         return False
-    grades = set(theirs.drop_nulls().unique().to_list())
-    if set(own.drop_nulls().unique().to_list()) - grades or (
+    grades = set(ratings.drop_nulls().unique().to_list())
+    if set(numbers.drop_nulls().unique().to_list()) - grades or (
         grades == {*range(len(grades))} and "rating" not in label.reason
     ):
         return False
-    both = pl.DataFrame({"x": own, "y": theirs}).drop_nulls()
+    both = pl.DataFrame({"x": numbers, "y": ratings}).drop_nulls()
     return both.height >= FEWEST and (both.select(pl.corr("x", "y")).item() or 0) > GOES_ALONG
 
 
 def _parts_of(columns: Sequence[Column], label: LabelGuess, outcomes: Sequence[Column]) -> dict[str, str]:
     """Return the columns with a value only where another outcome is positive, such as the time of a purchase."""
-    found = {}
-    for other in outcomes:
-        made = label_of(other)
-        if made is None or made.kind != "binary" or mean(made.values) == 0:
+    reasons = {}
+    for outcome in outcomes:
+        outcome_label = label_of(outcome)
+        if outcome_label is None or outcome_label.kind != "binary" or mean(outcome_label.values) == 0:
             continue
         for c in comparable(columns, label):
-            if c is not other and not c.role and (what := implies(c, made.values)) is not None:
-                found[c.name] = f"{what} implies {other.name}, another outcome: {AFTERWARDS}"
-    return found
+            if c is not outcome and not c.role and (what := implies(c, outcome_label.values)) is not None:
+                reasons[c.name] = f"{what} implies {outcome.name}, another outcome: {AFTERWARDS}"
+    return reasons
 
 
 def afterwards(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
-    """Return the columns whose names say that a matter is over, and reasons that many rows lack."""
+    """Return the columns whose names say that a matter is over, and columns of reasons that many rows lack."""
     free = [c for c in columns if c is not label.column and not c.role]
-    found = [c for c in free if has_word(c.name, AFTER) or (has_word(c.name, REASONS) and c.missing > FEW_REASONS)]
-    return {c.name: f"its name says that a matter is over: {AFTERWARDS}" for c in found}
+    over = [c for c in free if has_word(c.name, AFTER) or (has_word(c.name, REASONS) and c.missing > FEW_REASONS)]
+    return {c.name: f"its name says that a matter is over: {AFTERWARDS}" for c in over}
 
 
 def perhaps_outcomes(
     columns: Sequence[Column], label: LabelGuess, user: Column | None, item: Column | None
 ) -> list[str]:
-    """Return the columns that may be outcomes, too: they belong neither to the user nor to the item.
+    """Return the names of columns that may be other outcomes, since they are properties of neither user nor item.
 
-    They are columns of yes and no and, beside a rating, those of a few values that go with it. Names of what is known
+    They are columns of yes and no and, beside a rating, columns of a few values that go with it. Names of what is known
     before, such as promotion, and families of columns, such as one-hot codes, are left out.
+
+    Args:
+        columns: the columns of the rows.
+        label: the label.
+        user, item: the columns of the user and the item, None if unknown.
     """
     keys = [key for key in (user, item) if key is not None]
     if not keys or label.kind != "binary":
         return []
     free = [c for c in columns if c is not label.column and not c.role and not c.is_partition]
-    found = [c for c in free if c.distinct == 2 and are_answers(c)]
+    outcomes = [c for c in free if c.distinct == 2 and are_answers(c)]
     if rank_of(label.column.name, RATINGS) is not None:
         few = [
             c
             for c in free
-            if c not in found and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
+            if c not in outcomes and c.kind == "category" and c.distinct <= MOST_KINDS and c.numbers is None
         ]
-        found += [c for c in few if auc_of_means(as_codes(c), label.values.fill_null(0)) > GOES_WITH]
-    named = [c for c in found if not c.name.startswith("column_")]  # those of a file without a header say nothing
-    found = [c for c in found if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
-    found = [c for c in found if not any(_belongs_to(key, c) for key in keys)]
-    return [c.name for c in found] if len(found) <= MOST_OUTCOMES else []
+        outcomes += [c for c in few if auc_of_means(as_codes(c), label.values.fill_null(0)) > GOES_WITH]
+    named = [c for c in outcomes if not c.name.startswith("column_")]  # names in a file without a header say nothing
+    outcomes = [c for c in outcomes if not has_word(c.name, CONTEXT) and not _says_part(c, named)]
+    outcomes = [c for c in outcomes if not any(_belongs_to(key, c) for key in keys)]
+    return [c.name for c in outcomes] if len(outcomes) <= MOST_OUTCOMES else []
 
 
 def _says_part(c: Column, others: Sequence[Column]) -> bool:
@@ -163,14 +168,14 @@ def _says_part(c: Column, others: Sequence[Column]) -> bool:
 
 
 def _belongs_to(key: Column, c: Column) -> bool:
-    """Return True if the rows of a key that has a yes have mostly nothing else; also if no key has several rows."""
-    made = label_of(c)
-    if made is None:
+    """Return True if most users (or items) with a positive row have no other rows, or none has several rows."""
+    label = label_of(c)
+    if label is None:
         return True
-    if made.kind == "classes":
+    if label.kind == "classes":
         return determines(key, c)
     rows = (
-        pl.DataFrame({"key": key.values, "y": made.values})
+        pl.DataFrame({"key": key.values, "y": label.values})
         .drop_nulls()
         .group_by("key")
         .agg(pl.len(), pl.col("y").mean())

@@ -14,7 +14,7 @@ from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
-MOST_BUCKETED = 5  # numbers of which ranges are made if there is no sparse feature
+MOST_BUCKETED = 5  # numbers that become sparse features by their ranges, if no column is a sparse feature
 FEWEST_SHARED = 5  # values of a column that a list may share
 SHARED = 0.8  # of the fewer values of a list and a column, from which they have one table
 MANY_NUMBERS = 200  # columns from which medians take too much memory
@@ -22,7 +22,7 @@ MANY_NUMBERS = 200  # columns from which medians take too much memory
 
 @dataclass
 class Feature:
-    """A feature of the YAML: its settings, and why."""
+    """A dense or a sparse feature: its name and its settings in the YAML, and why it has them."""
 
     name: str
     kind: str  # dense | sparse
@@ -55,68 +55,75 @@ class Features:
 
 
 def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: bool) -> Features:
-    """Return the features that the columns make. typed: columns have types, which SQL has to turn into text.
+    """Return the features that the columns make.
 
-    leaks: columns that give the label away -> why
+    Args:
+        columns: the columns of the rows, and of side tables.
+        leaks: the columns that give the label away, and why.
+        typed: columns have types, which SQL has to turn into text.
     """
-    found, names = Features(), set[str]()
+    features, names = Features(), set[str]()
     for c in columns:
         if c.role in ("label", "weight", "group"):
             continue
         if c.name in leaks:
-            found.left_out.append((c.name, leaks[c.name]))
+            features.left_out.append((c.name, leaks[c.name]))
             continue
         name = feature_name(c.name, names)
         if c.kind == "time":
-            _add_time(found, c, name, typed=typed)
+            _add_time(features, c, name, typed=typed)
         elif c.kind in ("number", "vector"):
-            found.dense.append(_dense(c, name))
-            _read_by_sql(found, c, found.dense[-1])
+            features.dense.append(_dense(c, name))
+            _read_by_sql(features, c, features.dense[-1])
         elif c.kind == "numbers":
             for i in range(1, c.width + 1):
                 part = f"{name}_{i}"
-                found.derive[part] = f"CAST(SPLIT_PART({sql_name(c.name)}, '{c.split}', {i}) AS DOUBLE)"
-                found.dense.append(Feature(part, "dense", {"transform": ["standardise"]}, c.reason))
+                features.derive[part] = f"CAST(SPLIT_PART({sql_name(c.name)}, '{c.split}', {i}) AS DOUBLE)"
+                features.dense.append(Feature(part, "dense", {"transform": ["standardise"]}, c.reason))
         elif c.kind in ("category", "id", "list"):
-            found.sparse.append(_sparse_feature(c, name))
-            _read_by_sql(found, c, found.sparse[-1])
+            features.sparse.append(_sparse_feature(c, name))
+            _read_by_sql(features, c, features.sparse[-1])
         else:
-            found.left_out.append((c.name, _why_left_out(c)))
-    _share_tables(found, columns)
-    _share_settings(found)
-    if found.dense and not found.sparse:
-        found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
-    return found
+            features.left_out.append((c.name, _why_left_out(c)))
+    _share_tables(features, columns)
+    _share_settings(features)
+    if features.dense and not features.sparse:
+        features.sparse = [_buckets(f) for f in features.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
+    return features
 
 
-def _share_tables(found: Features, columns: Sequence[Column]) -> None:
+def _share_tables(features: Features, columns: Sequence[Column]) -> None:
     """Let a list and the column whose values it holds read one table: a history and the item of the row."""
     by_name = {c.name: c for c in columns}
     read = {
         f.name: by_name[f.settings.get("column", f.name)]
-        for f in found.sparse
+        for f in features.sparse
         if f.settings.get("column", f.name) in by_name
     }
-    lists = [f for f in found.sparse if f.name in read and read[f.name].kind == "list" and "split" in f.settings]
-    singles = [(f, c) for f in found.sparse if (c := read.get(f.name)) is not None and c.kind in ("id", "category")]
+    lists = [f for f in features.sparse if f.name in read and read[f.name].kind == "list" and "split" in f.settings]
+    singles = [(f, c) for f in features.sparse if (c := read.get(f.name)) is not None and c.kind in ("id", "category")]
     for f in lists:
         elements = elements_of(read[f.name])
         shares = []
         for single, c in singles:
-            own = c.values.drop_nulls().cast(pl.String).unique()
-            common = int(own.is_in(elements.implode()).sum())
-            if c.role != "user" and own.len() > FEWEST_SHARED and common >= SHARED * min(own.len(), elements.len()):
-                shares.append((common / (own.len() + elements.len() - common), single.name))
+            values = c.values.drop_nulls().cast(pl.String).unique()
+            common = int(values.is_in(elements.implode()).sum())
+            if (
+                c.role != "user"
+                and values.len() > FEWEST_SHARED
+                and common >= SHARED * min(values.len(), elements.len())
+            ):
+                shares.append((common / (values.len() + elements.len() - common), single.name))
         if shares:
             f.settings["table"] = max(shares)[1]
             f.why += f"; its values are those of {max(shares)[1]}"
 
 
-def _read_by_sql(found: Features, c: Column, feature: Feature) -> None:
+def _read_by_sql(features: Features, c: Column, feature: Feature) -> None:
     """Let a feature read the numbers that SQL makes of the column."""
     if c.sql is not None:
         column = f"{feature.name}_number"
-        found.derive[column] = c.sql.format(sql_name(c.name))
+        features.derive[column] = c.sql.format(sql_name(c.name))
         feature.settings = {"column": column} | {k: v for k, v in feature.settings.items() if k != "column"}
 
 
@@ -172,19 +179,19 @@ def _sparse_feature(c: Column, name: str) -> Feature:
     return Feature(name, "sparse", settings, f"{c.role + ': ' if c.role else ''}{why}{_missing(c)}")
 
 
-def _add_time(found: Features, c: Column, name: str, *, typed: bool) -> None:
+def _add_time(features: Features, c: Column, name: str, *, typed: bool) -> None:
     assert c.time is not None
     settings = _own(c, name)
     if c.time.sql is not None:
         new = f"{name}_time"
-        found.derive[new] = time_sql(c, typed=typed)
+        features.derive[new] = time_sql(c, typed=typed)
         settings = {"column": new}
     guess = ", day before month? (a guess)" if c.time.guess else ""
     if c.time.parts:
         why = f"{c.time.what}{guess}{_missing(c)}"
-        found.dense.append(Feature(name, "dense", settings | {"cyclic": c.time.parts}, why))
+        features.dense.append(Feature(name, "dense", settings | {"cyclic": c.time.parts}, why))
     elif c.role != "time":
-        found.left_out.append((c.name, "a time without hours, in too few days for a day of the week"))
+        features.left_out.append((c.name, "a time without hours, in too few days for a day of the week"))
 
 
 def time_sql(c: Column, *, typed: bool) -> str:
@@ -206,15 +213,15 @@ def _why_left_out(c: Column) -> str:
     return c.reason
 
 
-def _share_settings(found: Features) -> None:
+def _share_settings(features: Features) -> None:
     """Move the transform that most numbers share into dense_defaults."""
-    numbers = [f for f in found.dense if f.settings.get("transform")]
+    numbers = [f for f in features.dense if f.settings.get("transform")]
     if not numbers:
         return
     usual = Counter(flow(f.settings["transform"]) for f in numbers).most_common(1)[0][0]
     fill = "median" if len(numbers) <= MANY_NUMBERS else "mean"
     transform = next(f.settings["transform"] for f in numbers if flow(f.settings["transform"]) == usual)
-    found.dense_defaults = {"fill": fill, "transform": transform}
+    features.dense_defaults = {"fill": fill, "transform": transform}
     for f in numbers:
         if flow(f.settings["transform"]) == usual:
             del f.settings["transform"]

@@ -19,14 +19,7 @@ from recsys.new.gather import Gathered, files_answer
 from recsys.new.group_keys import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.known_names import has_word, names_an_id_of
 from recsys.new.label import LabelGuess
-from recsys.new.leaks import (
-    AFTERWARDS,
-    doubtful,
-    later_times,
-    leaks,
-    means_of_label,
-    suspects,
-)
+from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, means_of_label, suspects
 from recsys.new.outcomes import afterwards, names_splits, other_outcomes, perhaps_outcomes, predictions, written_with
 from recsys.new.propose_features import features_of, sql_name
 from recsys.new.questions import Question
@@ -42,82 +35,153 @@ if TYPE_CHECKING:
 
 
 def propose_ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
-    """Fill in features and split of data with a label."""
-    label, typed = p.label, gathered.layout.typed
-    assert label is not None
-    group = queries_of_grades(p.columns, label.column)
-    if group is not None and label.column.numbers is not None:
-        why = f"grades of the rows of a {group.name}"
-        p.label = label = replace(label, values=label.column.numbers, kind="regression", at_least=None, reason=why)
-    group = group or group_of(p.columns, label)
-    if group is not None:
-        group.role = "group"
+    """Fill in features and split of data with a label.
+
+    Args:
+        p: the proposal, whose label and side tables are known.
+        gathered: the files of the rows.
+        root: the folder of the files.
+    """
+    typed = gathered.layout.typed
+    group = _group(p)
     time = p.roles.time or _joined_time(p)
-    used = [s for s in p.sides if s.has_features or any(c.role == "time" for c in s.columns)]
-    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
-    p.sides = used
-    joined = [c for side in p.sides for c in side.columns]
-    if label.column.missing:
-        p.where = _with_label(label.column)
-    elif (item := p.roles.item) is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
-        p.where = f"{sql_name(item.name)} IS NOT NULL"  # events of other pages, which are never positive
-    if p.where is not None:
-        for c in p.columns:
-            _check_constant(c, label)
-    known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
-    tested = {c.name for c in p.columns if gathered.untested and c.name not in gathered.untested}
-    keys = {side.key for side in p.sides}
-    known_later |= {name: why for name, why in copies(p.columns).items() if name not in keys}
+    _drop_useless_sides(p)
+    _set_condition(p)
     order = basket(p.columns) if group is None else None
-    if order is not None:
-        known_later[order.name] = "it identifies rows that belong together; later rows have other values"
-    derive = p.features.derive
+    known_later = _known_later(p, gathered, time, order)
     p.columns = [c for c in p.columns if c.name != LIST]
-    known_later = (
-        written_with(p.columns, label, p.roles.item)
-        | other_outcomes(p.columns, label, tested)
-        | afterwards(p.columns, label)
-        | later_times(p.columns, time)
-        | known_later
-        | leaks(p.columns, label)
-    )
-    known_later |= means_of_label(p.columns, p.sides, label)
-    if label.family:
-        every = flow({name: {} for name in (label.column.name, *label.family)})
-        why = f"its name is like {label.column.name}: an outcome, too? To learn all, write labels: {every}"
-        known_later |= dict.fromkeys(label.family, why)
-    free = [c for c in p.columns if c.name not in known_later]
-    known_later |= {c.name: f"its name is that of a model's prediction: {AFTERWARDS}" for c in predictions(free)}
-    for c in names_splits([*free, *joined]):
-        text = f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to train and test on?"
-        guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
-        p.questions.append(Question(text, guess))
-        known_later[c.name] = "it names the splits of whoever made the data"
-    known_later |= _asked_outcomes(p, [c for c in p.columns if c.name not in known_later])
-    free = [c for c in p.columns if c.name not in known_later]
-    known_later |= _asked(p, doubtful(free, label) | suspects(free, label))
-    p.features = features_of([*p.columns, *joined], known_later, typed=typed)
+    known_later |= _ask_about(p, known_later)
+    derive = p.features.derive
+    p.features = features_of([*p.columns, *_joined_columns(p)], known_later, typed=typed)
     p.features.derive = derive | p.features.derive
     if group is not None:
         p.within = group.name
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     _leave_unlabelled(p, gathered, root)
-    found = splits.by_files(root, gathered.files)
-    if found is None and (odd := _of_no_split(gathered.files, root)):
-        p.questions.append(odd)
+    _set_split(p, gathered, root, time, group, order)
+
+
+def _group(p: Proposal) -> Column | None:
+    """Return the column of queries or displays, and set its role; grades within queries become a regression label."""
+    assert p.label is not None
+    grades = p.label.column.numbers
+    group = queries_of_grades(p.columns, p.label.column)
+    if group is not None and grades is not None:
+        why = f"grades of the rows of a {group.name}"
+        p.label = replace(p.label, values=grades, kind="regression", at_least=None, reason=why)
+    group = group or group_of(p.columns, p.label)
+    if group is not None:
+        group.role = "group"
+    return group
+
+
+def _drop_useless_sides(p: Proposal) -> None:
+    """Leave out the side tables that add neither a feature nor the time of the rows."""
+    used = [s for s in p.sides if s.has_features or any(c.role == "time" for c in s.columns)]
+    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
+    p.sides = used
+
+
+def _joined_columns(p: Proposal) -> list[Column]:
+    return [c for side in p.sides for c in side.columns]
+
+
+def _set_condition(p: Proposal) -> None:
+    """Leave out rows without a label, or without an item: such rows are events of other pages, and never positive."""
+    label, item = p.label, p.roles.item
+    assert label is not None
+    if label.column.missing:
+        p.where = _with_label(label.column)
+    elif item is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
+        p.where = f"{sql_name(item.name)} IS NOT NULL"
+    if p.where is not None:
+        for c in p.columns:
+            _check_constant(c, label)
+
+
+def _known_later(p: Proposal, gathered: Gathered, time: Column | None, order: Column | None) -> dict[str, str]:
+    """Return the columns that are known only after the label, by their names and values, and why.
+
+    Args:
+        p: the proposal.
+        gathered: the files of the rows; a file of test rows may lack columns.
+        time: the time of the rows.
+        order: the column that identifies an order or a basket of several rows.
+    """
+    label = p.label
+    assert label is not None
+    side_keys = {side.key for side in p.sides}
+    by_files = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    tested = {c.name for c in p.columns if gathered.untested and c.name not in gathered.untested}
+    by_files |= {name: why for name, why in copies(p.columns).items() if name not in side_keys}
+    if order is not None:
+        by_files[order.name] = "it identifies rows that belong together; later rows have other values"
+    columns = [c for c in p.columns if c.name != LIST]
+    known_later = (
+        written_with(columns, label, p.roles.item)
+        | other_outcomes(columns, label, tested)
+        | afterwards(columns, label)
+        | later_times(columns, time)
+        | by_files
+        | leaks(columns, label)
+        | means_of_label(columns, p.sides, label)
+    )
+    if label.family:
+        label_settings = flow({name: {} for name in (label.column.name, *label.family)})
+        why = f"its name is like {label.column.name}: an outcome, too? To learn all, write labels: {label_settings}"
+        known_later |= dict.fromkeys(label.family, why)
+    free = [c for c in columns if c.name not in known_later]
+    known_later |= {c.name: f"its name is that of a model's prediction: {AFTERWARDS}" for c in predictions(free)}
+    return known_later
+
+
+def _ask_about(p: Proposal, known_later: Mapping[str, str]) -> dict[str, str]:
+    """Ask about the columns that may be known only after the label, and return them and why they are left out."""
+    assert p.label is not None
+    asked: dict[str, str] = {}
+
+    def free() -> list[Column]:
+        return [c for c in p.columns if c.name not in known_later and c.name not in asked]
+
+    for c in names_splits([*free(), *_joined_columns(p)]):
+        text = f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to train and test on?"
+        guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
+        p.questions.append(Question(text, guess))
+        asked[c.name] = "it names the splits of whoever made the data"
+    asked |= _asked_outcomes(p, free())
+    asked |= _asked(p, doubtful(free(), p.label) | suspects(free(), p.label))
+    return asked
+
+
+def _set_split(
+    p: Proposal, gathered: Gathered, root: Path, time: Column | None, group: Column | None, order: Column | None
+) -> None:
+    """Split by the names of files, by time, by groups, by orders or at random: the first that the rows allow.
+
+    Args:
+        p: the proposal.
+        gathered: the files of the rows.
+        root: the folder of the files.
+        time: the time of the rows.
+        group: the column of queries or displays, whose rows must stay together.
+        order: the column of orders or baskets, whose rows must stay together.
+    """
+    split = splits.by_files(root, gathered.files)
+    if split is None and (question := _of_no_split(gathered.files, root)):
+        p.questions.append(question)
     divided = group is not None and (time is None or not has_one(group, time))
-    if found is None and time is not None and not divided:
-        found = splits.by_time(time, label, p.time_column(time, typed=typed))
+    if split is None and time is not None and not divided:
+        split = splits.by_time(time, p.label, p.time_column(time, typed=gathered.layout.typed))
         p.split = splits.at_random(f"too many rows have the same {time.name} to split by it")
-        if found is not None and group is not None:
-            found.why += f"; rows of one {group.name} have one {time.name}, so they stay together"
-    if found is None and group is not None:
-        other = "a split by time would divide them" if time is not None else "a random split would divide them"
-        found = splits.by_groups(group.name, f"rows of one {group.name} stay together; {other}")
-    if found is None and order is not None:
-        found = splits.by_groups(order.name, f"rows of one {order.name} stay together")
-    p.split = found or p.split
+        if split is not None and group is not None:
+            split.why += f"; rows of one {group.name} have one {time.name}, so they stay together"
+    if split is None and group is not None:
+        rejected = "a split by time would divide them" if time is not None else "a random split would divide them"
+        split = splits.by_groups(group.name, f"rows of one {group.name} stay together; {rejected}")
+    if split is None and order is not None:
+        split = splits.by_groups(order.name, f"rows of one {order.name} stay together")
+    p.split = split or p.split
 
 
 def _asked(p: Proposal, doubts: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +194,7 @@ def _asked(p: Proposal, doubts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _leave_unlabelled(p: Proposal, gathered: Gathered, root: Path) -> None:
-    """Leave out the files of test rows none of which has a label: they are to be predicted."""
+    """Leave out the files of test rows without a single label: their rows are to be predicted."""
     assert p.label is not None
     c, tests = p.label.column, [f for f in gathered.files if split_of(f, root) == "test"]
     if p.where is None or not 1 <= len(tests) <= MOST_TESTS or len(tests) == len(gathered.files):
@@ -154,7 +218,7 @@ def _of_no_split(files: Sequence[Path], root: Path) -> Question | None:
     rest = by_split.pop(None, [])
     if not rest or not {"train", "test"} <= {*by_split} or len(rest) > len(files) / 2:
         return None
-    named = [f for own in by_split.values() for f in own]
+    named = [f for files_of_split in by_split.values() for f in files_of_split]
     text = f"{', '.join(os.path.relpath(f, root) for f in rest[:3])} belongs to no split; are its rows to be used?"
     return Question(text, "yes, in a split of all rows", (files_answer(named),) if len(named) <= MOST_TESTS else ())
 
@@ -162,21 +226,21 @@ def _of_no_split(files: Sequence[Path], root: Path) -> Question | None:
 def _asked_outcomes(p: Proposal, free: Sequence[Column]) -> dict[str, str]:
     """Return the columns that may be other outcomes of the rows, and ask about them."""
     assert p.label is not None
-    found = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
+    outcomes = perhaps_outcomes(free, p.label, p.roles.user, p.roles.item)
     why = "neither the user nor the item has always the same value"
-    if names := [n for n in found if n not in p.label.alternatives]:
+    if names := [n for n in outcomes if n not in p.label.alternatives]:
         text = f"{'is' if len(names) == 1 else 'are'} {' and '.join(names)} known before {p.label.column.name}? {why}"
         p.questions.append(
             Question(text, f"no, so {'it is no feature' if len(names) == 1 else 'they are no features'}")
         )
-    return dict.fromkeys(found, f"{why}: {AFTERWARDS}")
+    return dict.fromkeys(outcomes, f"{why}: {AFTERWARDS}")
 
 
 def _check_constant(c: Column, label: LabelGuess) -> None:
     """Leave a column out that has one value in all rows with a label."""
-    own = c.values.filter(label.values.is_not_null())
-    if c is not label.column and not own.dtype.is_nested() and own.len() and own.n_unique() == 1:
-        c.kind, c.reason = "constant", f"it is always {own[0]} in rows with a label"
+    values = c.values.filter(label.values.is_not_null())
+    if c is not label.column and not values.dtype.is_nested() and values.len() and values.n_unique() == 1:
+        c.kind, c.reason = "constant", f"it is always {values[0]} in rows with a label"
 
 
 def _with_label(label: Column) -> str:
@@ -194,10 +258,10 @@ def _joined_time(p: Proposal) -> Column | None:
     for side in p.sides:
         if not names_an_id_of(side.key, EVENT_KEYS) and by_name[side.key].role != "group":
             continue
-        own = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
-        if side.keys is not None and own:
-            time = time_among([side.joined(c, by_name[side.key]) for c in own.values()])
+        times = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
+        if side.keys is not None and times:
+            time = time_among([side.joined(c, by_name[side.key]) for c in times.values()])
             if time is not None:
-                own[time.name].role = time.role = "time"
+                times[time.name].role = time.role = "time"
                 return time
     return None

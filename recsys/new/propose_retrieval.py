@@ -10,9 +10,7 @@ import polars as pl
 
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
-from recsys.new.copies import (
-    copies,
-)
+from recsys.new.copies import copies
 from recsys.new.propose_features import features_of, sql_name
 from recsys.new.statistics import quantile
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> None:
-    """Fill in groups, sequences, items and split of data without a label: users and the items that they chose."""
+    """Fill in groups, sequences, items, features and split of data without a label: users and the items they chose."""
     by_name = {c.name: c for c in p.columns}
     user = p.roles.user or by_name.get("user") or by_name["list"]
     item = p.roles.item or by_name["item"]
@@ -67,7 +65,7 @@ def _as_item(item: Column) -> Column:
 
 def _constant_per_user(columns: Sequence[Column], user: Column, used: set[str]) -> list[Column]:
     """Return the categories that are the same in all rows of a user: properties of the user."""
-    found = []
+    constant = []
     for c in columns:
         if c.name in used or c.kind not in ("category", "id"):
             continue
@@ -75,5 +73,5 @@ def _constant_per_user(columns: Sequence[Column], user: Column, used: set[str]) 
         per_user = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len())
         several = per_user.filter(pl.col("len") > 1)
         if several.height > 10 and several["n"].max() == 1:
-            found.append(c)
-    return found
+            constant.append(c)
+    return constant

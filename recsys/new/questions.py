@@ -15,7 +15,7 @@ def typed(key: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the user says of the data: names of columns, None for none, or auto.
+    """The user's answers about the data: names of columns, None for no such column, or auto.
 
     label: the label
     user, item, time: who chose, what was chosen, and when

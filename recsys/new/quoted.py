@@ -27,7 +27,14 @@ def broken_by(text: str) -> str | None:
 
 
 def plain(text: str, separator: str, *, escape: bool, line_breaks: bool) -> str:
-    """Return the text with quotes doubled instead of escaped, and spaces instead of line breaks within values."""
+    """Return the text with quotes doubled instead of escaped, and spaces instead of line breaks within values.
+
+    Args:
+        text: the text.
+        separator: the separator of values.
+        escape: whether backslashes stand before quotes.
+        line_breaks: whether values hold line breaks.
+    """
     if escape:
         text = ESCAPED.sub('""', text)
     if line_breaks:

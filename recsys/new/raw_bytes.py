@@ -42,30 +42,30 @@ def pieces(file: Path, pieces: int = 5, share: float = 1) -> tuple[list[bytes], 
     with file.open("rb") as raw:
         if size <= first + pieces * each:
             return [raw.read()], size
-        found = [_up_to_line_end(raw.read(first))]
+        parts = [_up_to_line_end(raw.read(first))]
         last = size - each
         for i in range(1, pieces):
             raw.seek(first + (last - first) * i // (pieces - 1))
-            found.append(_whole_lines(raw.read(each), at_end=i == pieces - 1))
-    return found, size
+            parts.append(_whole_lines(raw.read(each), at_end=i == pieces - 1))
+    return parts, size
 
 
 def _decompressed_pieces(file: Path, most: int, share: float) -> tuple[list[bytes], int]:
-    """Return the head, and pieces evenly spaced over what can be decompressed in a few seconds."""
+    """Return the head of a file and evenly spaced pieces of the bytes that are decompressed in a few seconds."""
     with opened(file) as raw:
-        found, kept, every, n = [raw.read(int(HEAD * share))], list[bytes](), 1, 0
-        size = len(found[0])
+        parts, samples, every, read_pieces = [raw.read(int(HEAD * share))], list[bytes](), 1, 0
+        size = len(parts[0])
         while size < share * MOST_DECOMPRESSED and (piece := raw.read(int(PIECE * share))):
             size += len(piece)
-            if n % every == 0:
-                kept.append(piece)
-            n += 1
-            if len(kept) > 2 * most:  # keep every second one
-                kept, every = kept[::2], 2 * every
-        rest = n == len(kept)  # nothing was left out: the pieces are adjacent
+            if read_pieces % every == 0:
+                samples.append(piece)
+            read_pieces += 1
+            if len(samples) > 2 * most:  # keep every second one
+                samples, every = samples[::2], 2 * every
+        rest = read_pieces == len(samples)  # nothing was left out: the pieces are adjacent
     if rest:
-        return [b"".join([*found, *kept])], size
-    return [_up_to_line_end(found[0]), *(_whole_lines(k, at_end=False) for k in kept)], size
+        return [b"".join([*parts, *samples])], size
+    return [_up_to_line_end(parts[0]), *(_whole_lines(k, at_end=False) for k in samples)], size
 
 
 def _up_to_line_end(text: bytes) -> bytes:

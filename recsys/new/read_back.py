@@ -14,7 +14,7 @@ WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has
 
 
 def verify(name: str, path: Path) -> tuple[int, list[str]]:
-    """Return how many rows were parsed, and the reasons of rows that could not be, the most frequent first.
+    """Return the number of parsed rows, and the most frequent reasons why other rows could not be parsed.
 
     Raises:
         UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.

@@ -31,25 +31,8 @@ MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
 FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
-    "birth",
-    "born",
-    "signup",
-    "alta",
-    "sign",
-    "registration",
-    "registered",
-    "release",
-    "released",
-    "joined",
-    "updated",
-    "modified",
-    "end",
-    "expiry",
-    "expiration",
-    "expires",
-    "init",
-    "member",
-    "delivered",
+    *("birth", "born", "signup", "alta", "sign", "registration", "registered", "release", "released", "joined"),
+    *("updated", "modified", "end", "expiry", "expiration", "expires", "init", "member", "delivered"),
     *("closed", "closing", "resolved", "completed", "finished", "cancelled", "converted", "conversion", "refund"),
     *("refunded", "paid", "shipped", "returned"),
 )
@@ -64,7 +47,7 @@ MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
 
 @dataclass
 class Roles:
-    """The columns with a role; None if there is none."""
+    """The columns with a role, by role: user, item, time and weight of a row; None for a role without a column."""
 
     user: Column | None = None
     item: Column | None = None
@@ -135,8 +118,8 @@ def _set_time(c: Column) -> None:
 
 
 def _days(columns: Sequence[Column]) -> Column | None:
-    """Return a column of whole numbers whose name says that they count days or moments; None if there is none."""
-    found = [
+    """Return the column of whole numbers that count days or moments, by its name; None if no column does."""
+    counted = [
         c
         for c in columns
         if c.kind in ID_KINDS
@@ -146,7 +129,7 @@ def _days(columns: Sequence[Column]) -> Column | None:
         and c.numbers is not None
         and largest(c.numbers) - least(c.numbers) > MOST_OF_A_CYCLE
     ]
-    best = min(found, key=lambda c: (rank_of(c.name, COUNTED_TIMES), -c.distinct), default=None)
+    best = min(counted, key=lambda c: (rank_of(c.name, COUNTED_TIMES), -c.distinct), default=None)
     if best is not None:
         _set_time(best)
     return best
@@ -158,7 +141,7 @@ def _unique_item(columns: Sequence[Column]) -> Column | None:
 
 
 def time_among(columns: Sequence[Column]) -> Column | None:
-    """Return the column that likeliest holds the time of a row, None if none does."""
+    """Return the column that likeliest holds the time of a row; None if no column can."""
     times = [c for c in columns if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
     times = [c for c in times if not has_word(c.name, BIRTHS)]
     best = min(times, key=_time_order, default=None)
@@ -189,10 +172,10 @@ def year_to_come(c: Column) -> int | None:
 
 def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column | None:
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
-    found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
-    found = [c for c in found if c.missing < MOST_MISSING_IDS]
-    found = [c for c in found if c.distinct > (2 if c.kind == "id" or ID_WORDS & {*words(c.name)} else few)]
-    best = max(found, key=lambda c: c.distinct, default=None)
+    ids = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
+    ids = [c for c in ids if c.missing < MOST_MISSING_IDS]
+    ids = [c for c in ids if c.distinct > (2 if c.kind == "id" or ID_WORDS & {*words(c.name)} else few)]
+    best = max(ids, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":
         if not best.is_whole:
             return None

@@ -1,11 +1,11 @@
-"""Find rows that are hidden in values: items that were shown, of which some were clicked, and JSON objects as text."""
+"""Find rows that are hidden in values: lists of shown items with lists of clicked ones, and JSON objects as text."""
 
 from pathlib import Path
 
 import polars as pl
 
 from recsys.errors import NeedsAnswer
-from recsys.new.sample import Layout
+from recsys.new.layout import Layout
 from recsys.new.statistics import mean
 
 MOST_NAMED = 20  # columns whose names stand in a command
@@ -57,7 +57,7 @@ def _command(rows: str, first: str = "import polars as pl") -> str:
 
 
 def _are_chosen(frame: pl.DataFrame, shown: str, chosen: str) -> bool:
-    """Return True if the elements of short lists are some of those of longer ones in the same rows."""
+    """Return True if the lists of `chosen` hold some elements of the longer lists of `shown` in the same rows."""
     both = frame.select(shown, chosen).drop_nulls().head(ROWS)
     if not both.height or both[shown].dtype != both[chosen].dtype:
         return False

@@ -10,16 +10,18 @@ import polars as pl
 
 from recsys.data.raw.read_sources import SIDE_FORMATS
 from recsys.errors import UserError
-from recsys.new.column_kinds import Column, Marks, column_of, columns_of
+from recsys.new.column_kinds import Column, column_of, columns_of
 from recsys.new.find_dialect import fields
 from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
 from recsys.new.known_names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, names_an_id_of, words
+from recsys.new.layout import Layout, layout_of
 from recsys.new.propose_features import Features, features_of, sql_name
 from recsys.new.questions import Question, typed
-from recsys.new.sample import Layout, layout_of, read_sample
+from recsys.new.sample import read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
+from recsys.new.value_marks import Marks
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
 FEW_KEYS = 50  # among which values may differ by chance
@@ -36,6 +38,8 @@ class Side:
     columns: what it adds, under names that the rows do not have
     names: name here -> name in the file
     options: how its text is read
+    why: why it is joined
+    keys: the values of the key in the sample
     """
 
     file: str
@@ -45,20 +49,20 @@ class Side:
     names: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
-    keys: pl.Series | None = None  # the values of the key in the sample
+    keys: pl.Series | None = None
 
     @property
     def has_features(self) -> bool:
         """Whether one of its columns makes a feature."""
-        made = self.features()
-        return bool(made.dense or made.sparse)
+        features = self.features()
+        return bool(features.dense or features.sparse)
 
     def joined(self, c: Column, key: Column) -> Column:
         """Return one of its columns as a column of the rows. key: the column of the rows"""
         assert self.keys is not None
-        own = pl.DataFrame({"key": self.keys.cast(pl.String), c.name: c.values})
+        table = pl.DataFrame({"key": self.keys.cast(pl.String), c.name: c.values})
         rows = pl.DataFrame({"key": key.values.cast(pl.String)})
-        return column_of(rows.join(own, on="key", how="left", maintain_order="left")[c.name], Marks())
+        return column_of(rows.join(table, on="key", how="left", maintain_order="left")[c.name], Marks())
 
     def join(self) -> dict[str, Any]:
         """Return an entry of `source.joins` with the columns that make features."""
@@ -75,10 +79,12 @@ class Side:
 
     def items(self) -> dict[str, Any] | None:
         """Return `items:`, None if no column makes a feature."""
-        made = self.features()
-        dense = {f.name: f.settings | _dense(made, f.settings) for f in made.dense if "cyclic" not in f.settings}
-        sparse = {f.name: f.settings for f in made.sparse}
-        used = {f.settings.get("column", f.name) for f in (*made.dense, *made.sparse)}
+        features = self.features()
+        dense = {
+            f.name: f.settings | _dense(features, f.settings) for f in features.dense if "cyclic" not in f.settings
+        }
+        sparse = {f.name: f.settings for f in features.sparse}
+        used = {f.settings.get("column", f.name) for f in (*features.dense, *features.sparse)}
         if not dense and not sparse:
             return None
         names = self._names({new: old for new, old in self.names.items() if new in used})
@@ -94,8 +100,8 @@ def _dense(made: Features, settings: dict[str, Any]) -> dict[str, Any]:
 def find_sides(
     files: Sequence[Path], root: Path, columns: Sequence[Column]
 ) -> tuple[list[Side], list[tuple[str, str]], list[Question]]:
-    """Return the side tables among `files`, the other files with the reason, and what is not certain of them."""
-    found: list[Side] = []
+    """Return the side tables among `files`, the other files with the reason, and the questions about them."""
+    sides: list[Side] = []
     unused: list[tuple[str, str]] = []
     questions: list[Question] = []
     taken = {c.name for c in columns}
@@ -109,87 +115,110 @@ def find_sides(
         if isinstance(side, Question):
             questions.append(side)
             side = "it has some of the rows only"
-        elif isinstance(side, Side) and (twin := next((s for s in found if _are_parts(s, side)), None)) is not None:
+        elif isinstance(side, Side) and (twin := next((s for s in sides if _are_parts(s, side)), None)) is not None:
             side = f"it has the columns of {twin.file}; write both into one file"
         if isinstance(side, str):
             unused.append((name, f"not joined: {side}"))
             continue
-        found.append(side)
+        sides.append(side)
         taken |= set(side.names)
-    return found, unused, questions
+    return sides, unused, questions
 
 
-def _are_parts(one: Side, other: Side) -> bool:
+def _are_parts(one: Side, another: Side) -> bool:
     """Return True for files of one name and the same columns in two folders."""
-    same = Path(one.file).name == Path(other.file).name and one.key == other.key
-    return same and len(one.columns) == len(other.columns) and one.options == other.options
+    same = Path(one.file).name == Path(another.file).name and one.key == another.key
+    return same and len(one.columns) == len(another.columns) and one.options == another.options
 
 
 def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str | Question:
-    """Return a side table, why the file is none, or the question whether it names the positive rows."""
+    """Return a side table, the reason why the file is not one, or the question whether it names the positive rows.
+
+    Args:
+        f: the file.
+        name: its path relative to data.root.
+        columns: the columns of the rows.
+        taken: the names that columns of the table cannot have.
+    """
     layout = layout_of(f)
     if f.stat().st_size > LARGEST:
         return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
     if layout.format not in JOINED:
         return f"a side table has to be CSV, Parquet, JSON lines or a JSON object, not {layout.format}"
-    by_name = SIDE_FORMATS.get(f.suffix, "csv")  # the reader goes by the suffix, unless `format` says another one
-    other = {} if by_name == layout.format else {"format": layout.format}
     if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
-    named = layout.dialect is None or layout.dialect.header or layout.format == "jsonl"
-    if not named and layout.dialect is not None:
-        layout.columns = [f"{f.stem}_{i}" for i in range(1, layout.dialect.width + 1)]
-        layout.dialect.columns = layout.columns
-    whys: list[str] = []
-    own, marks = columns_of(read_sample([f], layout).frame)
-    _read_decimal_commas(own, marks)
-    d = layout.dialect
-    unnamed = (
-        set(d.columns) - set(fields(d.first, d)) if d is not None and d.renamed else set()
-    )  # such as pandas' index
-    for c in own:
-        c.name, raw = _plain(c.name), c.name
-        key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
-        if key is None and named:
-            key = _key_by_values(c, f, columns) if words(c.name) == ["id"] else _key_by_meaning(c, columns)
-        if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
+    dialect = layout.dialect
+    named = dialect is None or dialect.header or layout.format == "jsonl"
+    if not named and dialect is not None:
+        layout.columns = dialect.columns = [f"{f.stem}_{i}" for i in range(1, dialect.width + 1)]
+    side_columns, marks = columns_of(read_sample([f], layout).frame)
+    _read_decimal_commas(side_columns, marks)
+    problems: list[str] = []
+    for c in side_columns:
+        c.name, raw_name = _plain(c.name), c.name
+        key = _key(c, f, columns, named=named)
+        if key is not None and len(side_columns) > 1 and _names_some_rows(key, c, f):
             share = f"{_known(key, c):.0%}".replace("%", " %")
             text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
             return Question(text, "no", (typed("label", name),))
         if key is None or (why := _why_no_key(key, c)):
-            whys += [] if key is None else [f"{c.name} {why}"]
-            c.name = raw
+            problems += [] if key is None else [f"{c.name} {why}"]
+            c.name = raw_name
             continue
         if key.kind == "number":
             key.kind, key.reason = "id", f"it is the key of {f.name}"
-        rest = [o for o in own if o is not c and o.name not in unnamed]
-        for o in rest:
-            alias = o.kind == "id" or (o.kind == "number" and o.is_whole and not named)
-            if alias and o.distinct == o.rows > FEW_KEYS:
-                o.kind, o.reason = "row id", f"each {key.name} has its own value, as under another name"
-        names = {}
-        for o in rest:
-            new, old = _plain(o.name), o.name
-            new = new if new not in taken else f"{f.stem}_{new}"
-            o.name, o.values, names[new] = new, o.values.alias(new), old
-        return Side(
-            name,
-            key.name,
-            raw,
-            rest,
-            names,
-            other | _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
-            f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
-            c.values,
-        )
+        unnamed = set()  # such as the index of pandas
+        if dialect is not None and dialect.renamed:
+            unnamed = set(dialect.columns) - set(fields(dialect.first, dialect))
+        added = [other for other in side_columns if other is not c and other.name not in unnamed]
+        _set_aliases(added, key, named=named)
+        names = _rename(added, f, taken)
+        by_suffix = SIDE_FORMATS.get(f.suffix, "csv")  # the reader's choice, unless `format` says another one
+        options = {} if by_suffix == layout.format else {"format": layout.format}
+        options |= _options(layout, marks, added) | ({} if named else {"names": layout.columns})
+        why = f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %")
+        return Side(name, key.name, raw_name, added, names, options, why, c.values)
     if not named:
         return "it has no header, and none of its columns holds the values of an id of the rows"
-    shared, every = {c.name for c in own} & {k.name for k in columns}, {c.name for c in own} | {k.name for k in columns}
-    if len(shared) >= SHARED * len(every):
-        differ = ", ".join(sorted(every - shared)[:5])
+    return _why_no_side(side_columns, columns, problems)
+
+
+def _key(side: Column, file: Path, columns: Sequence[Column], *, named: bool) -> Column | None:
+    """Return the column of the rows that a side table's column may join: by its name, its values or its meaning."""
+    if not named:
+        return _key_by_values(side, file, columns)
+    key = next((c for c in columns if c.name == side.name), None)
+    if key is not None:
+        return key
+    return _key_by_values(side, file, columns) if words(side.name) == ["id"] else _key_by_meaning(side, columns)
+
+
+def _set_aliases(columns: Sequence[Column], key: Column, *, named: bool) -> None:
+    """Take ids that differ in all rows of a side table for other names of its key."""
+    for c in columns:
+        is_id = c.kind == "id" or (c.kind == "number" and c.is_whole and not named)
+        if is_id and c.distinct == c.rows > FEW_KEYS:
+            c.kind, c.reason = "row id", f"each {key.name} has its own value, as under another name"
+
+
+def _rename(columns: Sequence[Column], file: Path, taken: set[str]) -> dict[str, str]:
+    """Give the columns of a side table names that the rows do not have, and return new name -> name in the file."""
+    names = {}
+    for c in columns:
+        new, old = _plain(c.name), c.name
+        new = new if new not in taken else f"{file.stem}_{new}"
+        c.name, c.values, names[new] = new, c.values.alias(new), old
+    return names
+
+
+def _why_no_side(side_columns: Sequence[Column], columns: Sequence[Column], problems: Sequence[str]) -> str:
+    """Return why a file cannot be a side table. problems: why its columns that the rows have cannot be keys"""
+    side_names, names = {c.name for c in side_columns}, {c.name for c in columns}
+    if len(side_names & names) >= SHARED * len(side_names | names):
+        differ = ", ".join(sorted(side_names ^ names)[:5])
         hint = f"add it to source.files and {differ} to source.optional_columns"
         return f"not all files have {differ}; if it holds rows, {hint}"
-    return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
+    return "; ".join(problems[:3]) or "it has no column of the same name as one of the rows"
 
 
 def _read_decimal_commas(columns: Sequence[Column], marks: Marks) -> None:
@@ -203,7 +232,7 @@ def _read_decimal_commas(columns: Sequence[Column], marks: Marks) -> None:
 
 
 def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Column | None:
-    """Return the column of the rows whose values are those of a column without a name.
+    """Return the user or the item of the rows if a column without a name has its values.
 
     Numbers from 1 on may be those of users and of items, so the file's name has to say which. If the table lacks one
     of the rows' numbers, the rows may count from 1 on while the table has numbers of its own.
@@ -218,7 +247,7 @@ def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Colum
 
 
 def _key_by_meaning(side: Column, columns: Sequence[Column]) -> Column | None:
-    """Return the user or the item of the rows if a column of another name says that it identifies such, too."""
+    """Return the user or the item of the rows if the name of the side table's column says that it identifies them."""
     for c in columns:
         among = {"user": USERS, "item": ITEMS}.get(c.role, ())
         if names_an_id_of(side.name, among) and not _why_no_key(c, side):
@@ -227,7 +256,7 @@ def _key_by_meaning(side: Column, columns: Sequence[Column]) -> Column | None:
 
 
 def _why_no_key(key: Column, side: Column) -> str:
-    """Return why a column of the rows is not the key of a side table with a column of its name; nothing if it is."""
+    """Return why `key` cannot join a side table on its column `side`; an empty text if it can."""
     if key.role == "label":
         return "is the label"
     if key.kind == "time" or key.values.dtype.is_nested() or (key.kind == "number" and not key.is_whole):
@@ -240,7 +269,7 @@ def _why_no_key(key: Column, side: Column) -> str:
 
 
 def _names_some_rows(key: Column, side: Column, file: Path) -> bool:
-    """Return True for a file of outcomes, such as clicks.csv, that has each of its rows' keys once, and not all."""
+    """Return True for a file of outcomes, such as clicks.csv: it has the keys of some rows, each once."""
     if key.kind != "row id" or side.values.n_unique() < side.values.len() or _known(side, key) < KNOWN_KEYS:
         return False
     named = {form for word in words(file.stem) for form in (word, word.removesuffix("s"), word.removesuffix("es"))}
@@ -249,7 +278,12 @@ def _names_some_rows(key: Column, side: Column, file: Path) -> bool:
 
 @dataclass
 class Outcomes:
-    """A file of some of the rows, which are the positive ones: the label, the join and the SQL that make it."""
+    """The label that a file of some of the rows makes: these rows are positive.
+
+    label: the column of the label
+    join: the entry of `source.joins` that reads the file
+    sql: the SQL that makes the label of the joined column
+    """
 
     label: Column
     join: dict[str, Any]
@@ -259,16 +293,18 @@ class Outcomes:
 def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
     """Return the label that a file of outcomes makes. Raises UserError if it has no key of the rows, or only that."""
     layout = layout_of(file)
-    own, marks = columns_of(read_sample([file], layout).frame)
+    side_columns, marks = columns_of(read_sample([file], layout).frame)
     by_name = {c.name: c for c in columns}
-    side = next((c for c in own if c.name in by_name and _names_some_rows(by_name[c.name], c, file)), None)
-    if side is None or len(own) < 2:
+    side = next((c for c in side_columns if c.name in by_name and _names_some_rows(by_name[c.name], c, file)), None)
+    if side is None or len(side_columns) < 2:
         raise UserError(f"label={name}: the file must have the key of its rows, each once, and another column")
-    new, other = f"in_{file.stem}", next(c for c in own if c is not side and not c.missing)
+    label_name, value_column = f"in_{file.stem}", next(c for c in side_columns if c is not side and not c.missing)
     given = by_name[side.name].values.cast(pl.String).is_in(side.values.cast(pl.String).implode())
-    joined = f"{file.stem}_{other.name}"
-    join = {"file": name, "key": side.name, "columns": {joined: other.name}} | _options(layout, marks, [other])
-    return Outcomes(column_of(given.alias(new), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
+    joined = f"{file.stem}_{value_column.name}"
+    join = {"file": name, "key": side.name, "columns": {joined: value_column.name}} | _options(
+        layout, marks, [value_column]
+    )
+    return Outcomes(column_of(given.alias(label_name), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
 
 
 def _plain(name: str) -> str:
@@ -277,31 +313,33 @@ def _plain(name: str) -> str:
 
 
 def _known(key: Column, side: Column) -> float:
-    """Return the share of the rows' values that the side table knows."""
+    """Return the share of the values of `key` that the side table has."""
     values = key.values.drop_nulls().cast(pl.String).unique()
     return mean(values.is_in(side.values.drop_nulls().cast(pl.String).implode()))
 
 
 def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
-    d = layout.dialect
-    if d is None:
+    dialect = layout.dialect
+    if dialect is None:
         return {}
-    options: dict[str, Any] = {} if d.separator == "," else {"separator": d.separator}
-    if d.quote != '"':
-        options["quote"] = d.quote
-    options |= quoting(d)
+    options: dict[str, Any] = {} if dialect.separator == "," else {"separator": dialect.separator}
+    if dialect.quote != '"':
+        options["quote"] = dialect.quote
+    options |= quoting(dialect)
     options |= {
-        k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"
+        k: v
+        for k, v in (("encoding", dialect.encoding), ("comment", dialect.comment), ("strip", dialect.strip))
+        if v and v != "utf-8"
     }
     if marks.null_values:
         options["null_values"] = marks.null_values
-    if own := {c.name: c.nulls for c in columns if c.nulls}:
-        options["column_null_values"] = own
+    if nulls_by_column := {c.name: c.nulls for c in columns if c.nulls}:
+        options["column_null_values"] = nulls_by_column
     return options
 
 
 def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
-    """Return a table {key: value or list}; its keys are the values of a column of ids."""
+    """Return the side table of a JSON object {key: value or list}; None if the keys are values of no column of ids."""
     with f.open(encoding="utf-8") as raw:
         table: dict[str, Any] = json.load(raw)
     keys = Column("key", pl.Series("key", list(table), dtype=pl.String))

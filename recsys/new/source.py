@@ -7,13 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from recsys.new.column_kinds import Column, Marks
+from recsys.new.column_kinds import Column
 from recsys.new.find_dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
+from recsys.new.layout import Layout
 from recsys.new.roles import name_unnamed
-from recsys.new.sample import Layout
 from recsys.new.statistics import largest, least
+from recsys.new.value_marks import Marks
 
 DENSE = 0.95
 TEXT = ("csv", "lists", "libfm", "slots", "jsonl", "json")  # formats whose values are text to the reader
@@ -42,12 +43,12 @@ def rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]:
 
 
 def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
-    found = name_unnamed(columns)
-    if found is None or layout.dialect is None:
+    names = name_unnamed(columns)
+    if names is None or layout.dialect is None:
         return
-    layout.columns = found
+    layout.columns = names
     layout.dialect.reasons["columns"] = "the file has no header; names by the content (a guess)"
-    for c, name in zip(columns, found, strict=True):
+    for c, name in zip(columns, names, strict=True):
         c.name, c.values = name, c.values.alias(name)
         if name in ("user", "item"):
             c.kind = "id"
@@ -56,14 +57,22 @@ def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
 
 
 def _are_dense(x: pl.Series) -> bool:
-    """Return True for numbers that leave out (almost) none of those below the largest, as ids do."""
+    """Return True for whole numbers that start at 0 or 1 and have (almost) no gaps, as ids do."""
     return 0 <= least(x) <= 1 and x.n_unique() >= DENSE * (largest(x) - least(x) + 1)
 
 
 def source_of(
     found: Found, gathered: Gathered, marks: Marks, columns: Sequence[Column], rename: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of `source:` that differ from the defaults, and the reasons of some."""
+    """Return the keys of `source:` that differ from the defaults, and the reasons of some.
+
+    Args:
+        found: the files and globs that the user named.
+        gathered: the files of the rows.
+        marks: how numbers and missing values are written.
+        columns: the columns of the rows.
+        rename: `source.rename`.
+    """
     layout = gathered.layout
     reasons = dict(layout.dialect.reasons) if layout.dialect else {}
     source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}
@@ -92,42 +101,44 @@ def _globs(found: Found, gathered: Gathered) -> list[str]:
 
 
 def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
-    d, found = layout.dialect, dict[str, Any]()
-    assert d is not None
+    dialect, options = layout.dialect, dict[str, Any]()
+    assert dialect is not None
     if layout.format == "slots":
-        found["separator"] = d.separator
-        if d.columns:
-            found["columns"] = list(d.columns)
+        options["separator"] = dialect.separator
+        if dialect.columns:
+            options["columns"] = list(dialect.columns)
     if layout.format in ("csv", "lists"):
-        found["separator"] = d.separator
-        if d.quote != '"':
-            found["quote"] = d.quote
-        found |= quoting(d)
-    options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
-    found |= {key: value for key, value in options if value and value != "utf-8"}
-    if layout.format == "csv" and not d.header:
-        found["header"] = False
-    if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not d.header or d.renamed)):
-        found["columns"] = list(layout.columns)
+        options["separator"] = dialect.separator
+        if dialect.quote != '"':
+            options["quote"] = dialect.quote
+        options |= quoting(dialect)
+    plain_options = (("encoding", dialect.encoding), ("comment", dialect.comment), ("strip", dialect.strip))
+    options |= {key: value for key, value in plain_options if value and value != "utf-8"}
+    if layout.format == "csv" and not dialect.header:
+        options["header"] = False
+    if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not dialect.header or dialect.renamed)):
+        options["columns"] = list(layout.columns)
         reasons.setdefault("columns", "the file has no header")
-    return found
+    return options
 
 
-def quoting(d: Dialect) -> dict[str, Any]:
+def quoting(dialect: Dialect) -> dict[str, Any]:
     """Return the keys of line breaks and escaped quotes within values."""
-    return ({"escape": "\\"} if d.escape else {}) | ({"line_breaks_in_quotes": True} if d.line_breaks else {})
+    return ({"escape": "\\"} if dialect.escape else {}) | (
+        {"line_breaks_in_quotes": True} if dialect.line_breaks else {}
+    )
 
 
 def _marks(marks: Marks, columns: Sequence[Column], layout: Layout) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     if layout.typed:  # JSON: numbers are written in one way
         marks = Marks()
     if marks.decimal != ".":
-        found["decimal"] = marks.decimal
+        keys["decimal"] = marks.decimal
     if marks.thousands:
-        found["thousands"] = marks.thousands
+        keys["thousands"] = marks.thousands
     if marks.null_values:
-        found["null_values"] = marks.null_values
-    if own := {c.name: c.nulls for c in columns if c.nulls}:
-        found["column_null_values"] = own
-    return found
+        keys["null_values"] = marks.null_values
+    if nulls_by_column := {c.name: c.nulls for c in columns if c.nulls}:
+        keys["column_null_values"] = nulls_by_column
+    return keys

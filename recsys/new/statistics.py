@@ -1,4 +1,4 @@
-"""Statistics of a column as plain floats; polars' own may be of any type."""
+"""Statistics of a column as plain floats; the statistics of polars may have any type."""
 
 from typing import Any
 
@@ -8,27 +8,27 @@ SKEWED = 2.0  # the third standardised moment from which a logarithm helps
 
 
 def mean(x: pl.Series) -> float:
-    """Return the mean, the share of True for a mask; 0 if there is no value."""
+    """Return the mean of numbers, or the share of True in a mask; 0 for an empty column."""
     return _plain(x.mean())
 
 
 def least(x: pl.Series) -> float:
-    """Return the smallest number, 0 if there is none."""
+    """Return the smallest number; 0 for an empty column."""
     return _plain(x.min())
 
 
 def largest(x: pl.Series) -> float:
-    """Return the largest number, 0 if there is none."""
+    """Return the largest number; 0 for an empty column."""
     return _plain(x.max())
 
 
 def quantile(x: pl.Series, share: float) -> float:
-    """Return the number that this share of the values does not exceed, 0 if there is none."""
+    """Return the number that this share of the values does not exceed; 0 for an empty column."""
     return _plain(x.quantile(share))
 
 
 def skewness(x: pl.Series) -> float:
-    """Return the third standardised moment, 0 if there is none."""
+    """Return the third standardised moment; 0 for an empty column."""
     return _plain(x.cast(pl.Float64).skew())
 
 

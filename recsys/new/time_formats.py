@@ -27,18 +27,8 @@ DIGITS = {  # length of whole numbers -> how SQL reads them, and the strptime fo
 FORMATS = [
     f"{day}{clock}"
     for day in (
-        *(
-            "%d/%m/%Y",
-            "%m/%d/%Y",
-            "%d.%m.%Y",
-            "%d-%m-%Y",
-            "%m-%d-%Y",
-            "%Y.%m.%d",
-            "%d.%m.%y",
-            "%d %b %Y",
-            "%d-%b-%Y",
-            "%b %d, %Y",
-        ),
+        *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d.%m.%y", "%d %b %Y"),
+        *("%d-%b-%Y", "%b %d, %Y"),
         *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
         *("%Y年%m月%d日", "%Y년 %m월 %d일"),
     )
@@ -73,13 +63,16 @@ class TimeGuess:
         if not t.len():
             return []
         span = (largest(t.dt.epoch("s")) - least(t.dt.epoch("s"))) / 86_400
-        found = ["hour"] if t.dt.hour().n_unique() > 1 else []
-        found += ["day_of_week"] if span >= 6 or (t.dt.weekday().n_unique() > 1 and span >= 2) else []
-        return found + (["month"] if span > 2 * 365 else [])
+        parts = ["hour"] if t.dt.hour().n_unique() > 1 else []
+        parts += ["day_of_week"] if span >= 6 or (t.dt.weekday().n_unique() > 1 and span >= 2) else []
+        return parts + (["month"] if span > 2 * 365 else [])
 
 
 def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeGuess | None:
-    """Return what kind of time a column holds, None if none. numbers: its values, if all are numbers."""
+    """Return the kind of time that a column holds; None if it holds no times.
+
+    numbers: the values of the column, if all are numbers
+    """
     name, dtype = values.name, values.dtype
     if dtype in (pl.Date, pl.Datetime):
         return TimeGuess(_parsed(values), str(dtype).split("(")[0].lower())
@@ -106,7 +99,7 @@ def _parsed(values: pl.Series) -> pl.Series:
 
 
 def _like_times(sample: pl.Series) -> bool:
-    """Return True if most of the first values have digits, and no letters but those of months and zones."""
+    """Return True if most of the first values have digits, and no letters but the names of months and zones."""
     few = sample.head(100)
     shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_年月日년월일-]{4,34}$") & few.str.contains(
         r"[0-9A-Za-z][/.:, 年月년월-]+[0-9A-Za-z]"
@@ -127,12 +120,12 @@ def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
 
 
 def _are_moments(t: pl.Series) -> bool:
-    """Return True if nearly all texts are times, none of which is in the first centuries, as the year 23 is."""
+    """Return True if nearly all texts are times, and no time is in the first centuries, as the year 23 is."""
     return t.null_count() <= (1 - ENOUGH) * t.len() and least(t.dt.year()) > EARLIEST
 
 
 def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
-    """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that others are times, too."""
+    """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that other numbers are times."""
     if not x.len() or x.n_unique() < 3:
         return None
     low, high = least(x), largest(x)
@@ -142,8 +135,8 @@ def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
         return None
     if whole and low >= 19_000_101 and high <= 21_001_231 and (dates := _dates(x)) is not None:
         return TimeGuess(dates, "yyyymmdd")
-    if whole and (named or low >= 10**13) and (found := _digits(x, low, high)) is not None:
-        return found
+    if whole and (named or low >= 10**13) and (digits := _digits(x, low, high)) is not None:
+        return digits
     if named and low >= EXCEL[0] and high <= EXCEL[1] and not whole:  # days since 1899-12-30
         seconds = ((x - EXCEL_TO_UNIX) * 86_400).round().cast(pl.Int64)
         return TimeGuess(_parsed(seconds), "Excel's day numbers", EXCEL_SQL)
@@ -180,9 +173,9 @@ def _digits(x: pl.Series, low: float, high: float) -> TimeGuess | None:
     if len(str(int(high))) != length:
         return None
     texts = x.cast(pl.Int64).cast(pl.String)
-    for sql, form, what in DIGITS.get(length, []):
-        made = texts.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
-        moments = made.str.to_datetime(form, strict=False, time_unit="us")
+    for sql, time_format, what in DIGITS.get(length, []):
+        parsed = texts.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+        moments = parsed.str.to_datetime(time_format, strict=False, time_unit="us")
         if not moments.null_count() and 1990 <= least(moments.dt.year()) <= largest(moments.dt.year()) <= 2060:
-            return TimeGuess(moments, what, f"STRPTIME({sql}, '{form}')")
+            return TimeGuess(moments, what, f"STRPTIME({sql}, '{time_format}')")
     return None

@@ -39,7 +39,10 @@ def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
 
 
 def _marks(amounts: pl.Series) -> list[tuple[str, str]] | None:
-    """Return the replacements of the marks: none, thousands removed, or a decimal comma as a point."""
+    """Return the replacements that make numbers of amounts, None if points may divide thousands.
+
+    Marks between thousands are removed, and a decimal comma becomes a point.
+    """
     comma, point = (amounts.str.contains(mark, literal=True).any() for mark in (",", "."))
     if not comma:
         groups = point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all()

@@ -126,7 +126,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _write(texts: dict[Path, str]) -> None:
-    """Write all files, or none if one of them exists."""
+    """Write all files, or raise UserError and write no file if one of them exists."""
     for path in texts:
         _check_free(path)
     for path, text in texts.items():

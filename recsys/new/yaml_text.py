@@ -62,7 +62,14 @@ def comment(text: str, indent: str = "") -> list[str]:
 
 
 def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
-    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
+    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it.
+
+    Args:
+        key: the key.
+        value: the value.
+        reason: the comment, if any.
+        indent: the spaces before the key.
+    """
     reason = printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"
     if len(line) > WIDTH:

@@ -8,7 +8,7 @@ import pytest
 from file_shapes import lines
 
 from recsys.errors import UserError
-from recsys.new import label as labels
+from recsys.new.choose_label import choose
 from recsys.new.column_kinds import columns_of
 from recsys.new.propose import propose
 
@@ -75,7 +75,7 @@ def test_the_column_that_the_test_file_lacks(tmp_path: Path) -> None:
 def test_a_price_is_the_label_only_if_nothing_else_is() -> None:
     frame = pl.DataFrame({"price": RNG.normal(size=200), "x": RNG.normal(size=200), "vip": RNG.integers(0, 2, 200)})
     for names, expected in ((["price", "x", "vip"], "vip"), (["price", "x"], "price")):
-        made = labels.choose(columns_of(frame.select(names))[0], "auto", retrieval=False)
+        made = choose(columns_of(frame.select(names))[0], "auto", retrieval=False)
         assert made is not None and made.column.name == expected
 
 

@@ -14,9 +14,10 @@ from recsys.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import find, globs_for, split_of
 from recsys.new.gather import gather
+from recsys.new.layout import layout_of
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
-from recsys.new.sample import layout_of, read_sample
+from recsys.new.sample import read_sample
 
 NAMES = st.lists(
     st.from_regex(r"(a|b|train|test)(/(x|day=1))?/?[a-c][0-9]?\.(csv|csv\.gz|tsv)", fullmatch=True),

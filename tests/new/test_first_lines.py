@@ -9,8 +9,9 @@ from file_shapes import clicks, lines
 
 from recsys.errors import UserError
 from recsys.new.find_dialect import dialect_of
+from recsys.new.layout import layout_of
 from recsys.new.propose import propose
-from recsys.new.sample import layout_of, read_sample
+from recsys.new.sample import read_sample
 
 RNG = np.random.default_rng(0)
 

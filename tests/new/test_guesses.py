@@ -12,10 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import UserError
-from recsys.new import label as labels
+from recsys.new.choose_label import choose
 from recsys.new.choose_split import by_time
 from recsys.new.column_kinds import Column, columns_of
-from recsys.new.find_dialect import SPACES, dialect_of, encoding_of, fields
+from recsys.new.find_dialect import SPACES, dialect_of, fields
+from recsys.new.find_encoding import encoding_of
 from recsys.new.known_names import LABELS, names_an_id_of, rank_of, words
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
@@ -258,19 +259,19 @@ def test_choice_of_the_label() -> None:
     )
     columns, _ = columns_of(frame)
     assign(columns)
-    assert labels.choose(columns, "auto", retrieval=False).column.name == "clicked"  # type: ignore[union-attr]
-    assert labels.choose(columns, "weekend", retrieval=False).column.name == "weekend"  # type: ignore[union-attr]
+    assert choose(columns, "auto", retrieval=False).column.name == "clicked"  # type: ignore[union-attr]
+    assert choose(columns, "weekend", retrieval=False).column.name == "weekend"  # type: ignore[union-attr]
     with pytest.raises(UserError, match="no such column; did you mean clicked"):
-        labels.choose(columns, "clickd", retrieval=False)
+        choose(columns, "clickd", retrieval=False)
     columns, _ = columns_of(frame.select(pl.col("price").alias("x"), pl.col("price").alias("cost")))
-    assert labels.choose(columns, "auto", retrieval=False) is None
+    assert choose(columns, "auto", retrieval=False) is None
     many, _ = columns_of(
         frame.select(
             pl.col("price").alias("x"), "weekend", pl.col("clicked").alias("other"), pl.col("price").alias("cost")
         )
     )
     with pytest.raises(UserError, match="2 of 4 columns have two values"):
-        labels.choose(many, "auto", retrieval=False)
+        choose(many, "auto", retrieval=False)
 
 
 @settings(deadline=None, max_examples=25)

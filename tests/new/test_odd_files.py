@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from recsys.errors import UserError
 from recsys.new.document import document
 from recsys.new.explode import explode
+from recsys.new.layout import Layout
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
-from recsys.new.sample import Layout
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
 

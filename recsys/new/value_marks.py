@@ -1,0 +1,102 @@
+"""Find how the columns of text write numbers and missing values."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from recsys.new.statistics import mean
+
+NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
+SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
+DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
+THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
+SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
+THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
+PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
+MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
+SHARED_IDS = 0.5  # share of the parts behind a comma that also stand before one, if both are ids
+FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
+
+
+@dataclass
+class Marks:
+    """How all columns of text write numbers and missing values.
+
+    null_values: texts that stand for missing values
+    decimal, thousands: the marks before decimals, and between thousands
+    """
+
+    null_values: list[str] = field(default_factory=list)
+    decimal: str = "."
+    thousands: str | None = None
+
+
+def marks_of(frame: pl.DataFrame) -> Marks:
+    """Find the marks in numbers, and the text that stands for missing values, in all columns together."""
+    marks, dotted = Marks(), False
+    nulls: Counter[str] = Counter()
+    for name in frame.select(pl.col(pl.String)).columns:
+        numbers = frame[name].cast(pl.Float64, strict=False).fill_nan(None)
+        if numbers.null_count() == frame[name].null_count():
+            dotted |= bool(frame[name].head(100).str.contains(".", literal=True).any())
+            continue  # nothing but numbers as Python writes them
+        values = frame[name].drop_nulls().str.strip_chars()
+        plain = values.filter(~values.is_in(NULLS))
+        if not plain.len():
+            continue
+        spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
+        if mean(plain.str.contains(PLAIN_SPACE)) > MANY_GROUPS:
+            spaces = plain.str.extract("( )").drop_nulls()
+        if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
+            marks.thousands = spaces[0]
+            marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal
+        elif plain.str.contains(",", literal=True).any() and not _are_pairs_of_ids(plain):
+            points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
+            if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
+                marks.thousands = ","
+            elif points:
+                marks.decimal = ","
+                if plain.str.contains(r"^\d{1,3}(\.\d{3})+(,|$)").any():
+                    marks.thousands = "."
+        dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
+        sure = values.is_in(SURE_NULLS)
+        numeric = mean(as_numbers(plain, marks).is_not_null()) >= 0.99
+        missing = values.filter(sure | values.is_in(NULLS) if numeric else sure)
+        if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
+            nulls["NA"] += 1
+        nulls.update(missing.unique().to_list())
+    if (dotted and marks.thousands == ".") or marks.thousands == marks.decimal:  # 3,000 is 3 beside 67,95
+        marks.thousands = None
+    marks.null_values = [n for n in NULLS if n in nulls]
+    return marks
+
+
+def _are_pairs_of_ids(plain: pl.Series) -> bool:
+    """Return True for texts such as 12,45 whose parts are of one kind, as two ids of a list are, and not decimals."""
+    parts = plain.str.split_exact(",", 1).struct.unnest().drop_nulls()
+    if parts.height < FEWEST_PAIRS or not mean(plain.str.count_matches(",") <= 1):
+        return False
+    left, right = (parts[name].unique() for name in parts.columns)
+    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > SHARED_IDS
+
+
+def _no_group_of_three(plain: pl.Series) -> bool:
+    return not plain.str.contains(r"^[+-]?\d{1,3}(,\d{3})+$").any()
+
+
+def _are_two_letters(values: pl.Series) -> bool:
+    """Return True for codes of countries, among which NA is Namibia."""
+    return mean(values.str.len_chars() == 2) > 0.9
+
+
+def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
+    """Return the values as numbers by the marks; null for values that are not numbers."""
+    if values.dtype == pl.String:
+        values = values.str.strip_chars()
+        if marks.thousands is not None:
+            values = values.str.replace_all(marks.thousands, "", literal=True)
+        if marks.decimal != ".":
+            values = values.str.replace(marks.decimal, ".", literal=True)
+    numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
+    return numbers.set(numbers.is_infinite(), None)  # 1e400 is not a number to the readers of rows either
