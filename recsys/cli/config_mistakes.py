@@ -1,4 +1,4 @@
-"""Say in one line what is wrong with an override or a YAML file, by the facts in the errors of Hydra and OmegaConf."""
+"""Explain a wrong override or YAML file in one line, from the errors of Hydra and OmegaConf."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ def explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     """Return the message of an error about the config of `command` on one line, with the nearest valid name."""
     errors = [error, *_causes(error)]
     for e in errors:
-        if (message := _by_facts(e, command, arguments)) is not None:
+        if (message := _explain_by_type(e, command, arguments)) is not None:
             file = _file_of(error)
             return f"{file}: {message}" if file is not None and not isinstance(e, YAMLError) else message
-    if (message := _by_text(str(error), command, arguments)) is not None:
+    if (message := _explain_by_text(str(error), command, arguments)) is not None:
         return message
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     last = next((line.strip() for line in str(errors[-1]).splitlines() if line.strip()), "")
@@ -43,7 +43,7 @@ def explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    while (cause := error.__cause__ or error.__context__) is not None:  # Hydra does not name the cause in a file
+    while (cause := error.__cause__ or error.__context__) is not None:  # for a file, Hydra sets only the context
         yield cause
         error = cause
 
@@ -60,7 +60,8 @@ def _file_of(error: Exception) -> str | None:
     return f"{QUOTED.findall(text)[0]}.yaml"
 
 
-def _by_facts(e: BaseException, command: str, arguments: Sequence[str]) -> str | None:
+def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -> str | None:
+    """Explain an error from its class and attributes; return None for other classes."""
     if isinstance(e, YAMLError):
         return yaml_mistake(e)
     if isinstance(e, MissingConfigException) and e.options:
@@ -81,8 +82,8 @@ def _by_facts(e: BaseException, command: str, arguments: Sequence[str]) -> str |
     return None
 
 
-def _by_text(text: str, command: str, arguments: Sequence[str]) -> str | None:
-    """Return the message for what Hydra says in words alone."""
+def _explain_by_text(text: str, command: str, arguments: Sequence[str]) -> str | None:
+    """Explain an error of Hydra that has its facts only in its text; return None for other texts."""
     names = QUOTED.findall(text)
     if text.startswith("Ambiguous value for argument") and names:
         if command == "train":
@@ -94,7 +95,7 @@ def _by_text(text: str, command: str, arguments: Sequence[str]) -> str | None:
 
 
 def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
-    """Return the message for an unknown key, with the nearest name in the config composed without it."""
+    """Return the message for an unknown key, with the nearest key in the config that the other arguments compose."""
     for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
         if key == old or key.startswith(f"{old}."):
             return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
@@ -104,8 +105,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         cfg = compose(command, others)
         node = OmegaConf.select(cfg, parent) if parent else cfg
         valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
-        if command == "new":  # the keys of `create` are typed without it
-            valid = [*cfg.create, *valid[1:]]
+        if command == "new":  # users type the keys of `create` without it
+            valid = [*cfg.create, *(k for k in valid if k != "create")]
     except Exception:  # another override is wrong too, or the key is in a YAML file
         valid = _schema_keys(parent, command)
     if name in valid and not any(a.startswith(f"+{key}") for a in arguments):

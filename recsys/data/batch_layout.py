@@ -15,7 +15,7 @@ from recsys.data.transforms import HISTORY, TARGETS
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.features import FeatureSpec
 
-KEPT_BUFFERS = 25
+KEPT_BUFFERS = 25  # arrays of the chunks in memory, about six for each
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ChunkLayout:
     def chunk(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> LaidOutChunk:
         """Lay the rows of a frame out as this many batches.
 
-        order: (R,) the rows in a new order; None keeps theirs
+        order: (R,) permutation of the rows; None keeps the order of the frame
         """
         rows, full = frame.height, batches * self._batch_size
         dense = self._dense(frame, full, order)
@@ -171,7 +171,8 @@ class ChunkLayout:
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
         for old in self._buffers:
-            if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
+            if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:
+                # self._buffers, the loop and the argument; a chunk or a batch would hold a fourth reference
                 return old
         new = np.empty(shape, dtype)
         self._buffers = [*self._buffers[1 - KEPT_BUFFERS :], new]
@@ -196,7 +197,7 @@ class ChunkLayout:
         if self._columns.multi:
             parts, sizes = [values], [lengths]
             for bag_values, bag_offsets in chunk.bags:
-                stops = bag_offsets[min(start, rows + start) : start + rows + 1]
+                stops = bag_offsets[min(start, chunk.rows) : start + rows + 1]
                 parts.append(torch.from_numpy(bag_values[stops[0] : stops[-1]]))
                 bag_lengths = torch.zeros(size, dtype=torch.int32)
                 bag_lengths[:rows] = torch.from_numpy(np.diff(stops).astype(np.int32))

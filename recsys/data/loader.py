@@ -1,12 +1,13 @@
 """Load prepared Parquet as Batches: chunks of row groups are read ahead, shuffled in bounded memory, and sliced.
 
 If rows have groups (data.group.together), the rows of a group stay together: groups are permuted instead of rows, and
-only the ends of batches, and of the row groups and shares that are read, divide a group.
+a group is divided only where a batch, a Parquet row group or the share of a rank ends.
 
 No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
 one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
-one contiguous view. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the data. The
-order is a function of (seed, epoch, chunk), so the position (epoch, step) is the whole state.
+one contiguous view. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the data: the
+current one and, for each of the two chunks ahead, its decoded frame and its arrays. The order depends only on seed,
+epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole state.
 """
 
 import sys
@@ -42,29 +43,32 @@ class _Share:
     first: the first of them
     rows: how many there are
     steps: the number of batches, the same on all ranks
-    valid: the rows that all ranks read together
+    rows_of_all: the rows that all ranks read together
     """
 
     first: int
     rows: int
     steps: int
-    valid: int
+    rows_of_all: int
 
 
-def _training_share(total: int, batch_size: int, rank: int, world_size: int, most: int) -> _Share:
-    """Return as many rows as each other rank has. most: the most batches. Raises UserError for too few rows."""
+def _training_share(total: int, batch_size: int, rank: int, world_size: int, max_steps: int) -> _Share:
+    """Return this rank's share of a training epoch: the same number of rows on all ranks.
+
+    Raises UserError if there are fewer rows than ranks.
+    """
     share = total // world_size
     if share == 0:
         raise UserError(f"{total} training rows are too few for {world_size} processes; use fewer")
-    steps = min(max(share // batch_size, 1), most)
+    steps = min(max(share // batch_size, 1), max_steps)
     rows = min(share, steps * batch_size)
     return _Share(rank * share, rows, steps, rows * world_size)
 
 
-def _whole_share(total: int, batch_size: int, rank: int, world_size: int, most: int) -> _Share:
-    """Return a share of all rows; the first ranks have one more than the last ones. most: the most batches"""
+def _whole_share(total: int, batch_size: int, rank: int, world_size: int, max_steps: int) -> _Share:
+    """Return this rank's share of all rows; the first ranks may have one row more than the last ones."""
     share, rest = divmod(total, world_size)
-    steps = min(-(-(share + (rest > 0)) // batch_size), most)
+    steps = min(-(-(share + (rest > 0)) // batch_size), max_steps)
     rows = min(share + (rank < rest), steps * batch_size)
     return _Share(rank * share + min(rank, rest), rows, steps, min(total, steps * batch_size * world_size))
 
@@ -127,11 +131,10 @@ class ParquetLoader:
         self._rank, self._world_size = rank, world_size
         self._groups = [group for file in files for group in row_groups(file)]
         self.total_rows = sum(g.rows for g in self._groups)
-        most = limit or sys.maxsize
-        of_rank = _training_share if training else _whole_share
-        share = of_rank(self.total_rows, batch_size, rank, world_size, most)
-        self.steps, self.rows = share.steps, share.valid
-        self._first, self._rows = share.first, share.rows
+        share_of = _training_share if training else _whole_share
+        share = share_of(self.total_rows, batch_size, rank, world_size, limit or sys.maxsize)
+        self.steps, self.rows = share.steps, share.rows_of_all
+        self._first, self._rank_rows = share.first, share.rows
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._columns = BatchColumns.of(features, training=training)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
@@ -210,7 +213,7 @@ class ParquetLoader:
                     batch.first_row = self._first + step * self.batch_size
                     step += 1
                     yield batch
-                del chunk, batch
+                del chunk, batch  # so that their arrays can be used again
         finally:
             for pool in (writer, decoder):
                 pool.shutdown(cancel_futures=True)
@@ -236,7 +239,7 @@ class ParquetLoader:
         """Read the rows of this rank's chunk k, decoded by all of polars' threads."""
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
-        stop = self._first + min((k + 1) * size, self._rows)
+        stop = self._first + min((k + 1) * size, self._rank_rows)
         parts = [(g.file, g.first + a, b - a) for g, a, b in segments(groups, start, stop)]
         if not parts:  # this rank has no row left, but must take the same number of steps as the others
             parts = [(groups[0].file, 0, 0)]

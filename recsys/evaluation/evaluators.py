@@ -38,7 +38,7 @@ class Evaluator(Protocol):
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         """Prepare to measure the rows of `loader` with the weights that the task has now. Collective.
 
-        brief: leave out the metrics that select no checkpoint, as validations during the training do
+        brief: compute only the metrics that may select a checkpoint, for validations during training
         """
         ...
 
@@ -90,8 +90,8 @@ class LabelsEvaluator:
         gauc: feature whose values group the rows for GAUC of the first label.
         every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that
             training lacks, which are not a group.
-        group_ks: values of k of the metrics within the groups of data.group, by which GAUC is measured, too; empty if
-            batches do not keep groups together.
+        group_ks: values of k of the metrics within groups (data.group). Labels after the first have their GAUC over
+            these groups, and so has the first without `gauc`. Empty if batches do not keep groups together.
     """
 
     def __init__(

@@ -105,14 +105,14 @@ class NumberParser:
 
 def _as_floats(cells: list[Any]) -> np.ndarray:
     """Convert numbers, NaN for None."""
-    if len(cells) > steps.MANY:
+    if len(cells) > steps.POLARS_FROM:
         return pl.Series(cells, dtype=pl.Float64).to_numpy()
     return np.array(cells, np.float64)
 
 
 def _text_as_floats(cells: list[str | None]) -> np.ndarray:
     """Parse plain text, NaN for None and the empty text. Raises ValueError for other text."""
-    if len(cells) <= steps.MANY:
+    if len(cells) <= steps.POLARS_FROM:
         text = "".join(filter(None, cells))
         if not text.isascii() or text.encode().translate(None, PLAIN):
             raise ValueError

@@ -49,7 +49,7 @@ class Loaded:
 
     @cached_property
     def _columns(self) -> tuple[frozenset[str], frozenset[str]]:
-        """All raw columns that may be text, and those that a request needs."""
+        """The names of all inputs, and the names of the required inputs."""
         inputs = self.servable.inputs
         return frozenset(s.name for s in inputs), frozenset(s.name for s in inputs if not s.optional)
 
@@ -106,15 +106,15 @@ class Registry:
         self._models: dict[str, ServedModel] = {}
         self._source_names: dict[str, str] = {}  # name in requests -> name in the source
         self._lock = asyncio.Lock()
-        self._failed = False  # whether a model could not be loaded when all were
+        self._failed = False  # whether the last `load_all` had an error
 
     @property
     def serves(self) -> bool:
-        """Return whether a model is served, or none is to be."""
+        """Return whether a model is served, or the last `load_all` had no error: the folder may be empty."""
         return bool(self._models) or not self._failed
 
     async def load_all(self) -> list[UserError]:
-        """Load what is new or has changed, and return why models cannot be loaded; they are served as before."""
+        """Load what is new or has changed, and return the errors. A model with an error keeps its loaded versions."""
         errors: list[UserError] = []
         async with self._lock:
             for name in await asyncio.to_thread(self._source.names):
@@ -134,7 +134,7 @@ class Registry:
             await self._apply(source_name, choice)
             try:
                 self._source.save(source_name, version)
-            except UserError:  # the other workers, and the next start, serve what the file names
+            except UserError:  # undone: other workers and the next start read serving.json, which has not changed
                 self._models, self._source_names = before
                 raise
 
@@ -146,12 +146,15 @@ class Registry:
             self._models.pop(name, None)
 
     def _source_name(self, name: str) -> str:
-        """Return a model's name in the source. Raises RequestError if it cannot be one."""
-        found = self._source_names.get(name, name)
-        alone = found == name and self._source.names() == [""]  # which is known by another name, if it is loaded
-        if not name or (alone and self._models):
+        """Return the name by which the source knows a model.
+
+        Raises RequestError if `name` is empty, or if the source holds one model, which is loaded under another name.
+        """
+        source_name = self._source_names.get(name, name)
+        has_one_model = source_name == name and self._source.names() == [""]
+        if not name or (has_one_model and self._models):
             raise self._unknown(name)
-        return "" if alone else found
+        return "" if has_one_model else source_name
 
     async def reload_changed(self) -> None:
         """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""
@@ -221,7 +224,10 @@ class Registry:
         return RequestError(404, f"model {name[:80]}: no such model{did_you_mean(name[:80], self._models)}")
 
     async def _apply(self, source_name: str, choice: Choice) -> None:
-        """Load the versions of a choice that are not in memory, then serve them. Old ones answer what they have."""
+        """Load the versions of a choice that are not in memory, then serve them.
+
+        Replaced versions still answer the requests in their queues.
+        """
         served = next((m for n, m in self._models.items() if self._source_names[n] == source_name), None)
         if choice.current is None:
             if served is not None:
@@ -240,7 +246,10 @@ class Registry:
         self._source_names[name] = source_name
 
     def _renamed(self, key: str, v: Loaded, name: str, choice: Choice, versions: dict[str, Loaded]) -> Loaded:
-        """Return a canary or a shadow in a folder of its own under the model's name, and a version of its own."""
+        """Give a canary or a shadow from another folder the model's name.
+
+        If its version is the current one, it gets the version VERSION-KEY.
+        """
         assert choice.current is not None
         if key == choice.current or (v.name == name and v.version != versions[choice.current].version):
             return v
@@ -282,8 +291,8 @@ class Registry:
 def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: ServedModel | None) -> None:
     """Raise UserError if a version would get requests that it cannot answer, or would answer in another form.
 
-    They are compared with the version that answers now and, if there is none, with the one that is to answer. Versions
-    that only requests which name them get may differ.
+    Each version that gets ordinary requests (current, canary, shadow) is compared with the version that answers now, or
+    with the new current version if none answers yet. Other versions may differ: only requests that name them get them.
     """
     before = None if served is None else served.loaded(served.choice.current)
     for key in dict.fromkeys(k for k in (choice.current, choice.canary, choice.shadow) if k is not None):
@@ -317,7 +326,11 @@ def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
         return f"needs the input {needed}"
     before = {s.name: (s.datatype, s.shape) for s in a.outputs}
     if {n: (s.datatype, s.shape) for n, s in outputs.items()} != before:
-        return f"has the outputs {', '.join(outputs)}, not {', '.join(before)}"
+        ours, theirs = (
+            ", ".join(f"{n} ({datatype}, {list(shape)})" for n, (datatype, shape) in specs.items())
+            for specs in ({n: (s.datatype, s.shape) for n, s in outputs.items()}, before)
+        )
+        return f"has the outputs {ours}, not {theirs}"
     return None
 
 

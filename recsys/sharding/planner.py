@@ -115,8 +115,8 @@ def make_plan(
 def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device, accumulate: int = 1) -> None:
     """Give tables the dense kernel if FBGEMM does not fuse the optimizer, or if gradients are accumulated.
 
-    A fused kernel would update the tables with every batch. The planner itself allows the dense kernel for replicas
-    only.
+    A fused kernel updates the tables in every backward pass, so gradients cannot accumulate. The planner allows the
+    dense kernel only for replicated tables, so this function sets it after planning.
 
     Args:
         plan: the plan, which is changed.

@@ -57,23 +57,26 @@ class Score(ABC):
     def scores(
         self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the score of each candidate, (n,) numbers -> (n,), and what it was made of, (n,) each.
+        """Return the score of each candidate, (n,), and the predictions that the score combines, (n,) each.
 
-        retrieved: what the sources said of these candidates
+        Args:
+            visitor: who asks.
+            items: (n,) numbers of the candidates.
+            retrieved: the scores and ranks that the sources gave to these candidates.
         """
 
 
 @dataclass(frozen=True)
-class _Reads:
+class _ColumnOrigins:
     """Where the raw columns that a model reads come from.
 
     item, user: the columns that name them, under the names of the model's files
     order: the column that sorts earlier rows; None if the model reads no earlier rows
     of_items: columns of the catalogue, the item among them
     of_store: columns of the store of items
-    of_sources: columns that the sources say of their candidates
+    of_sources: columns that sources compute for their candidates (scores, ranks)
     shared: columns of the user and the request
-    missing: a column that nothing has, and the nearest name; empty if nothing is missing
+    missing: the end of the message about a column that no table and no request has; empty if none is missing
     """
 
     item: str
@@ -86,7 +89,7 @@ class _Reads:
     missing: str
 
 
-def _reads(fitted: Fitted, resources: Resources, item: str, user: str, time: str | None) -> _Reads:
+def _column_origins(fitted: Fitted, resources: Resources, item: str, user: str, time: str | None) -> _ColumnOrigins:
     data = fitted.data
     names = {ours: theirs for theirs, ours in data.source.rename.items()}
     item, user = names.get(item, item), names.get(user, user)
@@ -103,7 +106,9 @@ def _reads(fitted: Fitted, resources: Resources, item: str, user: str, time: str
     lacking = sorted(needs - provided - {order})
     missing = f"{lacking[0]}, which no table and no request has{did_you_mean(lacking[0], provided)}" if lacking else ""
     shared = frozenset(needs - of_catalogue - of_store - of_sources)
-    return _Reads(item, user, order, sorted(of_catalogue), sorted(of_store), sorted(of_sources), shared, missing)
+    return _ColumnOrigins(
+        item, user, order, sorted(of_catalogue), sorted(of_store), sorted(of_sources), shared, missing
+    )
 
 
 def _past(fitted: Fitted) -> set[str]:
@@ -152,26 +157,26 @@ class Ranking(Score):
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
         data = self.model.pipeline.fitted.data
         self._catalogue, self._stored = resources.catalogue, resources.items
-        self._reads = _reads(self.model.pipeline.fitted, resources, item, user, time)
-        if self._reads.missing:
+        self._origins = _column_origins(self.model.pipeline.fitted, resources, item, user, time)
+        if self._origins.missing:
             raise UserError(
-                f"{key}.run={self.run}: the model reads the column {self._reads.missing}; add it to items, users or "
+                f"{key}.run={self.run}: the model reads the column {self._origins.missing}; add it to items, users or "
                 "context"
             )
         self._last = _longest_past(data)
-        self._division = self.model.shared_columns.division(self._reads.shared)
+        self._division = self.model.shared_columns.division(self._origins.shared)
         self._check_items(key)
         self._predictions = _prediction_names(data, [o.name for o in self.model.outputs])
         names = list(self._predictions.values())
         self._formula = Formula(names[0] if self._text is None else self._text, f"{key}.formula", names, resources)
-        of_request = self._division.needed or self._division.past or self._reads.of_sources or self._reads.of_store
+        of_request = self._division.needed or self._division.past or self._origins.of_sources or self._origins.of_store
         self._items = None if of_request else self._item_features()
 
     def _check_items(self, key: str) -> None:
         """Raise UserError if the model does not know many items of the catalogue."""
         fitted = self.model.pipeline.fitted
         item = next((n for n, c in fitted.data.sparse_columns.items()
-                     if (c.column or n) == self._reads.item and c.last is None), None)  # fmt: skip
+                     if (c.column or n) == self._origins.item and c.last is None), None)  # fmt: skip
         vocabulary = fitted.vocabularies.get((fitted.data.sparse_columns[item].table or item) if item else "")
         if vocabulary is None:
             return
@@ -196,30 +201,32 @@ class Ranking(Score):
     def _item_error(self, error: RowError, items: np.ndarray) -> UserError:
         """Return the error of an item's row, with the item's name."""
         name = self._catalogue.names[int(items[error.row or 0])]
-        return UserError(f"items: {self._reads.item} {name}: column {error.column}: {error.value!r} {error.why}")
+        return UserError(f"items: {self._origins.item} {name}: column {error.column}: {error.value!r} {error.why}")
 
     def _item_rows(self, items: np.ndarray) -> list[dict[str, Any]]:
         """Return raw rows with the columns of items that the model reads."""
-        item, catalogue = self._reads.item, self._catalogue.columns
-        columns = {n: catalogue[n][items].to_list() for n in self._reads.of_items if n != item}
+        item, catalogue = self._origins.item, self._catalogue.columns
+        columns = {n: catalogue[n][items].to_list() for n in self._origins.of_items if n != item}
         columns[item] = self._catalogue.names[items].to_list()
         rows: list[dict[str, Any]] = [
             dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
         ]
-        if self._reads.of_store and self._stored is not None:
+        if self._origins.of_store and self._stored is not None:
             [key] = self._stored.keys
             found = self._stored.join([{key: name} for name in columns[item]])
             for row, values in zip(rows, found, strict=True):
-                row |= {n: values[n] for n in self._reads.of_store if n in values}
+                row |= {n: values[n] for n in self._origins.of_store if n in values}
         return rows
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
-        user_row: dict[str, Any] = {self._reads.user: visitor.key}
-        if self._reads.order is not None and any(row.get(self._reads.order) is None for row in past):
-            past = [{**row, self._reads.order: shared[self._reads.order]} for row in past]  # they are in order
+        user_row: dict[str, Any] = {self._origins.user: visitor.key}
+        if self._origins.order is not None and any(row.get(self._origins.order) is None for row in past):
+            past = [
+                {**row, self._origins.order: shared[self._origins.order]} for row in past
+            ]  # events without a time are sorted already
         history = [{**user_row, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
@@ -232,7 +239,7 @@ class Ranking(Score):
                 each = self._items.take(items)
             else:
                 rows = self._item_rows(items)
-                for name in self._reads.of_sources:
+                for name in self._origins.of_sources:
                     for row, value in zip(rows, retrieved.column(name).tolist(), strict=True):
                         row[name] = None if math.isnan(value) else value
                 each = self.model.shared_columns.each(self._division, shared, rows, history)
@@ -249,11 +256,13 @@ class Ranking(Score):
 
     def _row(self, visitor: Visitor) -> Row:
         """Return the raw row that all candidates share."""
-        row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._reads.shared}
-        row[self._reads.user] = visitor.key
-        if self._reads.order is not None and row.get(self._reads.order) is None:
-            last = visitor.events[-1].get(self._reads.order) if visitor.events else None
-            row[self._reads.order] = last if last is not None else int(time.time())
+        row: dict[str, Any] = {
+            n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._origins.shared
+        }
+        row[self._origins.user] = visitor.key
+        if self._origins.order is not None and row.get(self._origins.order) is None:
+            last = visitor.events[-1].get(self._origins.order) if visitor.events else None
+            row[self._origins.order] = last if last is not None else int(time.time())
         return row
 
 

@@ -103,11 +103,11 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
 def begin(
     cfg: RunConfig, files: SplitFiles | None, world_size: int, restarted: bool = False
 ) -> tuple[RunFolder, Prepared]:
-    """Check the config, prepare the data and open the run's folder, before any process starts.
+    """Check the config, prepare the data and open the run's folder. One process calls this before training begins.
 
     Args:
-        cfg: the config, which `check_raw_files` has checked, and
-        files: the raw files that it has returned.
+        cfg: the config that `check_raw_files` returned.
+        files: the raw files that it returned; None if the data names no files.
         world_size: number of processes of the job.
         restarted: whether torchrun has restarted this job.
     """
@@ -116,8 +116,10 @@ def begin(
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
         if cfg.trainer.max_epochs > FIRST_LOOK:
-            epochs = f"trainer.max_epochs is {cfg.trainer.max_epochs}"
-            say(f"{epochs}, as papers train; trainer.max_epochs={FIRST_LOOK} is enough for a first look")
+            say(
+                f"trainer.max_epochs is {cfg.trainer.max_epochs}, as in the paper; for a first look, "
+                f"trainer.max_epochs={FIRST_LOOK} is enough"
+            )
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
@@ -135,7 +137,7 @@ def begin(
             prepared = prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
         else:
             prepared = prepare(data, engine, files)
-    if not folder.resumed or not (path / manifest.FILE).exists():  # a resumed run keeps its own, as they were written
+    if not folder.resumed or not (path / manifest.FILE).exists():  # a resumed run keeps its transforms unchanged
         Fitted.copy(prepared.folder, path)
     save_run_data(path, prepared)
     write_manifest(path)
@@ -145,7 +147,7 @@ def begin(
 
 
 def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]:
-    """Check whatever of the config takes no slow import: the data, its raw files, and what the model needs of them.
+    """Run the checks that need no slow import: the config, the raw files, and the columns that the model needs.
 
     Returns:
         The config of the run, and its raw files, or None if the data names no files.

@@ -1,8 +1,9 @@
 """The transforms of dense features, by their names in YAML.
 
 A transform is one class. Its fields are its options, `learns` is the statistic that it needs of the training split, and
-`fit` turns that statistic into parameters. `apply_array` transforms numbers, the columns that are prepared and the rows
-that are served alike; a transform of other values returns an expression in `apply`. `parse_step` reads one from YAML:
+`fit` turns that statistic into parameters. `apply_array` transforms numbers, both when columns are prepared and when
+rows are served. A transform of other values overrides `apply`, which returns a polars expression. `parse_step` reads a
+transform from YAML:
 
     log      {clip: [0, 100]}      {clip: {quantiles: [0.01, 0.99]}}      {target: {smoothing: 20, folds: 5}}
 """
@@ -23,7 +24,8 @@ Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64
 Reads = Literal["number", "value", "time", "vector"]
 FLOAT32_MAX = 3.4e38
-MANY = 1000  # numbers from which polars, which takes about 0.1 ms for none, is faster than a loop in Python
+POLARS_FROM = 1000  # numbers; a call of polars costs about 0.1 ms, and above it is faster than a loop in Python
+MOST_BINS = 1000
 TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
@@ -43,11 +45,20 @@ class Transform:
         return self.learns() if self.learns else None
 
     def fit(self, seen: Any) -> Params:
-        """Return the parameters. seen: the statistic; for counts, the sum of its tables over all chunks."""
+        """Return the parameters.
+
+        seen: the collected statistic; a statistic of counts is one table, summed over all chunks
+        """
         return {}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        """Return the transformed column. x: the column; for values: 1 + their row in p["table"], 0 if unknown."""
+        """Return the transformed column.
+
+        Args:
+            x: the column. For transforms that read values, it holds 1 + the row of the value in p["table"], or 0 if the
+                value is unknown.
+            p: the fitted parameters.
+        """
         columns = stacked([self.numbers(p)])
 
         def transformed(values: pl.Series) -> pl.Series:
@@ -58,7 +69,7 @@ class Transform:
         return x.cast(pl.Float64).map_batches(transformed, return_dtype=pl.Float64, is_elementwise=True)
 
     def numbers(self, p: Params) -> dict[str, Any]:
-        """Return the numbers, or arrays of as many numbers for each feature, that `apply_array` reads."""
+        """Return what `apply_array` reads, from the fitted parameters: numbers, or arrays of numbers, by name."""
         return p
 
     @staticmethod
@@ -66,7 +77,7 @@ class Transform:
         """Transform the numbers of F features, NaN if missing: (F, rows) -> (F, rows) float64.
 
         An expression takes about 0.1 ms even for one row, so rows are served without one. A transform of numbers that
-        has `apply` alone is right, and slower to serve.
+        overrides only `apply` gives the same results, but serves rows more slowly.
         """
         raise NotImplementedError
 
@@ -105,8 +116,8 @@ def _at_most(x: np.ndarray, upper: np.ndarray | float) -> np.ndarray:
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-    """Return ln(x), (n,) -> (n,): the C library's, of which numpy's differs in the last bits."""
-    if x.size > MANY:
+    """Return ln(x), (n,) -> (n,), as the C library computes it; NumPy's result differs in the last bits."""
+    if x.size > POLARS_FROM:
         return pl.Series(x).log().to_numpy()
     return np.fromiter(map(math.log, x.tolist()), np.float64, x.size)
 
@@ -142,15 +153,15 @@ class MinMax(Log, name="minmax"):
 class Quantile(Transform, name="quantile"):
     """The place of a number between quantiles of the training split, from 0 to 1: linear from knot to knot.
 
-    A value of more than one in `bins` rows has a knot of its own, and the other knots divide the other rows evenly, so
-    that a column of many zeros does not lose its resolution to them. The same distance lies between all knots.
+    A value that occurs in more than 1 / `bins` of the rows gets its own knot. The other knots divide the remaining rows
+    evenly, so that a column of many zeros keeps its resolution. The places of the knots are evenly spaced from 0 to 1.
     """
 
     bins: int = 64
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bins <= MANY:
-            raise ValueError(f"bins must be from 1 to {MANY}")
+        if not 1 <= self.bins <= MOST_BINS:
+            raise ValueError(f"bins must be from 1 to {MOST_BINS}")
 
     def statistic(self) -> Statistic:
         return ValueSample()
