@@ -28,10 +28,15 @@ SMALL = 250  # width and height of a chart of calibration
 
 @dataclass(frozen=True)
 class Charts:
-    """A section: charts by label, whose name is None if there is only one, and a note below or in place of them."""
+    """A section of charts.
+
+    by_label: the name of each label, None if there is only one, and its charts
+    note: text below the charts, or in their place
+    kind: the class of the grid in page.css
+    """
 
     heading: str
-    groups: Sequence[tuple[str | None, Sequence[Markup]]] = ()
+    by_label: Sequence[tuple[str | None, Sequence[Markup]]] = ()
     note: str = ""
     legend: Sequence[Paint] = ()
     kind: str = "grid"
@@ -40,10 +45,10 @@ class Charts:
 def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) -> str:
     """Return the page."""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
-    compared = [one for group in groups for one in group.lines]
+    compared = [run_line for group in groups for run_line in group.lines]
     paints = _paints(groups, unfinished)
-    predicting = [one for one in compared if not one.first.retrieves]
-    retrieving = [one for one in compared if one.first.retrieves]
+    predicting = [run_line for run_line in compared if not run_line.first.retrieves]
+    retrieving = [run_line for run_line in compared if run_line.first.retrieves]
     of_rows = [_rates(predicting, paints), _calibration(predicting, paints)] if predicting else []
     count = len(run_set.runs)
     return render(
@@ -68,14 +73,15 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Pa
     """Return the paint of each line, by id. With more than BRIGHT lines, only the first of each group and the best
     have a colour.
     """
-    every = [one for group in groups for one in group.lines] + list(unfinished)
-    chosen = [id(one) for one in every]
+    every = [run_line for group in groups for run_line in group.lines] + list(unfinished)
+    chosen = [id(run_line) for run_line in every]
     if len(every) > BRIGHT:
         firsts = [id(group.lines[0]) for group in groups]
         ranks = range(max((len(group.lines) for group in groups), default=0))
         best = [id(g.lines[g.best_first(g.main)[k]]) for k in ranks for g in groups if k < len(g.lines)]
         chosen = list(dict.fromkeys([*firsts, *best]))[:BRIGHT]
-    colour = {one: f"var(--c{i})" for i, one in enumerate(sorted(chosen, key=[id(x) for x in every].index))}
+    places = {id(x): i for i, x in enumerate(every)}
+    colour = {run_line: f"var(--c{i})" for i, run_line in enumerate(sorted(chosen, key=places.__getitem__))}
     return {
         id(x): Paint(x.name, colour[id(x)], i) if id(x) in colour else Paint(x.name, number=i, faded=True)
         for i, x in enumerate(every)
@@ -87,7 +93,7 @@ def not_compared(groups: Sequence[Group]) -> list[str]:
     first = groups[0].lines[0].name if groups else ""
     messages = []
     for group in groups[1:]:
-        names = ", ".join(one.name for one in group.lines[:4])
+        names = ", ".join(run_line.name for run_line in group.lines[:4])
         more = f" and {len(group.lines) - 4} more" if len(group.lines) > 4 else ""
         messages.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
     return messages
@@ -115,14 +121,14 @@ def _unfinished(unfinished: Sequence[Line]) -> PageTable:
     return PageTable(columns, [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished])
 
 
-def _series(several: Sequence[Line], paints: dict[int, Paint], name: str) -> list[Series]:
+def _series(run_lines: Sequence[Line], paints: dict[int, Paint], name: str) -> list[Series]:
     """Return a series for each seed of each line."""
     series = []
-    for one in several:
-        p = paints[id(one)]
-        for run in one.runs:
+    for run_line in run_lines:
+        p = paints[id(run_line)]
+        for run in run_line.runs:
             if points := run.history.get(name):
-                of_seed = run.name if len(one.runs) > 1 else p.name
+                of_seed = run.name if len(run_line.runs) > 1 else p.name
                 series.append(Series(Paint(of_seed, p.colour, p.number, p.faded), thinned(points)))
     return series
 
@@ -135,81 +141,91 @@ def _curve(title: str, series: Sequence[Series], linear: bool = False) -> list[M
     return [lines(title, series, "step", y=y)]
 
 
-def _training(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
-    losses, factors = (_series(several, paints, f"train/{name}") for name in ("loss", "lr_factor"))
+def _training(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+    losses, factors = (_series(run_lines, paints, f"train/{name}") for name in ("loss", "lr_factor"))
     made = _curve("training loss", losses) + _curve("factor of the learning rate", factors, linear=True)
-    every = [paints[id(one)] for one in several]
+    every = [paints[id(run_line)] for run_line in run_lines]
     if not made:
         why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
         return Charts("Training", note=f"No curves: {why}.", legend=every)
-    averaged = any(len(run.history.get("train/loss", ())) > POINTS for one in several for run in one.runs)
+    averaged = any(len(run.history.get("train/loss", ())) > POINTS for run_line in run_lines for run in run_line.runs)
     remark = f"With more than {POINTS} logged steps, each point is the mean of its neighbours."
     return Charts("Training", [(None, made)], remark if averaged else "", every)
 
 
-def _validation(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _validation(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     labels: dict[str, Any] = {}
-    for one in several:
-        measured = [name.partition("/")[2] for name in one.first.history if name.startswith("validation/")]
-        names = dict.fromkeys([*one.first.test, *measured])  # the test's are in the labels' order
+    for run_line in run_lines:
+        measured = [name.partition("/")[2] for name in run_line.first.history if name.startswith("validation/")]
+        names = dict.fromkeys([*run_line.first.test, *measured])  # the test's are in the labels' order
         labels |= metrics_table.of_label(names)
     groups = []
-    for of_label in labels:
-        names_of_label = [f"{of_label}/{own}".lstrip("/") for own in VALIDATION]
-        made = [c for n in names_of_label for c in _curve(label(n), _series(several, paints, f"validation/{n}"))]
+    for label_name in labels:
+        names_of_label = [f"{label_name}/{own}".lstrip("/") for own in VALIDATION]
+        made = [c for n in names_of_label for c in _curve(label(n), _series(run_lines, paints, f"validation/{n}"))]
         if made:
-            groups.append((of_label if len(labels) > 1 else None, made))
+            groups.append((label_name if len(labels) > 1 else None, made))
     if groups:
-        return Charts("Validation", groups, legend=[paints[id(one)] for one in several])
-    if any(name.startswith("validation/") for one in several for name in one.first.history):
+        return Charts("Validation", groups, legend=[paints[id(run_line)] for run_line in run_lines])
+    if any(name.startswith("validation/") for run_line in run_lines for name in run_line.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
         return Charts("Validation", note=f"No curve: there was only one validation. {fix}")
     why = "there are no validation rows, or the model was fitted at once"
     return Charts("Validation", note=f"No run has validations in its history: {why}.")
 
 
-def _labels(several: Sequence[Line]) -> list[tuple[str, str | None]]:
+def _labels(run_lines: Sequence[Line]) -> list[tuple[str, str | None]]:
     """Return each label, and its name if there are several."""
-    labels = dict.fromkeys(x for one in several for x in metrics_table.of_label(one.first.test))
+    labels = dict.fromkeys(x for run_line in run_lines for x in metrics_table.of_label(run_line.first.test))
     return [(x, x if len(labels) > 1 else None) for x in labels]
 
 
-def _rates(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _rates(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     """Draw ROC and precision-recall curves, whose axes are from 0 to 1."""
     x, y = unit_square()
     chance = line(x.start, y.start, x.stop, y.stop, "dashed")
     groups = []
-    for of_label, heading in _labels(several):
+    for label_name, heading in _labels(run_lines):
         roc, pr = (
-            [Series(paints[id(one)], [(p[0], p[1]) for p in one.first.curve(of_label, name)]) for one in several]
+            [
+                Series(paints[id(run_line)], [(p[0], p[1]) for p in run_line.first.curve(label_name, name)])
+                for run_line in run_lines
+            ]
             for name in ("roc", "pr")
         )
         if any(s.points for s in roc):
             first = lines("ROC: true positive rate", roc, "false positive rate", x=x, y=y, under=[chance])
             groups.append((heading, [first, lines("precision", pr, "recall", x=x, y=y)]))
-    heading, legend = "ROC and precision over recall", [paints[id(one)] for one in several] if groups else []
+    heading, legend = (
+        "ROC and precision over recall",
+        [paints[id(run_line)] for run_line in run_lines] if groups else [],
+    )
     return Charts(heading, groups, "" if groups else "No run has curves.json.", legend)
 
 
-def _calibration(several: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _calibration(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     """Draw the share of positives over the mean probability of bins, of all runs on the same scale."""
     groups = []
-    for of_label, heading in _labels(several):
-        made = [(one, _bins(one, of_label, paints[id(one)])) for one in several if not paints[id(one)].faded]
-        drawn = [(one, bins) for one, bins in made if bins]
+    for label_name, heading in _labels(run_lines):
+        made = [
+            (run_line, _bins(run_line, label_name, paints[id(run_line)]))
+            for run_line in run_lines
+            if not paints[id(run_line)].faded
+        ]
+        drawn = [(run_line, bins) for run_line, bins in made if bins]
         if drawn:
             top = max(x for _, bins in drawn for d in bins for x in (d.place, d.value, d.high or 0.0)) * 1.04 or 1.0
-            charts = [_reliability(one, of_label, bins, paints[id(one)], top) for one, bins in drawn]
+            charts = [_reliability(run_line, label_name, bins, paints[id(run_line)], top) for run_line, bins in drawn]
             groups.append((heading, charts))
     return Charts("Calibration", groups, "" if groups else "No run has curves.json.", kind="small")
 
 
-def _bins(one: Line, of_label: str, paint: Paint) -> list[Dot]:
+def _bins(run_line: Line, label_name: str, paint: Paint) -> list[Dot]:
     """Return the bins of a run's probabilities, with intervals unless rows have weights."""
     bins = []
-    for p, share, n in one.first.curve(of_label, "calibration"):
+    for p, share, n in run_line.first.curve(label_name, "calibration"):
         dot = Dot(float(share), paint.colour, f"predicted {p:.4g}\nobserved {share:.4g}", place=float(p))
-        if one.first.weight is None:
+        if run_line.first.weight is None:
             low, high = wilson(share * n, n)
             tip = f"{dot.tip} (95 %: {low:.4g} to {high:.4g})\n{int(n):,} rows"
             dot = replace(dot, tip=tip, low=low, high=high)
@@ -217,13 +233,13 @@ def _bins(one: Line, of_label: str, paint: Paint) -> list[Dot]:
     return bins
 
 
-def _reliability(one: Line, of_label: str, bins: Sequence[Dot], paint: Paint, top: float) -> Markup:
-    own = metrics_table.of_label(one.first.test)[of_label]
+def _reliability(run_line: Line, label_name: str, bins: Sequence[Dot], paint: Paint, top: float) -> Markup:
+    own = metrics_table.of_label(run_line.first.test)[label_name]
     caption = [f"ECE {v:.4f}" for v in [own.get("ece")] if v is not None]
     caption += [f"predicted / observed {v:.3f}" for v in [own.get("calibration")] if v is not None]
-    counts = [int(n) for *_, n in one.first.curve(of_label, "calibration")]
+    counts = [int(n) for *_, n in run_line.first.curve(label_name, "calibration")]
     rows = f"{f'{min(counts):,} to ' if min(counts) < max(counts) else ''}{max(counts):,} rows"
-    caption.append(f"{len(bins)} bins of {rows if one.first.weight is None else 'equal weight'}")
+    caption.append(f"{len(bins)} bins of {rows if run_line.first.weight is None else 'equal weight'}")
     x, y = Axis(0, top, 44, SMALL - 10), Axis(0, top, SMALL - 36, 10)
     picture = dots(bins, x, y, "mean probability", diagonal=True, size=(SMALL, SMALL))
     return figure(tail(paint.name, 26), picture, small=", ".join(caption), mark=paint.colour)
