@@ -49,15 +49,14 @@ def _command(cfg: DictConfig) -> None:
 def main() -> None:
     """Run the command, whose argument is a folder or model=FOLDER. A folder's name may contain a =."""
     command_line.check_flags(sys.argv[1:])
-    words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
-    rest = [a for a in sys.argv[1:] if a not in words]
-    if len(words) > 1:
+    folders, rest = command_line.folders_among(sys.argv[1:])
+    if len(folders) > 1:
         sys.exit(
             command_line.say_error(
-                f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"
+                f"{folders[1]}: one folder is served; put several models into one folder, NAME/VERSION"
             )
         )
-    command_line.run("serve", _command, [f"model={quoted(w)}" for w in words] + rest)
+    command_line.run("serve", _command, [f"model={quoted(f)}" for f in folders] + rest)
 
 
 if __name__ == "__main__":

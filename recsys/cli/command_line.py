@@ -72,6 +72,12 @@ def named_words(keys: Sequence[str], usage: str) -> list[str]:
     return named + [a for a in arguments if a not in words]
 
 
+def folders_among(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide arguments into names of folders, which may contain a =, and all others."""
+    folders = [a for a in arguments if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
+    return folders, [a for a in arguments if a not in folders]
+
+
 def _bare_words(arguments: Sequence[str]) -> list[str]:
     """Return the arguments that are neither KEY=VALUE nor options, nor values of options: not the job of --cfg job."""
     before = ["", *arguments]
@@ -102,14 +108,7 @@ def status(
     *,
     file: Path | None = None,
 ) -> int:
-    """Run `function` as `run` does, and return the exit status.
-
-    Args:
-        command: name of the command, whose config is composed.
-        function: takes the composed config.
-        arguments: the command's arguments; None for this process's.
-        file: a YAML file of the user's that is composed instead of the command's.
-    """
+    """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
 
     from recsys.cli import command_help

@@ -196,16 +196,15 @@ class ChunkLayout:
         lengths, offsets = self._single_shape(size)
         if self._columns.multi:
             parts, sizes = [values], [lengths]
-            for bag_values, bag_offsets in chunk.bags:
-                stops = bag_offsets[min(start, chunk.rows) : start + rows + 1]
-                parts.append(torch.from_numpy(bag_values[stops[0] : stops[-1]]))
-                bag_lengths = torch.zeros(size, dtype=torch.int32)
-                bag_lengths[:rows] = torch.from_numpy(np.diff(stops).astype(np.int32))
-                sizes.append(bag_lengths)
+            for bags in chunk.bags:
+                bag_values, bag_lengths = _lists(bags, start, rows, size)
+                parts.append(torch.from_numpy(bag_values))
+                sizes.append(bag_lengths.int())
             sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
         else:
             sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
-        targets, history = [_jagged_ids(x, start, rows, size) for x in chunk.queries] or (None, None)
+        queries = [_lists(x, start, rows, size) for x in chunk.queries]
+        targets, history = [JaggedIds(torch.from_numpy(x.astype(np.int64)), n) for x, n in queries] or (None, None)
         return Batch(dense, sparse, labels, weight, group, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,13 +224,16 @@ def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def _jagged_ids(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> JaggedIds:
-    """Return the lists of rows [start, start + rows), followed by empty lists up to `size` rows."""
+def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> tuple[np.ndarray, torch.Tensor]:
+    """Return the values and lengths of the lists of rows [start, start + rows), with empty lists up to `size` rows.
+
+    bags: the values and offsets of a chunk's rows
+    """
     values, offsets = bags
     stops = offsets[min(start, len(offsets) - 1) : start + rows + 1]
     lengths = torch.zeros(size, dtype=torch.int64)
     lengths[:rows] = torch.from_numpy(np.diff(stops))
-    return JaggedIds(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
+    return values[stops[0] : stops[-1]], lengths
 
 
 def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:

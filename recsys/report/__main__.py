@@ -65,9 +65,8 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
-    words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
-    rest = [a for a in sys.argv[1:] if a not in words]
-    runs = [f"runs=[{','.join(map(command_line.quoted, words))}]"] if words else []
+    folders, rest = command_line.folders_among(sys.argv[1:])
+    runs = [f"runs=[{','.join(map(command_line.quoted, folders))}]"] if folders else []
     command_line.run("report", _command, runs + rest)
 
 

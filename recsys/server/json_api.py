@@ -68,11 +68,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers.
 
     Args:
-        core: the worker.
-        call: the request that is answered.
-        name: name of the model; None if the request names none.
-        version: version of the model; None chooses one of those in memory.
-        body: the request, JSON.
+        core, call, name, version, body: as for `predict`.
     """
     request = parse_json(body)
     is_list = "queries" in request
