@@ -10,6 +10,7 @@ import polars as pl
 
 from recsys.new.column_kinds import COMMON_SHARE, Column
 from recsys.new.copies import elements_of
+from recsys.new.known_names import BIRTHS, has_word
 from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
@@ -182,6 +183,14 @@ def _sparse_feature(c: Column, name: str) -> Feature:
 def _add_time(features: Features, c: Column, name: str, *, typed: bool) -> None:
     assert c.time is not None
     settings = _own(c, name)
+    if has_word(c.name, BIRTHS) and (c.values.dtype == pl.String or c.values.dtype.is_temporal()):
+        date = sql_name(c.name)
+        if c.values.dtype == pl.String:
+            date = time_sql(c, typed=typed) if c.time.sql is not None else f"DATE({date})"
+        features.derive[f"{name}_year"] = f"YEAR({date})"
+        year = {"column": f"{name}_year", "transform": ["standardise"]}
+        features.dense.append(Feature(name, "dense", year, f"year of birth, which stands for an age{_missing(c)}"))
+        return
     if c.time.sql is not None:
         new = f"{name}_time"
         features.derive[new] = time_sql(c, typed=typed)

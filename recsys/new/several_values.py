@@ -9,6 +9,8 @@ PARTS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")
 STOP_WORDS = frozenset(
     ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
 )
+RANGE = r"^\D*\d{1,3}(,\d{3})*\s*(\+|(-|–|to|bis)\s*\D?\d{1,3}(,\d{3})*)\D*$"  # 1,000 - 5,000 and 10,000+
+MOSTLY_RANGES = 0.5  # share of texts that are ranges, whose commas divide thousands
 MOST_NUMBERS = 64  # in a text
 MOSTLY_FRACTIONS = 0.9  # share of texts with a decimal point, if the texts hold fractions
 
@@ -33,6 +35,8 @@ def separator_of_values(head: pl.Series) -> str | None:
 
 def _separates(head: pl.Series, separator: str) -> bool:
     """Return True if the separator divides texts into parts that occur again and again in other texts."""
+    if separator == "," and mean(head.str.contains(RANGE)) > MOSTLY_RANGES:
+        return False
     if separator == "/" and head.str.contains(r"^(https?:)?/").any():
         return False
     lengths = head.str.split(separator).list.len()

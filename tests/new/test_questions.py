@@ -20,6 +20,7 @@ from recsys.new.known_names import ITEMS, USERS, names_an_id_of
 from recsys.new.leaks import AFTERWARDS
 from recsys.new.propose import Proposal, propose
 from recsys.new.questions import MARK, Answers
+from recsys.new.several_values import separator_of_values
 
 LABEL = "clicked"
 
@@ -1395,3 +1396,20 @@ def test_counts_in_svmlight_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("\n".join(rows) + "\n")
     kinds = {c.name: c.kind for c in proposed(tmp_path).columns}
     assert (kinds["f1"], kinds["f2"], kinds["f3"]) == ("number", "category", "number")
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
+def test_birth_dates_become_years(form: str, tmp_path: Path) -> None:
+    born = pl.date_range(pl.date(1950, 1, 3), pl.date(2005, 1, 1), "97d", eager=True).dt.strftime(form)
+    row = pl.int_range(len(clicks()), eager=True) % 60
+    write(tmp_path / "log.csv", clicks().with_columns(geburtsdatum=born[row]))
+    p = proposed(tmp_path)
+    [year] = [f for f in p.features.dense if f.name == "geburtsdatum"]
+    assert year.settings["column"] == "geburtsdatum_year" and "cyclic" not in year.settings
+    assert p.features.derive["geburtsdatum_year"].startswith("YEAR(")
+
+
+def test_ranges_are_no_lists() -> None:
+    ranges = ["1,000 - 5,000", "10,000 - 50,000", "1,000,000 - 5,000,000", "50,000+", "5,000 - 9,000"]
+    assert separator_of_values(pl.Series(ranges * 80)) is None
+    assert separator_of_values(pl.Series(["a,b", "b,c,a", "c,a"] * 80)) == ","
