@@ -32,7 +32,7 @@ UNTELLING = ("checkpoint.", "logger", "debug.", "trainer.log_every_n_steps")  # 
 PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 
-@dataclass
+@dataclass(eq=False)
 class Line:
     """A run, or the seeds of one config, whose metrics are means over seeds."""
 
@@ -312,9 +312,9 @@ def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
 def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed: int) -> None:
     """Set values, intervals and differences of all lines."""
     runs = [run for line in group.lines for run in line.runs]
-    resampled_deviations: dict[str, dict[int, np.ndarray]] = {}  # metric -> run -> (resamples,)
+    resampled_deviations: dict[str, dict[ReportedRun, np.ndarray]] = {}  # metric -> run -> (resamples,)
     for label in dict.fromkeys(x for rows in data for x in rows):
-        kept = {id(run): rows[label] for run, rows in zip(runs, data, strict=True) if label in rows}
+        kept = {run: rows[label] for run, rows in zip(runs, data, strict=True) if label in rows}
         if not all(isinstance(rows, Groups) for rows in kept.values()):  # all runs draw the same units
             kept = {run_id: rows.single if isinstance(rows, Groups) else rows for run_id, rows in kept.items()}
         found = deviations(list(kept.values()), resamples, seed)
@@ -326,9 +326,9 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
 
     def resampled(line: Line, metric: str) -> np.ndarray | None:
         of_run = resampled_deviations.get(metric, {})
-        if not all(id(run) in of_run for run in line.runs):
+        if not all(run in of_run for run in line.runs):
             return None
-        mean: np.ndarray = np.stack([of_run[id(run)] for run in line.runs], 1).mean(1)
+        mean: np.ndarray = np.stack([of_run[run] for run in line.runs], 1).mean(1)
         return mean
 
     reference = group.lines[0]
@@ -358,7 +358,7 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
             if over is not None:
                 line.over_baseline[main] = over
     for main in group.mains:
-        _delong(group, main, {id(run): rows.get(main.rpartition("/")[0]) for run, rows in zip(runs, data, strict=True)})
+        _delong(group, main, {run: rows.get(main.rpartition("/")[0]) for run, rows in zip(runs, data, strict=True)})
 
 
 def _paired(
@@ -379,13 +379,13 @@ def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
     return [(variance(run.test[metric] for run in line.runs) / n, n - 1.0)] if n > 1 else []
 
 
-def _delong(group: Group, main: str, data: dict[int, Any]) -> None:
+def _delong(group: Group, main: str, data: dict[ReportedRun, Any]) -> None:
     """Set DeLong's p-value of single runs, in addition to the bootstrap's. It is for rows without weights."""
-    reference = data.get(id(group.lines[0].first))
+    reference = data.get(group.lines[0].first)
     if not isinstance(reference, Predictions) or not 0 < reference.label.sum() < len(reference):
         return
     for line in group.lines[1:]:
-        own = data.get(id(line.first))
+        own = data.get(line.first)
         if len(line.runs) == len(group.lines[0].runs) == 1 and isinstance(own, Predictions) and own.weight is None:
             auc, c = delong(np.stack([own.probability, reference.probability]), own.label)
             variance_ = c[0, 0] + c[1, 1] - 2 * c[0, 1]

@@ -109,7 +109,7 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
     return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(p)}{many}): {sure}."
 
 
-def comparison(group: Group, paints: dict[int, Paint]) -> dict[str, Any]:
+def comparison(group: Group, paints: dict[Line, Paint]) -> dict[str, Any]:
     """Return the comparison of a group for the template, with a table (or a note) for each label."""
     several = len(group.mains) > 1
     tables = [
@@ -126,7 +126,7 @@ def sentences(group: Group) -> list[str]:
     return verdicts + [text for main in group.mains if (text := beaten_by_baseline(group, main)) is not None]
 
 
-def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> PageTable | str:
+def _comparison(group: Group, main: str, paints: dict[Line, Paint]) -> PageTable | str:
     """Return a table of values, their intervals or deviations, and their differences from the first run."""
     order, metrics = group.best_first(main), group.metrics(main)
     short = lambda name: label(name.rpartition("/")[2])  # noqa: E731
@@ -139,7 +139,7 @@ def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> PageTable 
     rows: list[Cells] = []
     for i in order:
         line = group.lines[i]
-        paint, m = paints[id(line)], line.measures.get(main)
+        paint, m = paints[line], line.measures.get(main)
         cells: list[str | Cell] = [run_cell(line, paint), "" if m is None else _own(line, m, paint, bounds, main)]
         if versus:
             adjusted = group.holm.get((main, i))

@@ -50,6 +50,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
     predicting = [run_line for run_line in compared if not run_line.first.retrieves]
     retrieving = [run_line for run_line in compared if run_line.first.retrieves]
     of_rows = [_rates(predicting, paints), _calibration(predicting, paints)] if predicting else []
+    times = sections.times(compared, paints)
     count = len(run_set.runs)
     return render(
         "report/report_page.html",
@@ -60,8 +61,9 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         unfinished=_unfinished(unfinished) if unfinished else None,
         charts=[_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
-        times=sections.times(compared, paints),
-        parts=sections.PARTS,
+        times=times,
+        parts=() if isinstance(times, str) else sections.PARTS,
+        ranking=bool(predicting),
         sweeps=[trials(sweep) for sweep in run_set.sweeps],
         plans=sections.plans(run_set.runs),
         configs=sections.configs([*compared, *unfinished], paints),
@@ -69,21 +71,19 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
     )
 
 
-def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Paint]:
-    """Return the paint of each line, by id. With more than BRIGHT lines, only the first of each group and the best
-    have a colour.
-    """
+def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[Line, Paint]:
+    """Return the paint of each line. Of more than BRIGHT lines, each group's first and the best get a colour."""
     every = [run_line for group in groups for run_line in group.lines] + list(unfinished)
-    chosen = [id(run_line) for run_line in every]
+    chosen = list(every)
     if len(every) > BRIGHT:
-        firsts = [id(group.lines[0]) for group in groups]
+        firsts = [group.lines[0] for group in groups]
         ranks = range(max((len(group.lines) for group in groups), default=0))
-        best = [id(g.lines[g.best_first(g.main)[k]]) for k in ranks for g in groups if k < len(g.lines)]
+        best = [g.lines[g.best_first(g.main)[k]] for k in ranks for g in groups if k < len(g.lines)]
         chosen = list(dict.fromkeys([*firsts, *best]))[:BRIGHT]
-    places = {id(x): i for i, x in enumerate(every)}
-    colour = {run_line: f"var(--c{i})" for i, run_line in enumerate(sorted(chosen, key=places.__getitem__))}
+    chosen = [x for x in every if x in chosen]
+    colour = {x: f"var(--c{i})" for i, x in enumerate(chosen)}
     return {
-        id(x): Paint(x.name, colour[id(x)], i) if id(x) in colour else Paint(x.name, number=i, faded=True)
+        x: Paint(x.name, colour[x], i) if x in colour else Paint(x.name, number=i, faded=True)
         for i, x in enumerate(every)
     }
 
@@ -121,11 +121,11 @@ def _unfinished(unfinished: Sequence[Line]) -> PageTable:
     return PageTable(columns, [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished])
 
 
-def _series(run_lines: Sequence[Line], paints: dict[int, Paint], name: str) -> list[Series]:
+def _series(run_lines: Sequence[Line], paints: dict[Line, Paint], name: str) -> list[Series]:
     """Return a series for each seed of each line."""
     series = []
     for run_line in run_lines:
-        p = paints[id(run_line)]
+        p = paints[run_line]
         for run in run_line.runs:
             if points := run.history.get(name):
                 of_seed = run.name if len(run_line.runs) > 1 else p.name
@@ -141,10 +141,10 @@ def _curve(title: str, series: Sequence[Series], linear: bool = False) -> list[M
     return [lines(title, series, "step", y=y)]
 
 
-def _training(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _training(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     losses, factors = (_series(run_lines, paints, f"train/{name}") for name in ("loss", "lr_factor"))
     made = _curve("training loss", losses) + _curve("factor of the learning rate", factors, linear=True)
-    every = [paints[id(run_line)] for run_line in run_lines]
+    every = [paints[run_line] for run_line in run_lines]
     if not made:
         why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
         return Charts("Training", note=f"No curves: {why}.", legend=every)
@@ -153,7 +153,7 @@ def _training(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     return Charts("Training", [(None, made)], remark if averaged else "", every)
 
 
-def _validation(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _validation(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     labels: dict[str, Any] = {}
     for run_line in run_lines:
         measured = [name.partition("/")[2] for name in run_line.first.history if name.startswith("validation/")]
@@ -166,7 +166,7 @@ def _validation(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
         if made:
             groups.append((label_name if len(labels) > 1 else None, made))
     if groups:
-        return Charts("Validation", groups, legend=[paints[id(run_line)] for run_line in run_lines])
+        return Charts("Validation", groups, legend=[paints[run_line] for run_line in run_lines])
     if any(name.startswith("validation/") for run_line in run_lines for name in run_line.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
         return Charts("Validation", note=f"No curve: there was only one validation. {fix}")
@@ -180,7 +180,7 @@ def _labels(run_lines: Sequence[Line]) -> list[tuple[str, str | None]]:
     return [(x, x if len(labels) > 1 else None) for x in labels]
 
 
-def _rates(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _rates(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     """Draw ROC and precision-recall curves, whose axes are from 0 to 1."""
     x, y = unit_square()
     chance = line(x.start, y.start, x.stop, y.stop, "dashed")
@@ -188,7 +188,7 @@ def _rates(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
     for label_name, heading in _labels(run_lines):
         roc, pr = (
             [
-                Series(paints[id(run_line)], [(p[0], p[1]) for p in run_line.first.curve(label_name, name)])
+                Series(paints[run_line], [(p[0], p[1]) for p in run_line.first.curve(label_name, name)])
                 for run_line in run_lines
             ]
             for name in ("roc", "pr")
@@ -198,24 +198,24 @@ def _rates(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
             groups.append((heading, [first, lines("precision", pr, "recall", x=x, y=y)]))
     heading, legend = (
         "ROC and precision over recall",
-        [paints[id(run_line)] for run_line in run_lines] if groups else [],
+        [paints[run_line] for run_line in run_lines] if groups else [],
     )
     return Charts(heading, groups, "" if groups else "No run has curves.json.", legend)
 
 
-def _calibration(run_lines: Sequence[Line], paints: dict[int, Paint]) -> Charts:
+def _calibration(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     """Draw the share of positives over the mean probability of bins, of all runs on the same scale."""
     groups = []
     for label_name, heading in _labels(run_lines):
         made = [
-            (run_line, _bins(run_line, label_name, paints[id(run_line)]))
+            (run_line, _bins(run_line, label_name, paints[run_line]))
             for run_line in run_lines
-            if not paints[id(run_line)].faded
+            if not paints[run_line].faded
         ]
         drawn = [(run_line, bins) for run_line, bins in made if bins]
         if drawn:
             top = max(x for _, bins in drawn for d in bins for x in (d.place, d.value, d.high or 0.0)) * 1.04 or 1.0
-            charts = [_reliability(run_line, label_name, bins, paints[id(run_line)], top) for run_line, bins in drawn]
+            charts = [_reliability(run_line, label_name, bins, paints[run_line], top) for run_line, bins in drawn]
             groups.append((heading, charts))
     return Charts("Calibration", groups, "" if groups else "No run has curves.json.", kind="small")
 

@@ -23,7 +23,7 @@ from recsys.files.run_files import RESULTS, config_text
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 
 
-@dataclass
+@dataclass(eq=False)
 class ReportedRun:
     """A run, as read from its folder. Parts that the folder lacks are None or empty."""
 

@@ -29,31 +29,31 @@ COLUMNS = 5  # number of runs up to which a table of configs has a column for ea
 Sliced = dict[str, dict[str, Any]]  # feature: value: metrics
 
 
-def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
+def slices(lines: Sequence[Line], paints: dict[Line, Paint]) -> dict[str, Any]:
     """Return, for each label, tables of its main metric for each value of a feature, of the lines with a colour.
 
     AUC has intervals by Hanley and McNeil, unless rows have weights.
     """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
-    kept = [line for line in kept if not paints[id(line)].faded]
+    kept = [line for line in kept if not paints[line].faded]
     measured = lines[0].first.test
     if kept:  # slices lack metrics of groups, which may be the main ones
         measured = next((e for t in (kept[0].first.metrics or {})["slices"]["test"].values() for e in t), measured)
     mains = metrics_table.main_metrics(measured)
     tables = [(metrics_table.label(main), _slices(kept, paints, main)) for main in mains] if kept else []
-    return {"metric": metrics_table.label(mains[0]), "legend": [paints[id(line)] for line in kept], "tables": tables}
+    return {"metric": metrics_table.label(mains[0]), "legend": [paints[line] for line in kept], "tables": tables}
 
 
-def _slices(kept: Sequence[Line], paints: dict[int, Paint], main: str) -> list[tuple[str, PageTable]]:
+def _slices(kept: Sequence[Line], paints: dict[Line, Paint], main: str) -> list[tuple[str, PageTable]]:
     of_label, _, own = main.rpartition("/")
     between = own == metrics_table.MAIN_RANKING and not any(line.first.weight for line in kept)
-    by: dict[int, Sliced] = {}
+    by: dict[Line, Sliced] = {}
     for line in kept:
         found = (line.first.metrics or {})["slices"]["test"]
-        by[id(line)] = {f: {str(e.get("value")): _of_label(e, of_label) for e in found[f]} for f in found}
+        by[line] = {f: {str(e.get("value")): _of_label(e, of_label) for e in found[f]} for f in found}
     tables = []
-    for feature in dict.fromkeys(f for line in kept for f in by[id(line)]):
-        having = [(line, paints[id(line)], by[id(line)][feature]) for line in kept if feature in by[id(line)]]
+    for feature in dict.fromkeys(f for line in kept for f in by[line]):
+        having = [(line, paints[line], by[line][feature]) for line in kept if feature in by[line]]
         tables.append((feature, _slices_of_feature(feature, having, main, between)))
     return tables
 
@@ -110,7 +110,7 @@ def _delta(value: float | None, base: float | None) -> str:
     return "–" if value is None or base is None else signed(value - base)
 
 
-def times(lines: Sequence[Line], paints: dict[int, Paint]) -> PageTable | str:
+def times(lines: Sequence[Line], paints: dict[Line, Paint]) -> PageTable | str:
     """Return a table of samples per second, and of the shares of a step's time; a note if no run has finished."""
     timed = [(line, t) for line in lines if (t := _train(line.first))]
     if not timed:
@@ -118,7 +118,7 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> PageTable | str:
     top = max(t.get("samples_per_second") or 0 for _, t in timed) or 1
     rows: list[Cells] = []
     for line, t in timed:
-        paint, speed, shares = paints[id(line)], t.get("samples_per_second") or 0.0, dict(t.get("time") or {})
+        paint, speed, shares = paints[line], t.get("samples_per_second") or 0.0, dict(t.get("time") or {})
         collectives = shares.pop("collectives", None)
         rows.append([
             run_cell(line, paint),
@@ -171,10 +171,10 @@ def _plan(entries: Sequence[dict[str, Any]]) -> PageTable:
     return PageTable(columns(names, left=("table", "type", "kernel")), rows)
 
 
-def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
+def configs(lines: Sequence[Line], paints: dict[Line, Paint]) -> dict[str, Any]:
     """Return the keys that differ, one per row, or one per column if there are many runs; and each config."""
     keys = differing([line.first for line in lines])
-    texts = [(line.name, paints[id(line)].colour, line.first.text) for line in lines]
+    texts = [(line.name, paints[line].colour, line.first.text) for line in lines]
     cell = lambda x, k: cut(value_text(x.first.config[k]), 60, "wrap") if k in x.first.config else "–"  # noqa: E731
     table = None
     if keys and len(lines) <= COLUMNS:
@@ -187,6 +187,6 @@ def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> dict[str, Any]:
     elif keys:
         names = ["run", *(plain(k, 40) for k in keys)]
         table = PageTable(
-            columns(names, left=names), [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines]
+            columns(names, left=names), [[run_cell(x, paints[x]), *(cell(x, k) for k in keys)] for x in lines]
         )
     return {"differing": len(keys), "collapsed": len(keys) > MANY, "table": table, "texts": texts}

@@ -21,7 +21,7 @@ from recsys.server.payloads import Payload, TensorsPayload
 from recsys.server.prometheus import Metrics
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.request_log import RequestLog
-from recsys.server.served_models import Loaded, Registry
+from recsys.server.served_models import LoadedVersion, Registry
 
 if TYPE_CHECKING:
     from recsys.server.tracing import Tracer
@@ -53,7 +53,7 @@ class Call:
         self.request_id = _printable(request_id) if request_id else f"{_prefix}{next(_ids):x}"
         self.deadline: float | None = None
         self.routing_key: bytes | None = None
-        self.loaded: Loaded | None = None
+        self.loaded: LoadedVersion | None = None
         self.rows = 0
         self.parsed = 0.0
         self.traceparent: str | None = None  # the caller's span (W3C trace context)
@@ -71,7 +71,7 @@ class Call:
                 yield "model", self.work.model_seconds
 
 
-def _check_finite(loaded: Loaded, payload: Payload, outputs: Any) -> None:
+def _check_finite(loaded: LoadedVersion, payload: Payload, outputs: Any) -> None:
     """Raise RequestError for a prediction that is NaN or infinite, which JSON would show as null."""
     if not isinstance(outputs, dict):
         return
@@ -143,7 +143,7 @@ class Core:
         deadline = asyncio.get_running_loop().time() + microseconds * 1e-6 - (perf_counter() - call.started)
         call.deadline = deadline if call.deadline is None else min(deadline, call.deadline)
 
-    def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> Loaded:
+    def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> LoadedVersion:
         """Return the version of a model that answers. content: returns the bytes to hash without a routing key"""
         key = call.routing_key
         loaded = self.registry.version(name, version, content if key is None else lambda: key)
@@ -157,7 +157,7 @@ class Core:
         if rows > self.settings.max_rows:
             raise RequestError(413, f"{rows} {what}: this server takes at most {self.settings.max_rows} a request")
 
-    def check_columns(self, loaded: Loaded, row: Mapping[str, Any], where: str) -> None:
+    def check_columns(self, loaded: LoadedVersion, row: Mapping[str, Any], where: str) -> None:
         """Log the columns of a row that the model does not read, each once.
 
         Raises RequestError if it reads none of them.
@@ -173,7 +173,7 @@ class Core:
                 message = f"the model does not read column {column[:80]}{hint}"
                 log("warning", "unread column", model=loaded.name, message=message)
 
-    async def compute(self, call: Call, loaded: Loaded, payload: Payload, explicit: bool = False) -> Any:
+    async def compute(self, call: Call, loaded: LoadedVersion, payload: Payload, explicit: bool = False) -> Any:
         """Return the outputs of a payload, and pass it to the shadow version and to the log of samples.
 
         explicit: the caller has named the version, so that the shadow does not get the request
@@ -240,7 +240,7 @@ class Core:
         if self.request_log is not None:
             self.metrics.sample_dropped.inc(self.request_log.take_dropped())
 
-    def _shadow(self, loaded: Loaded, payload: Payload) -> None:
+    def _shadow(self, loaded: LoadedVersion, payload: Payload) -> None:
         """Let the shadow version compute the same payload. Its outputs are only measured."""
         model = self.registry.find(loaded.name)
         shadow = model.loaded(model.choice.shadow) if model is not None else None
@@ -253,7 +253,7 @@ class Core:
             return
         work.future.add_done_callback(lambda done: self._shadow_done(shadow, done))
 
-    def _shadow_done(self, shadow: Loaded, done: asyncio.Future[Any]) -> None:
+    def _shadow_done(self, shadow: LoadedVersion, done: asyncio.Future[Any]) -> None:
         error = done.exception()
         self.metrics.count(shadow.name, shadow.version, "shadow", 200 if error is None else status_of(error))
         if error is not None and status_of(error) >= 500:

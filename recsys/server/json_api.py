@@ -13,7 +13,7 @@ from recsys.server.core import Call, Core
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.request_error import RequestError
 from recsys.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
-from recsys.server.served_models import Loaded
+from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_tensors import bad, to_json
 
 BODY_KEYS = ("history", "context", *QUERY_KEYS)
@@ -49,7 +49,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     return orjson.dumps({"predictions": _predictions(loaded, outputs)})
 
 
-def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, Any]) -> RowsPayload:
+def _with_shared(core: Core, loaded: LoadedVersion, rows: list[Any], shared: dict[str, Any]) -> RowsPayload:
     """Return rows with what they share, without the columns that the model does not read.
 
     Raises RequestError if the copies of the others in each row would be large.
@@ -93,7 +93,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     )
 
 
-def _query(core: Core, loaded: Loaded, body: Any, where: str) -> Query:
+def _query(core: Core, loaded: LoadedVersion, body: Any, where: str) -> Query:
     if type(body) is not dict:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
     check_keys(body, BODY_KEYS, where)
@@ -129,13 +129,13 @@ def _rows(core: Core, rows: Any, key: str) -> list[Any]:
     return rows
 
 
-def _check_kind(loaded: Loaded, kind: str, other: str) -> None:
+def _check_kind(loaded: LoadedVersion, kind: str, other: str) -> None:
     if loaded.servable.kind != kind:
         does = "recommends items" if kind == "ranking" else "scores rows"
         raise RequestError(400, f"model {loaded.name} {does}; use POST {other}")
 
 
-def _predictions(loaded: Loaded, outputs: dict[str, np.ndarray]) -> list[Any]:
+def _predictions(loaded: LoadedVersion, outputs: dict[str, np.ndarray]) -> list[Any]:
     name = loaded.single_output
     if name is not None:
         array = outputs[name]

@@ -11,7 +11,7 @@ import orjson
 from recsys.pages import render
 from recsys.server.core import Core
 from recsys.server.rest_v2 import server_metadata, spec_json
-from recsys.server.served_models import Loaded, ServedModel
+from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
     "400": "The request cannot be read; the message names the row and the column",
@@ -55,7 +55,7 @@ def _described(model: ServedModel) -> dict[str, Any]:
     return named | versions | {"links": links}
 
 
-def _current(model: ServedModel) -> Loaded:
+def _current(model: ServedModel) -> LoadedVersion:
     current = model.loaded(model.choice.current)
     assert current is not None
     return current
@@ -86,7 +86,7 @@ def document(core: Core) -> dict[str, Any]:
     return document
 
 
-def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
+def _people(loaded: LoadedVersion, verb: str) -> dict[str, Any]:
     value = {"type": ["string", "number", "boolean", "array", "null"]}
     properties = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
     row: dict[str, Any] = {"type": "object", "properties": properties}
@@ -115,7 +115,7 @@ def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[s
     return good | {status: {"description": text} for status, text in ERRORS.items()}
 
 
-def example(loaded: Loaded) -> dict[str, Any]:
+def example(loaded: LoadedVersion) -> dict[str, Any]:
     """Return an example of a request of /predict or /recommend."""
     rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
     if loaded.servable.kind == "ranking":
@@ -130,7 +130,7 @@ def page(core: Core, address: str) -> bytes:
     return render("server/api_page.html", models=models, paths=OTHER_PATHS, errors=ERRORS).encode()
 
 
-def _model(loaded: Loaded, address: str, token: bool) -> dict[str, Any]:
+def _model(loaded: LoadedVersion, address: str, token: bool) -> dict[str, Any]:
     """Return the name, the version, an example and the tensors of a model."""
     verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
     body = shlex.quote(json.dumps(example(loaded)))

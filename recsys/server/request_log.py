@@ -26,7 +26,7 @@ from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 
 if TYPE_CHECKING:
     from recsys.server.core import Call
-    from recsys.server.served_models import Loaded
+    from recsys.server.served_models import LoadedVersion
 
 FILE_ROWS = 10_000
 FILE_SECONDS = 60.0  # a file is written at the latest after this time
@@ -37,7 +37,7 @@ PREDICTION, OTHERS = "prediction:", "other_columns"
 QUEUE = 1_000  # requests that wait to be written
 
 Record = dict[str, Any]
-_Entry = tuple["Loaded", str, float, Payload, Any]
+_Entry = tuple["LoadedVersion", str, float, Payload, Any]
 
 
 class RequestLog:

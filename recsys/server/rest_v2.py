@@ -16,7 +16,7 @@ from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.payloads import ColumnsPayload, Payload, QueriesPayload, TensorsPayload
 from recsys.server.request_error import RequestError
-from recsys.server.served_models import Loaded, ServedModel
+from recsys.server.served_models import LoadedVersion, ServedModel
 from recsys.server.v2_tensors import V2Tensor, bad
 
 EXTENSIONS = [
@@ -55,7 +55,7 @@ def _described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(i.get("datatype"), i.get("shape")) for i in inputs if type(i) is dict] if type(inputs) is list else []
 
 
-def check_size(core: Core, loaded: Loaded, described: Sequence[tuple[Any, Any]]) -> None:
+def check_size(core: Core, loaded: LoadedVersion, described: Sequence[tuple[Any, Any]]) -> None:
     """Check the number of inputs and values before they are read: millions of texts would hold up the event loop.
 
     described: datatype and shape of each input
@@ -101,7 +101,9 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[V2Tensor
     return tensors
 
 
-def plain_columns(request: Mapping[str, Any], body: bytes, at: int, loaded: Loaded, most: int) -> ColumnsPayload | None:
+def plain_columns(
+    request: Mapping[str, Any], body: bytes, at: int, loaded: LoadedVersion, most: int
+) -> ColumnsPayload | None:
     """Return the raw columns of a usual request: BYTES in binary form, whose shapes are [rows] or [rows, 1].
 
     Four times as fast as `parse_inputs`. Returns None for any other request, good or bad, which that function reads.
@@ -147,7 +149,7 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def make_payload(loaded: Loaded, inputs: Sequence[V2Tensor], parameters: Mapping[str, Any]) -> Payload:
+def make_payload(loaded: LoadedVersion, inputs: Sequence[V2Tensor], parameters: Mapping[str, Any]) -> Payload:
     """Return the payload of a request's inputs: raw columns, or features if `tensors` has all their names.
 
     For a retrieval model, raw columns are the history of one query, with its k, filter_history and exclude in the
@@ -264,7 +266,7 @@ def check_outputs(parameters: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _encode(
-    loaded: Loaded, request_id: Any, outputs: Mapping[str, np.ndarray], binary: Any
+    loaded: LoadedVersion, request_id: Any, outputs: Mapping[str, np.ndarray], binary: Any
 ) -> tuple[bytes, int | None]:
     described, blobs = [], []
     for name, array in outputs.items():
@@ -289,7 +291,7 @@ def server_metadata() -> dict[str, Any]:
     return {"name": "recsys", "version": version("recsys"), "extensions": EXTENSIONS}
 
 
-def model_metadata(model: ServedModel, loaded: Loaded) -> dict[str, Any]:
+def model_metadata(model: ServedModel, loaded: LoadedVersion) -> dict[str, Any]:
     """Return the metadata of a model: its raw columns and its outputs, and its features among the parameters."""
     return {
         "name": model.name,
@@ -306,7 +308,7 @@ def spec_json(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
-def metadata_version(core: Core, name: str, version: str | None) -> Loaded:
+def metadata_version(core: Core, name: str, version: str | None) -> LoadedVersion:
     """Return the version whose metadata is wanted; without a version, the one that answers."""
     model = core.registry.get(name)
     current = model.loaded(model.choice.current)

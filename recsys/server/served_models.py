@@ -30,7 +30,7 @@ MOST_KEYS = 1000  # sets of keys that are remembered
 
 
 @dataclass(eq=False)
-class Loaded:
+class LoadedVersion:
     """A version of a model in memory."""
 
     name: str
@@ -74,13 +74,13 @@ class ServedModel:
 
     name: str
     choice: Choice
-    versions: dict[str, Loaded]
+    versions: dict[str, LoadedVersion]
 
-    def loaded(self, key: str | None) -> Loaded | None:
+    def loaded(self, key: str | None) -> LoadedVersion | None:
         """Return the version with this key."""
         return None if key is None else self.versions.get(key)
 
-    def choose(self, routing_key: Callable[[], bytes]) -> Loaded:
+    def choose(self, routing_key: Callable[[], bytes]) -> LoadedVersion:
         """Return the version that answers a request: the canary for a share of the routing keys, always the same."""
         if self.choice.canary is not None:
             place = xxhash.xxh3_64_intdigest(self.name.encode() + b"\0" + routing_key()) / 2**64
@@ -191,7 +191,7 @@ class Registry:
             raise self._unknown(name)
         return model
 
-    def version(self, name: str | None, version: str | None, routing_key: Callable[[], bytes]) -> Loaded:
+    def version(self, name: str | None, version: str | None, routing_key: Callable[[], bytes]) -> LoadedVersion:
         """Return the version that answers a request. Raises RequestError."""
         model = self.get(name)
         if not version:
@@ -245,7 +245,9 @@ class Registry:
         self._models[name] = ServedModel(name, choice, versions)
         self._source_names[name] = source_name
 
-    def _renamed(self, key: str, v: Loaded, name: str, choice: Choice, versions: dict[str, Loaded]) -> Loaded:
+    def _renamed(
+        self, key: str, v: LoadedVersion, name: str, choice: Choice, versions: dict[str, LoadedVersion]
+    ) -> LoadedVersion:
         """Give a canary or a shadow from another folder the model's name.
 
         If its version is the current one, it gets the version VERSION-KEY.
@@ -256,7 +258,7 @@ class Registry:
         version = f"{v.version}-{key}" if v.version == versions[choice.current].version else v.version
         return replace(v, name=name, version=version, metrics=self._metrics.of_model(name, version))
 
-    async def _version(self, name: str, key: str, folder: Path, before: dict[str, Loaded]) -> Loaded:
+    async def _version(self, name: str, key: str, folder: Path, before: dict[str, LoadedVersion]) -> LoadedVersion:
         signature = await asyncio.to_thread(_signature, folder)
         if key in before and before[key].signature == signature:
             return before[key]
@@ -281,14 +283,14 @@ class Registry:
         log("info", "loaded", model=shown, version=version, folder=str(folder))
         return loaded
 
-    def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> Loaded:
+    def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> LoadedVersion:
         metrics = self._metrics.of_model(name, version)
         batcher = Batcher(servable, self._limits)
         batcher.observe = Observer(servable, metrics)
-        return Loaded(name, version, servable, batcher, metrics, signature)
+        return LoadedVersion(name, version, servable, batcher, metrics, signature)
 
 
-def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: ServedModel | None) -> None:
+def _check_alike(name: str, choice: Choice, versions: Mapping[str, LoadedVersion], served: ServedModel | None) -> None:
     """Raise UserError if a version would get requests that it cannot answer, or would answer in another form.
 
     Each version that gets ordinary requests (current, canary, shadow) is compared with the version that answers now, or
@@ -305,7 +307,7 @@ def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], serv
             raise UserError(f"{choice.folders[key]}: {why}, {asked}; {fix}")
 
 
-def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
+def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str | None:
     """Return the reason why a version cannot answer the requests for the first one, or None if it can.
 
     own_name: whether the new version may have another name than the first one

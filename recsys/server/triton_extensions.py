@@ -19,14 +19,14 @@ from recsys.schema.command_schemas import ServeConfig
 from recsys.server.core import Core
 from recsys.server.prometheus import Metrics
 from recsys.server.rest_v2 import PLATFORM
-from recsys.server.served_models import Loaded, ServedModel
+from recsys.server.served_models import LoadedVersion, ServedModel
 
 # part of recsys_seconds -> statistics; features and model count once for each batch, the others for each request
 PARTS = {"queue": "queue", "features": "compute_input", "model": "compute_infer"}
 Versions = Sequence[tuple[str, str]]  # names of models and of versions
 
 
-def model_config(loaded: Loaded, settings: ServeConfig) -> Message:
+def model_config(loaded: LoadedVersion, settings: ServeConfig) -> Message:
     """Return the configuration of a model. Rows are the dimension of a batch, but for retrieval models."""
     servable = loaded.servable
     batches = servable.kind == "ranking"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,12 @@ from recsys.config.compose import load_config
 from recsys.config.resumed import run_to_resume
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import device_of
+from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
 
 if TYPE_CHECKING:
     from recsys.data.check_data import SplitFiles
     from recsys.data.prepare.prepared import Prepared
-    from recsys.distributed.ranks import Ranks
     from recsys.training.run_dir import RunFolder
 
 FIRST_LOOK = 25  # epochs of a built-in sample that take about a minute
@@ -54,42 +53,44 @@ def train(composed: DictConfig) -> Run:
 
 def _train(composed: DictConfig) -> Run:
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
-    checked = None if "RANK" in os.environ else check_raw_files(composed)  # before the slow imports
-    from recsys.distributed.launch import spawn
-    from recsys.distributed.ranks import (
-        any_restarted,
-        check_shared,
-        first_decides,
-        process_group,
-        started_by_torchrun,
-    )
-    from recsys.training.run_dir import RunFolder
-
-    ranks = started_by_torchrun()
-    if ranks is not None:
-        t = composed.trainer
-        with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
-            restarted = any_restarted(ranks)
-            path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(composed, ranks, restarted))
-            check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-            fit(RunConfig.of(load_config(path / "config.yaml")), RunFolder(path, resumed), prepared, ranks)
-        return Run(path)
-    cfg, files = checked or check_raw_files(composed)
+    if (ranks := started_by_torchrun()) is not None:
+        return _train_as_rank(composed, ranks)
+    cfg, files = check_raw_files(composed)
     folder, prepared = begin(cfg, files, cfg.trainer.devices)
     if cfg.trainer.devices == 1:
         with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
             fit(cfg, folder, prepared, alone)
     else:
-        job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
-        patience = {"patience_seconds": int(60 * cfg.trainer.timeout_minutes)} if cfg.trainer.save_on_interrupt else {}
-        spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)
+        _spawn_ranks(cfg, folder, prepared)
     return Run(folder.path)
+
+
+def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
+    """Train as one of torchrun's ranks: rank 0 checks, prepares and opens the folder, and the others follow it."""
+    from recsys.distributed.ranks import any_restarted, check_shared, first_decides
+    from recsys.training.run_dir import RunFolder
+
+    t = composed.trainer
+    with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
+        restarted = any_restarted(ranks)
+        path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(composed, ranks, restarted))
+        check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
+        fit(RunConfig.of(load_config(path / "config.yaml")), RunFolder(path, resumed), prepared, ranks)
+    return Run(path)
+
+
+def _spawn_ranks(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> None:
+    """Train in `trainer.devices` processes on this machine, each of which calls `train_rank`."""
+    from recsys.distributed.launch import spawn
+
+    job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
+    patience = {"patience_seconds": int(60 * cfg.trainer.timeout_minutes)} if cfg.trainer.save_on_interrupt else {}
+    spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)
 
 
 def train_rank(run: str, prepared: str, resumed: bool) -> None:
     """Run one rank of a training run that `train` has checked, prepared and spawned."""
     from recsys.data.prepare.prepared import Prepared
-    from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.training.run_dir import RunFolder
 
     path = Path(run)

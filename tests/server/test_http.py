@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from recsys.server.request_error import RequestError
 from recsys.server.rest_v2 import parse_inputs, plain_columns
-from recsys.server.served_models import Loaded
+from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_tensors import to_columns
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise
@@ -516,7 +516,7 @@ def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]
         inputs.append({"name": name, "datatype": "BYTES", "shape": shape, "parameters": size})
         blobs += blob
     body = b"{}" + (blobs if cut < 0 else blobs[:cut]) + more
-    loaded = Loaded("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
+    loaded = LoadedVersion("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
     found = plain_columns({"inputs": inputs}, body, 2, loaded, 100)
     try:
         read = parse_inputs({"inputs": inputs}, memoryview(body)[2:])

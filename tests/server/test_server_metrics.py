@@ -95,11 +95,11 @@ def test_sampling_costs_at_most_one_hundredth() -> None:
 
 
 def record(log: RequestLog, rows: list[dict[str, object]], p: list[float]) -> None:
-    class Loaded:
+    class LoadedVersion:
         name, version, servable = "ctr", "3", fake_models.Scorer("ctr", "3")
 
     call = Call("json", "mine")
-    call.loaded = Loaded()  # type: ignore[assignment]
+    call.loaded = LoadedVersion()  # type: ignore[assignment]
     log.offer(call, RowsPayload(rows), {"p": np.array(p, np.float32)})  # type: ignore[arg-type]
 
 
@@ -169,12 +169,12 @@ def test_recommendations_are_written(tmp_path: Path) -> None:
 
 
 def offered(log: RequestLog, queries: list[Query], lists: list[tuple[list[object], ...]], name: str = "shop") -> None:
-    class Loaded:
+    class LoadedVersion:
         version, servable = "1", fake_models.Recommender("shop", "1")
 
-    Loaded.name = name  # type: ignore[attr-defined]
+    LoadedVersion.name = name  # type: ignore[attr-defined]
     call = Call("json", "mine")
-    call.loaded = Loaded()  # type: ignore[assignment]
+    call.loaded = LoadedVersion()  # type: ignore[assignment]
     log.offer(call, QueriesPayload(queries), lists)
 
 
