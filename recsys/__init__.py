@@ -5,6 +5,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from recsys.deferred_imports import install
+
 # Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
 # from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
 # has the timings.
@@ -24,6 +26,8 @@ if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C befor
             _hook(kind, error, trace)
 
     sys.excepthook = _explain
+
+install()
 
 if TYPE_CHECKING:
     from recsys.config.check import check as check

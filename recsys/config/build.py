@@ -43,8 +43,11 @@ def build_model(cfg: RunConfig, features: Any, device: Any) -> Any:
     features = with_dims(cfg, features)
     numeric = _build_numeric(cfg, features)
     check_takes(locate(cfg.model["_target_"], "model"), f"model._target_={cfg.model['_target_']}", BUILT_WITH)
+    from recsys.models.common.meta_values import without_meta_values
+
     try:
-        model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
+        with without_meta_values():
+            model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
     except ValueError as e:
         raise UserError(f"model: {e}") from e
     except TypeError as e:  # the config of a run from elsewhere; that of a command has been checked

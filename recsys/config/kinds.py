@@ -160,12 +160,12 @@ def build_task(cfg: RunConfig, features: Any, device: Any, candidates: Any = Non
 
 
 def meta_task(cfg: RunConfig, features: Any) -> Any:
-    """Return the task for `features` on the meta device, with its tables padded as in training, for planning."""
+    """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
 
     from recsys.sharding.tables import pad_tables
 
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]):  # the initial values of this model are not those of the run
         task = build_task(cfg, features, torch.device("meta"))
         pad_tables(task, cfg.sharding.padding)
     return task
