@@ -26,8 +26,8 @@ from recsys.task import RetrievalTask, Task
 from recsys.training.ema import Ema
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
+from recsys.training.profiling import Timing
 from recsys.training.run_state import RunState
-from recsys.training.timing import Timing
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 
