@@ -31,10 +31,9 @@ from recsys.export.artefact.session import open_session
 from recsys.export.choices import TableType
 from recsys.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
 from recsys.export.forms import write_forms
-from recsys.export.graph_metrics import measure
 from recsys.export.graphs import OPSET
+from recsys.export.ranking_graph import measure, write_ranking
 from recsys.export.ranking_graph import signature_of as ranking_signature
-from recsys.export.ranking_graph import write_ranking
 from recsys.export.restored import StoredTask, logits_of
 from recsys.export.retrieval_graph import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.export.single_graph import check_single_graph
