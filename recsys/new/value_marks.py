@@ -1,5 +1,6 @@
-"""Find how the columns of text write numbers and missing values."""
+"""Find how the columns of text write numbers and missing values: decimal commas, 2.233,58 € and 45,5 %, NA and -."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -17,6 +18,12 @@ PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
 MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
 SHARED_IDS = 0.5  # share of the parts behind a comma that also stand before one, if both are ids
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
+AMOUNT_SPACES = " \u00a0\u202f"  # between thousands
+AMOUNT = rf"[+-]?\d[\d.,]*(?:[{AMOUNT_SPACES}]\d{{3}}(?:[.,]\d+)?)*"
+CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR|zł|PLN|kr|SEK|NOK|DKK|Kč|₺|TL|₽|руб|R\\$|₩|元|円"
+MEASURE = "%|‰|°C|kg|g|km|m|cm|mm|m²|l|ml|h|min|s|ms|kB|KB|MB|GB"
+UNIT = rf"^\s*((?:{CURRENCY})\s?)?{AMOUNT}(\s?(?:{CURRENCY}|{MEASURE}))?\s*$"
+AMOUNTS = 0.995  # share of texts that are amounts with a unit
 
 
 @dataclass
@@ -100,3 +107,50 @@ def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
             values = values.str.replace(marks.decimal, ".", literal=True)
     numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
     return numbers.set(numbers.is_infinite(), None)  # 1e400 is not a number to the readers of rows either
+
+
+def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
+    """Return numbers with a unit or a currency, and the SQL that makes them of the column {}; None for other text.
+
+    All values have the same unit, before or after the number.
+    """
+    known = values.drop_nulls()
+    if (
+        not known.len()
+        or mean(known.head(200).str.contains(UNIT)) < AMOUNTS
+        or mean(known.str.contains(UNIT)) < AMOUNTS
+    ):
+        return None
+    units = known.str.replace(AMOUNT, "", literal=False).str.strip_chars().unique().to_list()
+    if len(units) != 1 or not units[0] or len(units[0].split()) != 1 or re.search(r"\d", units[0]):
+        return None
+    amounts = known.str.extract(f"({AMOUNT})")
+    spaces = [(s, "") for s in AMOUNT_SPACES if amounts.str.contains(s, literal=True).any()]
+    amounts = amounts.str.replace_all(f"[{AMOUNT_SPACES}]", "")
+    if (replacements := _replacements(amounts)) is None:
+        return None
+    sql = "{}"
+    for old, new in ((units[0], ""), *spaces, *replacements):
+        sql = f"REPLACE({sql}, '{_quoted(old)}', '{new}')"
+    sql = f"TRY_CAST(TRIM({sql}) AS DOUBLE)"
+    numbers = values.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+    return (numbers, sql) if numbers.drop_nulls().len() >= AMOUNTS * known.len() else None
+
+
+def _replacements(amounts: pl.Series) -> list[tuple[str, str]] | None:
+    """Return the replacements that make numbers of amounts, None if points may divide thousands.
+
+    Marks between thousands are removed, and a decimal comma becomes a point.
+    """
+    comma, point = (amounts.str.contains(mark, literal=True).any() for mark in (",", "."))
+    if not comma:
+        groups = point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all()
+        return None if groups else []
+    if not point:
+        return [(",", "")] if amounts.str.contains(r"^[+-]?\d{1,3}(,\d{3})*$").all() else [(",", ".")]
+    last_is_comma = mean(amounts.str.contains(r"\.\d{3}.*,|^[^.]*,\d+$|^[^,]*$")) > AMOUNTS
+    return [(".", ""), (",", ".")] if last_is_comma else [(",", "")]
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''").replace("{", "{{").replace("}", "}}")
