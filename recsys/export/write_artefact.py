@@ -119,7 +119,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
     rows = RawRows.load(source.run)
     _check_forms(source, form, rows)
     try:
-        raw = raw_frame(rows, list(source.files) or raw_files(source.cfg.data), RECORDED + COMPARED)
+        raw = raw_frame(rows, list(source.files) or _raw_files(source.cfg.data), RECORDED + COMPARED)
     except UserError as e:
         if not source.files:
             raise
@@ -178,7 +178,7 @@ def _save_pipeline(rows: RawRows, folder: Path) -> None:
     RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
 
 
-def raw_files(config: Any) -> list[Path]:
+def _raw_files(config: Any) -> list[Path]:
     """Return the run's raw files, the last one first: the files of the test split if the config names them, or all."""
     try:
         data: ResolvedData = plan_build(config).data
