@@ -12,10 +12,9 @@ from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
-from recsys.training.results import RunResults
+from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
-from recsys.training.split_details import write_details
 from recsys.training.trainer import (
     build_module,
     build_trainer,
