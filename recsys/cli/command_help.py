@@ -1,6 +1,6 @@
 """`--help` of the commands that do one thing: the usage, and each key with its default and its meaning.
 
-The meanings are the comments in the schema (recsys/config/schema_commands.py): the one behind a field or, if there is
+The meanings are the comments in the schema (recsys/schema/command_schemas.py): the one behind a field or, if there is
 none, the lines above it.
 """
 
