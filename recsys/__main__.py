@@ -25,7 +25,7 @@ COMMANDS = {
 }
 
 
-def usage() -> str:
+def _usage() -> str:
     """Return the list of commands, one line each."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
@@ -44,7 +44,7 @@ def main() -> None:
     """Run the command that the first argument names, with the rest as its arguments."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
+        print(_usage())
         return
     if arguments[0] in ("-V", "--version"):
         from recsys.cli.versions import describe

@@ -58,7 +58,7 @@ def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
     return summary | {"path": str(stored.path), "tables": tables, "dense": dense, "bytes_on_disk": on_disk}
 
 
-def show(summary: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     """Print what `inspect` returns as a table."""
     from rich.table import Table
 
@@ -228,7 +228,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"run={cfg.run}: {why}; the whole model is in {run}/checkpoints/*/")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
-        show(inspect(stored))
+        _show(inspect(stored))
         return
     check_files(stored.path)
     if cfg.output is None:
@@ -252,7 +252,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
     check(run_cfg, trains=False)
     reshard(run, stored, run_cfg, output, devices)
-    show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
+    _show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
     say(f"resume it with: python -m recsys.train ... resume={output}")
 
 

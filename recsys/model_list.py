@@ -62,7 +62,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
         run = RunConfig.of(cfg)
-        yield Entry(name, _kind(run), paper, problem(cfg) if overrides else None, run)
+        yield Entry(name, _kind(run), paper, _problem(cfg) if overrides else None, run)
 
 
 def _kind(cfg: RunConfig) -> str:
@@ -96,7 +96,7 @@ def needs(cfg: RunConfig) -> str:
     return "names of features; see its YAML"
 
 
-def problem(cfg: DictConfig) -> str | None:
+def _problem(cfg: DictConfig) -> str | None:
     """Return why a config cannot be trained, None if it can."""
     from recsys.config.check import check
 
@@ -120,7 +120,7 @@ def fitting(overrides: Sequence[str]) -> list[str]:
     return [e.name for e in fit if e.kind == "ranking"] or [e.name for e in fit]
 
 
-def show(overrides: Sequence[str], *, long: bool = False) -> None:
+def _show(overrides: Sequence[str], *, long: bool = False) -> None:
     """Print the list. long: with the whole references of papers. Raises UserError for a mistake in the overrides."""
     table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
     if overrides:
@@ -148,4 +148,4 @@ def run() -> None:
     command_line.check_flags(arguments)
     if named := next((a for a in arguments if a.startswith("model=")), None):
         sys.exit(command_line.say_error(f"{named}: all models are listed; leave it out"))
-    sys.exit(command_line.call(lambda: show(arguments, long=long), "models", arguments))
+    sys.exit(command_line.call(lambda: _show(arguments, long=long), "models", arguments))

@@ -63,7 +63,7 @@ def plan(cfg: DictConfig) -> PlanReport:
         fix = f"choose a multiple of {world}"
         raise UserError(f"{batch} is not divisible by the cluster's {world} devices; {fix}")
     prepared = None if cfg.features is None else Path(cfg.features)
-    features = features_of(run, prepared)
+    features = _features_of(run, prepared)
     result = _plan(run, cluster, features, prepared)
     if isinstance(result, Infeasibility):
         fits = _suggestion(run, cluster, features, prepared)
@@ -161,7 +161,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
     return ""
 
 
-def features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
+def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
     from recsys.data.transforms import feature_spec, known_rows
     from recsys.features import FeatureSpec

@@ -1,6 +1,6 @@
 """`--help` of the commands that do one thing: the usage, and each key with its default and its meaning.
 
-The meanings are the comments in the schema (recsys/config/schema_commands.py): the one behind a field or, if there is
+The meanings are the comments in the schema (recsys/schema/command_schemas.py): the one behind a field or, if there is
 none, the lines above it.
 """
 
@@ -40,7 +40,7 @@ def keys(schema: type[Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
 
     The parts of a schema replace settings of a run.
     """
-    hints, meanings = get_type_hints(schema), comments(schema)
+    hints, meanings = get_type_hints(schema), _comments(schema)
     for f in fields(schema):
         part, meaning = hints[f.name], meanings.get(f.name, "")
         if isinstance(part, type) and is_dataclass(part):
@@ -62,7 +62,7 @@ def _text(default: Any) -> str:
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def comments(schema: type[Any]) -> dict[str, str]:
+def _comments(schema: type[Any]) -> dict[str, str]:
     """Return the comment of each field of a dataclass, from its source."""
     found: dict[str, str] = {}
     above: list[str] = []

@@ -45,12 +45,12 @@ def check_versions() -> None:
 
 def describe() -> str:
     """Return the versions of recsys, torch, torchrec and fbgemm on one line."""
-    fbgemm = next((p for p in FBGEMM if _version(p)), FBGEMM[0])
+    fbgemm = next((p for p in FBGEMM if version_of(p)), FBGEMM[0])
     packages = ("torch", "torchrec", fbgemm)
-    return f"recsys {_version('recsys')} (" + ", ".join(f"{p} {_version(p) or 'missing'}" for p in packages) + ")"
+    return f"recsys {version_of('recsys')} (" + ", ".join(f"{p} {version_of(p) or 'missing'}" for p in packages) + ")"
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -58,5 +58,5 @@ def _version(package: str) -> str | None:
 
 
 def _series(package: str) -> str | None:
-    found = _version(package)
+    found = version_of(package)
     return found and ".".join(found.split(".")[:2])

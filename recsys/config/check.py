@@ -3,14 +3,16 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig
 
 from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
 from recsys.config.check_early import check_early, check_fit, loss_facts_of, model_kind_of
-from recsys.config.check_places import check_places
 from recsys.config.kinds import check_leads, kind_name, loss_facts, meta_task, metric_names, monitor_of
+from recsys.config.resumed import names_a_run
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import seconds_of
 from recsys.config.targets import bind, check_takes
@@ -20,6 +22,7 @@ from recsys.ranges import FLOAT32_MAX, range_problem
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
+MOST_NAME_BYTES = 255  # that file systems take
 
 
 def check(given: DictConfig | RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
@@ -48,7 +51,7 @@ def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = 
         _check_monitors(cfg)
         for name, node in cfg.logger.items():
             bind(node, f"logger.{name}")
-        check_places(cfg)
+        _check_places(cfg)
 
 
 def check_parts(cfg: RunConfig) -> None:
@@ -259,3 +262,52 @@ def _mismatch(value: Any, hint: Any) -> str | None:
     except (PydanticUserError, TypeError):
         return None  # a type that no value can be checked against
     return None
+
+
+def _check_places(cfg: RunConfig) -> None:
+    """Raise UserError if the run's folder or that of prepared data cannot be written, or would hold the raw data."""
+    run = None if names_a_run(cfg) else cfg.run_dir
+    _check_writable("run_dir", run or "outputs")
+    _check_writable("data.prepared", cfg.data.prepared)
+    if cfg.data.root is None or "://" in cfg.data.root:
+        return
+    root = Path(cfg.data.root).expanduser().resolve()
+    if root == Path(cfg.data.prepared).resolve():
+        raise UserError(
+            f"data.prepared={cfg.data.prepared}: is data.root, the folder of raw files; name another folder"
+        )
+    if run is not None and (Path(run).resolve() == root or Path(run).resolve() in root.parents):
+        why = f"contains the raw files (data.root={cfg.data.root}), and files in a run's own folder are not data"
+        raise UserError(f"run_dir={run}: {why}; name another folder")
+
+
+def _check_writable(key: str, name: str) -> None:
+    """Raise UserError if the folder can neither be written nor created. Creates and removes a folder to find out."""
+    if "://" in name:
+        return  # the room that uses the folder reports this
+    try:
+        existing = next(p for p in (Path(name).absolute(), *Path(name).absolute().parents) if os.path.lexists(p))
+        if not existing.is_dir():
+            raise UserError(f"{key}={name}: {existing} is not a folder; name a folder")
+        os.rmdir(mkdtemp(prefix=".recsys-", dir=existing))
+        _check_names(Path(name))
+    except (OSError, ValueError) as e:
+        if isinstance(e, UserError):
+            raise
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise UserError(f"{key}={_printable(name)}: cannot be written: {why}; name another folder") from e
+
+
+def _check_names(path: Path) -> None:
+    """Raise OSError for a name that no file system takes."""
+    for part in path.parts:
+        if "\0" in part:
+            raise OSError(0, "a name contains the character NUL")
+        if len(os.fsencode(part)) > MOST_NAME_BYTES:
+            raise OSError(0, f"the name {part[:20]}... is longer than {MOST_NAME_BYTES} bytes")
+
+
+def _printable(name: str) -> str:
+    """Return the name on one line, shortened if it is long."""
+    text = "".join(c if c.isprintable() else "?" for c in name)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -204,7 +204,7 @@ def names_files(data: DataConfig) -> bool:
     return data.root is not None and data.source.format not in TABLE_FORMATS
 
 
-def raw_files(data: ResolvedData) -> SplitFiles:
+def _raw_files(data: ResolvedData) -> SplitFiles:
     """Return the raw files in reading order, each with its split if data.split.by=files, else None."""
     split = data.split
     if split.by != "files":
@@ -220,12 +220,12 @@ def raw_files(data: ResolvedData) -> SplitFiles:
 
 
 def check_files(data: ResolvedData) -> SplitFiles:
-    """Check all files that the config names, and return what `raw_files` returns.
+    """Check all files that the config names, and return what `_raw_files` returns.
 
     Raises:
         UserError: a file is missing, empty, or lacks a column that the config names, or its first rows cannot be read.
     """
-    files = raw_files(data)
+    files = _raw_files(data)
     for path, _ in files:
         read_sources.check_columns(data, path)
     vector_files(data)

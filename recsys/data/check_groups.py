@@ -39,7 +39,7 @@ def check_groups(data: ResolvedData) -> None:
         raise UserError(f"data.group.together=true: {why}")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
-    check_items(data)
+    _check_items(data)
 
 
 def _check_feature(data: ResolvedData, where: str, c: DenseConfig | SparseConfig) -> None:
@@ -80,7 +80,7 @@ def _check_age(data: ResolvedData, where: str, c: SparseConfig) -> None:
         raise UserError(f"{where}: is a number; set quantiles to make it sparse")
 
 
-def check_items(data: ResolvedData) -> None:
+def _check_items(data: ResolvedData) -> None:
     """Check `items`. Raises UserError if it has a mistake."""
     c, sparse, name = data.items, data.sparse_columns, data.item_feature
     if name is None:

@@ -52,7 +52,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.sort(GROUP, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
-        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(_starts(rows, None))))  # per group, not per session
+        rows = rows.with_columns(pl.Series(SPLIT, _leave_one_out(_starts(rows, None))))  # per group, not per session
     rows = rows.with_columns(_look_back(data, rows, starts))
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
@@ -119,7 +119,7 @@ def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
     return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
 
 
-def leave_one_out(starts: np.ndarray) -> np.ndarray:
+def _leave_one_out(starts: np.ndarray) -> np.ndarray:
     """Return the split of each row, (rows,) uint8.
 
     A group's last row is a test row, the row before it a validation row. Groups of 1 or 2 rows are training rows.

@@ -21,17 +21,18 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from recsys.batch import Batch
 from recsys.data.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
 from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
-from recsys.data.row_groups import RowGroup, row_groups, segments
 from recsys.data.transforms.column_names import GROUP
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
-from recsys.files.manifest import BackgroundCheck
+from recsys.files.manifest import UNREADABLE, BackgroundCheck, DamagedFile
 
 AHEAD = 2  # chunks prepared while one is being used
 
@@ -71,6 +72,42 @@ def _whole_share(total: int, batch_size: int, rank: int, world_size: int, max_st
     steps = min(-(-(share + (rest > 0)) // batch_size), max_steps)
     rows = min(share + (rank < rest), steps * batch_size)
     return _Share(rank * share + min(rank, rest), rows, steps, min(total, steps * batch_size * world_size))
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group of a Parquet file."""
+
+    file: Path
+    first: int  # its first row within the file
+    rows: int
+
+
+def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
+    """Yield the row groups that hold rows [start, stop) of their concatenation, with first and stop within each."""
+    at = 0
+    for group in groups:
+        a, b = max(start - at, 0), min(stop - at, group.rows)
+        if a < b:
+            yield group, a, b
+        at += group.rows
+        if at >= stop:
+            return
+
+
+def row_groups(file: Path) -> Iterator[RowGroup]:
+    """Yield the row groups of a file. Raises DamagedFile if it is not a Parquet file."""
+    try:
+        meta = pq.read_metadata(file)
+        sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError) as e:
+        if isinstance(e, OSError) and e.errno is not None:  # of the disk; Arrow's own has none
+            raise
+        raise DamagedFile(file, UNREADABLE) from None
+    first = 0
+    for rows in sizes:
+        yield RowGroup(file, first, rows)
+        first += rows
 
 
 class ParquetLoader:
@@ -154,7 +191,7 @@ class ParquetLoader:
         files = [RowGroup(file, 0, n) for file, n in rows.items()]
         parts = [
             pl.read_parquet(g.file, columns=[name], n_rows=b, glob=False).slice(a)
-            for g, a, b in segments(files, start, stop)
+            for g, a, b in _segments(files, start, stop)
         ]
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 
@@ -240,7 +277,7 @@ class ParquetLoader:
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rank_rows)
-        parts = [(g.file, g.first + a, b - a) for g, a, b in segments(groups, start, stop)]
+        parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
         if not parts:  # this rank has no row left, but must take the same number of steps as the others
             parts = [(groups[0].file, 0, 0)]
         scans = [pl.scan_parquet(f, glob=False).select(self._columns.names).slice(at, rows) for f, at, rows in parts]

@@ -11,12 +11,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
+from recsys.cli.versions import VersionMismatch, check_versions, version_of
 from recsys.errors import UserError
 from recsys.memory import GIB
 
@@ -49,17 +49,15 @@ class Finding:
 
 def packages(_: DictConfig) -> Iterator[Finding]:
     """Check the installed packages and their versions."""
-    from recsys.cli.versions import VersionMismatch, check_versions
-
     python = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
     yield Finding("ok" if fits else "problem", "Python", python, "" if fits else "use Python 3.11, 3.12 or 3.13")
     for name in PACKAGES:
-        installed = _version(name)
+        installed = version_of(name)
         yield Finding(
             "ok" if installed else "problem", name, installed or "missing", "" if installed else f"pip install {name}"
         )
-    fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := _version(n))), None)
+    fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := version_of(n))), None)
     try:
         check_versions()
         yield Finding("ok", "torch, torchrec, fbgemm", f"match ({' '.join(fbgemm or ())})")
@@ -83,7 +81,7 @@ def kernels(_: DictConfig) -> Iterator[Finding]:
         yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
     yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
-    if _version("fbgemm-gpu") is None:
+    if version_of("fbgemm-gpu") is None:
         fix = "uv sync --no-group cpu --group cuda"
         yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has no GPU kernels", fix)
         return
@@ -147,13 +145,6 @@ CHECKS: dict[str, Callable[[DictConfig], Iterator[Finding]]] = {
     "machine": machine,
     "data": data,
 }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _probe(name: str, what: str) -> Finding:

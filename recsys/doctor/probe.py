@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 
-def kernel(device: str) -> dict[str, Any]:
+def _kernel(device: str) -> dict[str, Any]:
     """Compare FBGEMM's fused lookup, backward and row-wise Adagrad on a small table with plain PyTorch.
 
     Returns:
@@ -55,7 +55,7 @@ def kernel(device: str) -> dict[str, Any]:
     return {"right": right, "lookups_per_second": steps * bags * each / (time.perf_counter() - begun)}
 
 
-def collective(backend: str) -> dict[str, Any]:
+def _collective(backend: str) -> dict[str, Any]:
     """All-reduce within this process alone, to check that the backend exists."""
     import torch
     import torch.distributed as dist
@@ -68,4 +68,4 @@ def collective(backend: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     what = sys.argv[1]
-    print(json.dumps(collective(what) if what in ("gloo", "nccl") else kernel(what)))
+    print(json.dumps(_collective(what) if what in ("gloo", "nccl") else _kernel(what)))

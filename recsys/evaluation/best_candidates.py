@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import JaggedIds
+from recsys.evaluation.collected_rows import is_distributed, world_size
 
 MAX_ID = 2**32 - 1
 GROUP = 64  # number of neighbouring candidates whose highest score is computed first
@@ -46,8 +47,8 @@ def merged(keys: list[Tensor], k: int) -> Tensor:
 def merged_over_processes(keys: Tensor) -> Tensor:
     """Return the ids (b, k) of the best candidates over the keys (b, k) of all processes, -1 for none. Collective."""
     parts = [keys]
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        parts = [torch.empty_like(keys) for _ in range(dist.get_world_size())]
+    if is_distributed():
+        parts = [torch.empty_like(keys) for _ in range(world_size())]
         dist.all_gather(parts, keys.contiguous())
     best = merged(parts, keys.shape[1])
     lowest = _keys(best.new_tensor([-torch.inf], dtype=torch.float32), best.new_tensor([0]))

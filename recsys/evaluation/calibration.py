@@ -15,7 +15,6 @@ from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
 from recsys.files.run_files import CALIBRATION
 
-METHODS = ("none", "platt", "isotonic")
 STEPS = 100  # of Newton's method, which needs fewer than ten
 SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at

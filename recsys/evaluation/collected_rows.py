@@ -88,7 +88,12 @@ class RowCollector:
 
 def is_distributed() -> bool:
     """Return whether there are several processes."""
-    return dist.is_initialized() and dist.get_world_size() > 1
+    return world_size() > 1
+
+
+def world_size() -> int:
+    """Return the number of processes, 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:

@@ -8,9 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
+from recsys.evaluation.collected_rows import is_distributed
 from recsys.evaluation.metrics_table import list_metric_names
 from recsys.evaluation.negatives import keys_of
-from recsys.evaluation.retrieval_counts import candidate_shard, world_size
+from recsys.evaluation.retrieval_counts import candidate_shard
 
 VALUES = 2**22  # number of values of item vectors in memory
 
@@ -78,7 +79,7 @@ class ListMetrics:
 
     def compute(self) -> dict[str, float]:
         """Return the metrics over the lists of all processes, and reset; NaN without lists. Collective."""
-        if world_size() > 1:
+        if is_distributed():
             dist.all_reduce(self._listed)
             dist.all_reduce(self._sums)
         information, differs, popularity, past, lists, pairs = self._sums.numpy()
@@ -129,7 +130,7 @@ def similarities(lists: Tensor, vectors: Tensor, k: tuple[int, ...], candidates:
         for i, n in enumerate(k):
             sums[rows, i, 1:] = unit[:, :n].sum(1, dtype=torch.float64)
             sums[rows, i, 0] = squares[:, :n].sum(1, dtype=torch.float64)
-    if world_size() > 1:
+    if is_distributed():
         dist.all_reduce(sums)
     sizes = torch.stack([(lists[:, :n] >= 0).sum(1) for n in k], 1)
     pairs = (sizes * (sizes - 1)).double()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds, segment_ids_of
 from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
+from recsys.evaluation.collected_rows import is_distributed, world_size
 
 Score = Callable[[Tensor, int, int], Tensor]
 
@@ -52,17 +53,12 @@ class RankedQueries:
         return RankedQueries(self.queries[start:stop], row, item, lists, history)
 
 
-def world_size() -> int:
-    """Return the number of processes, 1 without a process group."""
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
 def _gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice, slice]:
     """Return the queries of all ranks, one rank after another, and the slices of this rank's targets and queries.
 
     Collective.
     """
-    if world_size() == 1:
+    if not is_distributed():
         return ranked_queries, slice(None), slice(None)
     numbers = [
         ranked_queries.row,
@@ -121,7 +117,7 @@ def count_competitors(
         counts.append(of_block)
         best.append(merged_over_processes(keys) if k else keys)
     total = torch.cat(counts)
-    if world_size() > 1:
+    if is_distributed():
         dist.all_reduce(total)
     return total[targets], torch.cat(best), rows
 
@@ -157,7 +153,7 @@ def _block_counts(
         if len(here):
             after, scores = tile(first)
             target_scores[here] = scores[row[here], item[here] - after].double()
-    if world_size() > 1:
+    if is_distributed():
         dist.all_reduce(target_scores)  # 0 on all ranks but one
     counts = row.new_zeros(len(row), 2 * len(full))
     best = row.new_full((len(ranked_queries.queries), k), torch.iinfo(torch.int64).min)

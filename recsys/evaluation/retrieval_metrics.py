@@ -17,10 +17,11 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds
 from recsys.errors import NotFinite
+from recsys.evaluation.collected_rows import is_distributed, world_size
 from recsys.evaluation.list_metrics import ListMetrics, similarities
 from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
-from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
+from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
 
 PROTOCOLS = ("full", "uniform", "popularity")
 MISSED = -1  # value of `greater` for a target that cannot be ranked
@@ -304,7 +305,7 @@ class RetrievalMetrics:
         not_finite = self._highest is not None and not bool(self._highest < math.inf)
         parts: list[Any] = [(table, self._queries, self._cold_rows, not_finite)]
         self._kept, self._queries, self._cold_rows, self._highest = [], 0, 0, None
-        if world_size() > 1:
+        if is_distributed():
             parts, part = [None] * world_size(), parts[0]
             dist.all_gather_object(parts, part)
         tables, queries, cold_rows, not_finite_parts = zip(*parts, strict=True)

@@ -65,7 +65,7 @@ def _write(cfg: DictConfig) -> None:
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
     about = write_artefact(ExportSource(run, trained, checkpoint, files), form, output)
-    show(about)
+    _show(about)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
 
@@ -109,7 +109,7 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     return tuple(f for f in formats if f != "onnx")
 
 
-def show(about: dict[str, Any]) -> None:
+def _show(about: dict[str, Any]) -> None:
     """Print the metrics of the run and of the artefact on the test split."""
     from recsys.training.show_metrics import show_tables
 

@@ -25,8 +25,8 @@ from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.restored import StoredTask
 from recsys.features import FeatureSpec
+from recsys.models.common.items import Scorer
 from recsys.models.common.lists import padded_to
-from recsys.models.common.scorer import Scorer
 from recsys.online.recommender import Recommender
 from recsys.online.servable import TensorSpec
 from recsys.sharding.tables import tables as table_infos

@@ -31,10 +31,9 @@ from recsys.export.artefact.session import open_session
 from recsys.export.choices import TableType
 from recsys.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
 from recsys.export.forms import write_forms
-from recsys.export.graph_metrics import measure
 from recsys.export.graphs import OPSET
+from recsys.export.ranking_graph import measure, write_ranking
 from recsys.export.ranking_graph import signature_of as ranking_signature
-from recsys.export.ranking_graph import write_ranking
 from recsys.export.restored import StoredTask, logits_of
 from recsys.export.retrieval_graph import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.export.single_graph import check_single_graph
@@ -120,7 +119,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
     rows = RawRows.load(source.run)
     _check_forms(source, form, rows)
     try:
-        raw = raw_frame(rows, list(source.files) or raw_files(source.cfg.data), RECORDED + COMPARED)
+        raw = raw_frame(rows, list(source.files) or _raw_files(source.cfg.data), RECORDED + COMPARED)
     except UserError as e:
         if not source.files:
             raise
@@ -179,7 +178,7 @@ def _save_pipeline(rows: RawRows, folder: Path) -> None:
     RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
 
 
-def raw_files(config: Any) -> list[Path]:
+def _raw_files(config: Any) -> list[Path]:
     """Return the run's raw files, the last one first: the files of the test split if the config names them, or all."""
     try:
         data: ResolvedData = plan_build(config).data

@@ -82,7 +82,7 @@ def build(
     index = ItemIndex(About(engine.kind, engine.efforts[-1]), engine, stored, items)
     if engine.kind == "exact":
         return index.with_about(effort=1, recall=1.0, recall_at=k, queries=0)
-    return tune(index, queries, least_products(index, queries, k), k, recall_target)
+    return _tune(index, queries, least_products(index, queries, k), k, recall_target)
 
 
 def check_server(kind: str, url: str | None) -> None:
@@ -103,14 +103,14 @@ def _build_in_server(
     with milvus.as_user_errors():
         index, new = MilvusIndex.build(url, vectors, items)
         try:
-            return tune(index, queries, least_products(exact, queries, k), k, target)
+            return _tune(index, queries, least_products(exact, queries, k), k, target)
         except BaseException:
             if new:
                 index.drop(quietly=True)
             raise
 
 
-def tune(index: AnyIndex, queries: np.ndarray, least: np.ndarray, k: int, target: float) -> AnyIndex:
+def _tune(index: AnyIndex, queries: np.ndarray, least: np.ndarray, k: int, target: float) -> AnyIndex:
     """Set the least effort whose searches find the share `target` of the exact best k.
 
     least: what `least_products` returns for the queries and k

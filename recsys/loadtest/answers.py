@@ -85,7 +85,7 @@ class AnswerCheck:
             if head is not None and body.startswith(head.text):
                 outputs = head.outputs(body)
             else:
-                outputs = outputs_of(body, self._expected, self._heads, request)
+                outputs = _outputs_of(body, self._expected, self._heads, request)
         except NO_ANSWER:
             return WRONG
         if _problem(outputs, self._expected) is not None:
@@ -103,7 +103,7 @@ class AnswerCheck:
 def problem_of(body: bytes, expected: ExpectedAnswer) -> str | None:
     """Return the reason why an answer is wrong, or None if it is right."""
     try:
-        outputs = outputs_of(body, expected)
+        outputs = _outputs_of(body, expected)
     except NO_ANSWER as e:
         return f"cannot be read as an answer ({type(e).__name__}): {body[:60]!r}"
     return _problem(outputs, expected)
@@ -125,7 +125,7 @@ def _problem(outputs: Values, expected: ExpectedAnswer) -> str | None:
     return None
 
 
-def outputs_of(
+def _outputs_of(
     body: bytes, expected: ExpectedAnswer, heads: dict[int, AnswerHead] | None = None, request: int = 0
 ) -> Values:
     """Return the outputs of an answer. Raises one of NO_ANSWER if the body is not an answer.

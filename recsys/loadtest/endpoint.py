@@ -12,8 +12,6 @@ from urllib.parse import quote, urlsplit
 from recsys.errors import UserError
 from recsys.loadtest.encode_tensors import InputSpec
 
-Headers = Mapping[str, str]
-
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
 

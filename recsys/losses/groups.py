@@ -65,15 +65,15 @@ class GroupLoss(nn.Module, RankingLoss):
         raise NotImplementedError
 
 
-def sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
+def _sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
     """Return the sum of each group: (n,), (n,) -> (groups,)."""
     return values.new_zeros(groups).index_add(0, group, values)
 
 
-def by_rows(total: Tensor, parts: Tensor, weight: Tensor, group: Tensor) -> Tensor:
+def _by_rows(total: Tensor, parts: Tensor, weight: Tensor, group: Tensor) -> Tensor:
     """Return the mean over rows of total / parts of their groups, where parts > 0: (G,), (G,), (B,), (B,) -> ()."""
     means = total / torch.where(parts > 0, parts, 1)
-    return (means * sums(weight, group, len(total))).sum() / len(weight)
+    return (means * _sums(weight, group, len(total))).sum() / len(weight)
 
 
 class Listwise(GroupLoss):
@@ -101,9 +101,9 @@ class Listwise(GroupLoss):
         most = scores.new_full((groups,), -torch.inf).scatter_reduce(0, group, masked.detach(), "amax")
         most = torch.where(torch.isfinite(most), most, 0)
         shifted = torch.where(known, scores - most[group], 0)
-        total = sums(torch.where(known, shifted.exp(), 0), group, groups)
+        total = _sums(torch.where(known, shifted.exp(), 0), group, groups)
         log_share = shifted - torch.where(total > 0, total, 1).log()[group]
-        return by_rows(-sums(gains * log_share, group, groups), sums(gains, group, groups), weight, group)
+        return _by_rows(-_sums(gains * log_share, group, groups), _sums(gains, group, groups), weight, group)
 
 
 class Pairwise(GroupLoss):
@@ -135,8 +135,8 @@ class Pairwise(GroupLoss):
         if self.ndcg:
             pair_weight = pair_weight * _ndcg_changes(scores.detach(), labels, weight, group, first, second)
         losses = nn.functional.softplus(scores[second] - scores[first]) * pair_weight
-        total, parts = (sums(x, group[first], len(scores)) for x in (losses, pair_weight))
-        return by_rows(total, parts, weight, group)
+        total, parts = (_sums(x, group[first], len(scores)) for x in (losses, pair_weight))
+        return _by_rows(total, parts, weight, group)
 
     def _pairs(self, group: Tensor) -> tuple[Tensor, Tensor]:
         """Return the places (P,) and (P,) of all ordered pairs of rows of a group, or of a sample of them."""
@@ -159,7 +159,7 @@ def _ndcg_changes(
     """Return by how much the NDCG of their group changes if the rows of a pair exchange their places, (P,)."""
     known = weight > 0
     gains = torch.where(known, torch.exp2(labels.clamp(0, MOST_GRADE)) - 1, 0)
-    best = sums(gains * _discounts(torch.where(known, labels, -torch.inf), group), group, len(scores))
+    best = _sums(gains * _discounts(torch.where(known, labels, -torch.inf), group), group, len(scores))
     discounts = _discounts(torch.where(known, scores, -torch.inf), group)
     changes = (gains[first] - gains[second]).abs() * (discounts[first] - discounts[second]).abs()
     return changes / torch.where(best > 0, best, 1)[group[first]]

@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.items import QueryBatch
-from recsys.models.common.scorer import Scorer
+from recsys.models.common.items import QueryBatch, Scorer
 
 NEGATIVES = ("uniform", "popularity", "in_batch")
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again

@@ -16,8 +16,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
-from recsys.models.common.items import Items, QueryBatch
-from recsys.models.common.scorer import Scorer
+from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
 _DOT = Scorer()

@@ -21,11 +21,9 @@ from recsys.new.known_names import (
     names_an_id_of,
     words,
 )
-from recsys.new.several_values import same_numbers, separator_of_values
 from recsys.new.statistics import largest, least, mean
 from recsys.new.time_formats import TimeGuess, time_of
-from recsys.new.units import number_sql
-from recsys.new.value_marks import Marks, as_numbers, marks_of
+from recsys.new.value_marks import Marks, as_numbers, marks_of, number_sql, same_numbers, separator_of_values
 
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities

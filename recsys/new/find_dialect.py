@@ -172,7 +172,7 @@ def _around_table(lines: Sequence[str]) -> str | None:
     if (
         not 0 < first <= MOST_TITLE
         or filled[first] < STEADY * width
-        or any(map(is_number, lines[first].split(separator)))
+        or any(map(_is_number, lines[first].split(separator)))
     ):
         return None
     last = next(i for i, n in enumerate(reversed(filled)) if n > few)
@@ -290,10 +290,10 @@ def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
     """Return True if all lines end with a separator, and the first one does not name or fill the column after it."""
     same = [r for r in rows[1:] if len(r) == width]
     empty = all(not r[-1].strip() for r in same) and (len(rows[0]) < width or not rows[0][-1].strip())
-    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(is_number, rows[0])))
+    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(_is_number, rows[0])))
 
 
-def is_number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     """Return True for 7, -1.5, 1e-3, 1,5 and 1.234.567,8."""
     return bool(NUMBER.match(text.strip()))
 
@@ -302,9 +302,9 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     """Return whether the first row names the columns, as it differs from those below it, and whether that is sure."""
     if len(rows) < 2:
         half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
-        return half and not any(map(is_number, rows[0])), True
+        return half and not any(map(_is_number, rows[0])), True
     first, rest = [v.strip() for v in rows[0]], rows[1:]
-    if any(map(is_number, first)):
+    if any(map(_is_number, first)):
         return _names_and_numbers(first, rest)
     blank = sum(not v or v in NULLS for v in first)
     if blank > max(1, len(first) // 20) or sum(len(v) > LONGEST_NAME for v in first) * 2 >= len(first):
@@ -314,7 +314,7 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
         column = [r[i].strip() for r in rest if i < len(r) and r[i].strip() and r[i].strip() not in NULLS]
         if not column or not name:
             continue
-        if sum(map(is_number, column)) > 0.9 * len(column):
+        if sum(map(_is_number, column)) > 0.9 * len(column):
             for_ += 2
         elif name in column or _shape(name) in {_shape(v) for v in column[:20]}:
             against += 2
@@ -334,11 +334,11 @@ def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> t
     given = [v for v in first if v]
     if given == [str(i) for i in range(len(given))] and len(first) > 3:
         return True, True
-    named = [i for i, v in enumerate(first) if v and not is_number(v) and v not in NULLS]
+    named = [i for i, v in enumerate(first) if v and not _is_number(v) and v not in NULLS]
     below = {i: [v for r in rest if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in named}
-    above = [i for i in named if below[i] and all(map(is_number, below[i]))]
+    above = [i for i in named if below[i] and all(map(_is_number, below[i]))]
     known = sum(bool(set(words(first[i])) & KNOWN) for i in named)
-    numbers = [v for v in first if is_number(v)]
+    numbers = [v for v in first if _is_number(v)]
     distinct = len(set(numbers)) == len(numbers)
     unlike = all(first[i] not in below[i] for i in named)
     is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)

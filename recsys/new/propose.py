@@ -18,7 +18,7 @@ from recsys.new.choose_split import Split
 from recsys.new.column_kinds import Column, column_of, columns_of, count_partitions
 from recsys.new.copies import MOSTLY_KNOWN, elements_of, set_ids_of_items, set_ids_of_lists, set_lists_of_items
 from recsys.new.doubts import questions_of
-from recsys.new.explode import Exploded, explode
+from recsys.new.explode import Exploded, check_rows_within, explode, reader
 from recsys.new.find_files import Found, find, split_of
 from recsys.new.gather import Gathered, gather
 from recsys.new.known_names import ITEMS, LABELS, USERS, rank_of
@@ -30,7 +30,6 @@ from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
 from recsys.new.questions import Answers, Question, typed
 from recsys.new.roles import Roles, assign, likely_ids, set_item
-from recsys.new.rows_within import check_rows_within, reader
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of

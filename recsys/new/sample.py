@@ -39,7 +39,7 @@ class Sample:
 
 def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, Layout] | None = None) -> Sample:
     """Read rows of some of the files, evenly. layouts: of files whose columns differ"""
-    some = chosen(files, MOST_WHOLE if layout.format in ("json", "npz", "npy", "arrow") else MOST_FILES)
+    some = _chosen(files, MOST_WHOLE if layout.format in ("json", "npz", "npy", "arrow") else MOST_FILES)
     n = len(files)
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
     if layout.dialect is None:  # an array of objects; {key: value, ...} has a dialect
@@ -85,7 +85,7 @@ def rows_of(files: Sequence[Path], layout: Layout) -> int:
     return round(packed * size * head.count(b"\n") / max(len(head), 1))
 
 
-def chosen(files: Sequence[Path], most: int) -> list[Path]:
+def _chosen(files: Sequence[Path], most: int) -> list[Path]:
     """Return at most so many files: the first, the last, and one of each of as many equal parts of those between.
 
     The place within a part is random, so that no period of the files, such as 24 files a day, can hide values.

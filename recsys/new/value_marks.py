@@ -1,11 +1,15 @@
-"""Find how the columns of text write numbers and missing values."""
+"""Find how the columns of text write numbers, missing values and several values.
 
+Such as decimal commas, 2.233,58 € and 45,5 %, NA and -, and Action|Comedy.
+"""
+
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 import polars as pl
 
-from recsys.new.statistics import mean
+from recsys.new.statistics import largest, mean
 
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
@@ -17,6 +21,21 @@ PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
 MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
 SHARED_IDS = 0.5  # share of the parts behind a comma that also stand before one, if both are ids
 FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
+AMOUNT_SPACES = " " + SPACES_WITHIN  # between thousands
+AMOUNT = rf"[+-]?\d[\d.,]*(?:[{AMOUNT_SPACES}]\d{{3}}(?:[.,]\d+)?)*"
+CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR|zł|PLN|kr|SEK|NOK|DKK|Kč|₺|TL|₽|руб|R\\$|₩|元|円"
+MEASURE = "%|‰|°C|kg|g|km|m|cm|mm|m²|l|ml|h|min|s|ms|kB|KB|MB|GB"
+UNIT = rf"^\s*((?:{CURRENCY})\s?)?{AMOUNT}(\s?(?:{CURRENCY}|{MEASURE}))?\s*$"
+AMOUNTS = 0.995  # share of texts that are amounts with a unit
+# separators of several values, the surest first
+VALUE_SEPARATORS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")
+STOP_WORDS = frozenset(
+    ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
+)
+RANGE = r"^\D*\d{1,3}(,\d{3})*\s*(\+|(-|–|to|bis)\s*\D?\d{1,3}(,\d{3})*)\D*$"  # 1,000 - 5,000 and 10,000+
+MOSTLY_RANGES = 0.5  # share of texts that are ranges, whose commas divide thousands
+MOST_NUMBERS = 64  # in a text
+MOSTLY_FRACTIONS = 0.9  # share of texts with a decimal point, if the texts hold fractions
 
 
 @dataclass
@@ -100,3 +119,100 @@ def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
             values = values.str.replace(marks.decimal, ".", literal=True)
     numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
     return numbers.set(numbers.is_infinite(), None)  # 1e400 is not a number to the readers of rows either
+
+
+def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
+    """Return numbers with a unit or a currency, and the SQL that makes them of the column {}; None for other text.
+
+    All values have the same unit, before or after the number.
+    """
+    known = values.drop_nulls()
+    if (
+        not known.len()
+        or mean(known.head(200).str.contains(UNIT)) < AMOUNTS
+        or mean(known.str.contains(UNIT)) < AMOUNTS
+    ):
+        return None
+    units = known.str.replace(AMOUNT, "", literal=False).str.strip_chars().unique().to_list()
+    if len(units) != 1 or not units[0] or len(units[0].split()) != 1 or re.search(r"\d", units[0]):
+        return None
+    amounts = known.str.extract(f"({AMOUNT})")
+    spaces = [(s, "") for s in AMOUNT_SPACES if amounts.str.contains(s, literal=True).any()]
+    amounts = amounts.str.replace_all(f"[{AMOUNT_SPACES}]", "")
+    if (replacements := _replacements(amounts)) is None:
+        return None
+    sql = "{}"
+    for old, new in ((units[0], ""), *spaces, *replacements):
+        sql = f"REPLACE({sql}, '{_quoted(old)}', '{new}')"
+    sql = f"TRY_CAST(TRIM({sql}) AS DOUBLE)"
+    numbers = values.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+    return (numbers, sql) if numbers.drop_nulls().len() >= AMOUNTS * known.len() else None
+
+
+def _replacements(amounts: pl.Series) -> list[tuple[str, str]] | None:
+    """Return the replacements that make numbers of amounts, None if points may divide thousands.
+
+    Marks between thousands are removed, and a decimal comma becomes a point.
+    """
+    comma, point = (amounts.str.contains(mark, literal=True).any() for mark in (",", "."))
+    if not comma:
+        groups = point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all()
+        return None if groups else []
+    if not point:
+        return [(",", "")] if amounts.str.contains(r"^[+-]?\d{1,3}(,\d{3})*$").all() else [(",", ".")]
+    last_is_comma = mean(amounts.str.contains(r"\.\d{3}.*,|^[^.]*,\d+$|^[^,]*$")) > AMOUNTS
+    return [(".", ""), (",", ".")] if last_is_comma else [(",", "")]
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''").replace("{", "{{").replace("}", "}}")
+
+
+def same_numbers(head: pl.Series) -> tuple[str, int] | None:
+    """Return the separator and the number of fractions that each text holds, None if they hold something else."""
+    for separator in (" ", ";", "|"):
+        counts = head.str.count_matches(separator, literal=True)
+        width = round(largest(counts)) + 1
+        if not 2 <= width <= MOST_NUMBERS or counts.n_unique() > 1:
+            continue
+        numbers = head.str.split(separator).explode().cast(pl.Float64, strict=False)
+        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > MOSTLY_FRACTIONS:
+            return separator, width
+    return None
+
+
+def separator_of_values(head: pl.Series) -> str | None:
+    """Return the separator of several values in a text, None if a text is one value."""
+    return next(
+        (s for s in VALUE_SEPARATORS if mean(head.str.contains(s, literal=True)) >= 0.05 and _separates(head, s)), None
+    )
+
+
+def _separates(head: pl.Series, separator: str) -> bool:
+    """Return True if the separator divides texts into parts that occur again and again in other texts."""
+    if separator == "," and mean(head.str.contains(RANGE)) > MOSTLY_RANGES:
+        return False
+    if separator == "/" and head.str.contains(r"^(https?:)?/").any():
+        return False
+    lengths = head.str.split(separator).list.len()
+    parts = _parts(head, separator)
+    whole, distinct = head.n_unique(), parts.n_unique()
+    repeats = parts.len() / max(distinct, 1)
+    if separator == " ":
+        return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
+    if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
+        return repeats >= 2 and distinct <= 0.5 * whole
+    shared = mean(_parts(head.unique(), separator).value_counts()["count"] > 1)  # parts of several different texts
+    if repeats < 2 or (distinct >= whole and shared < 0.5):
+        return False
+    return lengths.n_unique() > 1 or distinct <= 0.5 * whole or (shared > 0.8 and mean(lengths) > 3)
+
+
+def _parts(texts: pl.Series, separator: str) -> pl.Series:
+    parts = texts.str.split(separator).explode().str.strip_chars()
+    return parts.filter(parts != "")
+
+
+def _is_prose(parts: pl.Series) -> bool:
+    """Return True if stop words are among the words."""
+    return mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02

@@ -44,7 +44,7 @@ def flow(value: Any) -> str:
     return scalar(value)
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """Return a text on one line, with marks instead of the characters that YAML cannot hold."""
     return " ".join("".join(c if c.isprintable() or c.isspace() else f"\\x{ord(c):02x}" for c in text).split())
 
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 def comment(text: str, indent: str = "") -> list[str]:
     """Return a comment of one or several lines."""
     return textwrap.wrap(
-        printable(text),
+        _printable(text),
         WIDTH - len(indent),
         initial_indent=f"{indent}# ",
         subsequent_indent=f"{indent}# ",
@@ -70,7 +70,7 @@ def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]
         reason: the comment, if any.
         indent: the spaces before the key.
     """
-    reason = printable(reason)
+    reason = _printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"
     if len(line) > WIDTH:
         return [*(comment(reason, indent) if reason else []), *_wrapped(key, value, indent)]

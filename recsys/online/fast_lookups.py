@@ -1,6 +1,7 @@
 """Look values up in dicts: ids of vocabularies and hashes, vectors, encodings, and results that polars computed before.
 
-As in numbers.py, unusual values raise KeyError, ValueError or TypeError, and the caller takes the path through polars.
+As in fast_numbers.py, unusual values raise KeyError, ValueError or TypeError, and the caller takes the path through
+polars.
 """
 
 from __future__ import annotations

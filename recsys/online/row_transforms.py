@@ -7,8 +7,8 @@ The steps are the same as in data preparation, but without files:
     tensors = RowTransforms.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
 `arrays` returns the same as numpy arrays. This module imports neither Lightning nor Hydra nor torchrec, and torch only
-when a pipeline is called for tensors. Most features are computed without polars (columns.py), the others by the steps
-in raw_rows.py, which `recsys.predict` uses, too.
+when a pipeline is called for tensors. Most features are computed without polars (fast_columns.py), the others by the
+steps in raw_rows.py, which `recsys.predict` uses, too.
 """
 
 from __future__ import annotations

@@ -145,9 +145,9 @@ class Batcher:
         self._busy = True
         rows = sum(w.payload.weight for w in works)
         if self.limits.inline and self._expected.get(rows.bit_length(), 1.0) < INLINE_SECONDS:
-            self._finish(works, rows, compute(self._servable, works))
+            self._finish(works, rows, _compute(self._servable, works))
             return
-        running = self._loop.run_in_executor(self._executor, compute, self._servable, works)
+        running = self._loop.run_in_executor(self._executor, _compute, self._servable, works)
         running.add_done_callback(lambda done: self._finish(works, rows, done.result()))
 
     def _take(self) -> list[Work]:
@@ -186,7 +186,7 @@ class Batcher:
         self._expected[key] = min(seconds, FORGET * expected + (1 - FORGET) * seconds)
 
 
-def compute(servable: Servable, works: Sequence[Work]) -> tuple[list[Any], list[Result], float]:
+def _compute(servable: Servable, works: Sequence[Work]) -> tuple[list[Any], list[Result], float]:
     """Compute the outputs of several requests, in one batch for each kind of payload.
 
     Returns the outputs or the error of each request, the results of the batches, and the duration in seconds.

@@ -107,7 +107,7 @@ class Service:
         loaded = core.route(call, request.model_name, version, request.SerializeToString)
         rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
         rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
-        inputs = parse_inputs(request)
+        inputs = _parse_inputs(request)
         core.check_rows(inputs[0].shape[0])
         payload = rest_v2.make_payload(loaded, inputs, parameters)
         outputs = await core.compute(call, loaded, payload, explicit=version is not None)
@@ -132,7 +132,7 @@ class Service:
             yield answer
 
 
-def parse_inputs(request: Any) -> list[V2Tensor]:
+def _parse_inputs(request: Any) -> list[V2Tensor]:
     """Return the inputs of a request, from raw bytes or from lists of values. Raises RequestError."""
     raw = request.raw_input_contents
     if not request.inputs:

@@ -115,7 +115,7 @@ def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[s
     return good | {status: {"description": text} for status, text in ERRORS.items()}
 
 
-def example(loaded: LoadedVersion) -> dict[str, Any]:
+def _example(loaded: LoadedVersion) -> dict[str, Any]:
     """Return an example of a request of /predict or /recommend."""
     rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
     if loaded.servable.kind == "ranking":
@@ -133,7 +133,7 @@ def page(core: Core, address: str) -> bytes:
 def _model(loaded: LoadedVersion, address: str, token: bool) -> dict[str, Any]:
     """Return the name, the version, an example and the tensors of a model."""
     verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
-    body = shlex.quote(json.dumps(example(loaded)))
+    body = shlex.quote(json.dumps(_example(loaded)))
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
     command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
     specs = [("input", spec_json(s)) for s in loaded.servable.inputs]

@@ -98,7 +98,7 @@ def _find_loader(name: str) -> Loader:
         raise UserError(f"loader={name}: cannot be imported ({e}); write MODULE:FUNCTION") from e
 
 
-def limits(settings: ServeConfig) -> BatchLimits:
+def _limits(settings: ServeConfig) -> BatchLimits:
     """Return the limits of the batchers."""
     preferred = tuple(sorted(settings.preferred_batch))
     return BatchLimits(settings.max_batch, settings.max_delay_us * 1e-6, preferred, settings.queue)
@@ -124,7 +124,7 @@ async def make_core(settings: ServeConfig, loader: Loader | None = None, *, agai
     """
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
     load = _with_features(settings, _find_loader(settings.loader) if loader is None else loader)
-    registry = Registry(source, load, limits(settings), metrics(), settings.threads)
+    registry = Registry(source, load, _limits(settings), metrics(), settings.threads)
     errors = await registry.load_all()
     if errors and not again:
         raise errors[0]
@@ -177,7 +177,7 @@ def shared_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def run(settings: ServeConfig, *, again: bool = False) -> None:
+async def _run(settings: ServeConfig, *, again: bool = False) -> None:
     """Serve until SIGTERM, or until the supervisor is gone. again: as for `make_core`"""
     core = await make_core(settings, again=again)
     stop = asyncio.Event()
@@ -192,7 +192,7 @@ async def run(settings: ServeConfig, *, again: bool = False) -> None:
     polling = loop.create_task(_poll(core))
     await asyncio.wait([serving, loop.create_task(server.listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     core.ready = True
-    report({"ready": os.getpid()})
+    _report({"ready": os.getpid()})
     await asyncio.wait([serving, loop.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
     core.ready = False
     polling.cancel()
@@ -246,7 +246,7 @@ def _own_output() -> None:
     os.dup2(2, 1)
 
 
-def raise_file_limit() -> None:
+def _raise_file_limit() -> None:
     """Allow as many open connections as the hard limit does: the usual soft limit, 1,024, is soon reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
@@ -254,7 +254,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def report(message: dict[str, Any]) -> None:
+def _report(message: dict[str, Any]) -> None:
     """Write one line to the supervisor."""
     with contextlib.suppress(BrokenPipeError):
         os.write(_report_to, orjson.dumps(message) + b"\n")
@@ -273,16 +273,16 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
     _own_output()
     logging.basicConfig(handlers=[LibraryLog()], level=logging.WARNING)
-    raise_file_limit()
+    _raise_file_limit()
     settings = _read_settings()
     try:
-        uvloop.run(run(settings, again=AGAIN in sys.argv[1:]))
+        uvloop.run(_run(settings, again=AGAIN in sys.argv[1:]))
     except UserError as e:
-        report({"error": str(e)})
+        _report({"error": str(e)})
         return 2
     except Exception as e:
         log_failure("worker", e)
-        report({"error": f"a worker has failed: {type(e).__name__}: {e}"})
+        _report({"error": f"a worker has failed: {type(e).__name__}: {e}"})
         return 1
     return 0
 

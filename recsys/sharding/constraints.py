@@ -78,7 +78,7 @@ def _matches(glob: str, table: TableInfo) -> bool:
     return fnmatchcase(table.name, glob) or fnmatchcase(table.vocabulary, glob)
 
 
-def rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
+def _rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
     """Return the rule for one table: that for all tables, overridden by the matching rules, the last one first."""
     rule = TableRule(
         types=list(sharding.types),
@@ -126,7 +126,7 @@ def constraints(
             raise UserError(f"sharding.per_table.{name}: matches no table{near}")
     out: dict[str, ParameterConstraints] = {}
     for table in tables.values():
-        rule = rule_of(table, sharding)
+        rule = _rule_of(table, sharding)
         types, kernels = _types(table, rule, world_size, nodes), list(rule.kernels or []) or ["fused"]
         width = table.width
         if width % 4:

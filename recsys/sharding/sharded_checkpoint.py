@@ -79,14 +79,14 @@ def save(
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
         (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
         files += [building / name for name in ("state.pt", PLAN, METADATA)]
-    entries = gathered(manifest.entries_of(building, files))
+    entries = _gathered(manifest.entries_of(building, files))
     if rank == 0:
         manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
         put_in_place(building, path)
     dist.barrier()
 
 
-def gathered(value: Any) -> list[Any]:
+def _gathered(value: Any) -> list[Any]:
     """Return the value of every rank. Collective."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
@@ -108,7 +108,7 @@ def check_files(path: Path) -> None:
         manifest.check(path, sorted(entries or ())[rank::world_size])
     except DamagedFile as e:
         damage = e
-    damages = gathered(damage) if world_size > 1 else [damage]
+    damages = _gathered(damage) if world_size > 1 else [damage]
     if first_damage := next(filter(None, damages), None):
         raise first_damage
 

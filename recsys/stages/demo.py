@@ -13,7 +13,6 @@ from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
 
 ROWS = 200_000
-FILES = ("requests.csv", "next.parquet")
 
 
 def demo(output: Path, seed: int = 0) -> None:

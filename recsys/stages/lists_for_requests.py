@@ -41,9 +41,9 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     counts: Counter[str] = Counter()
     with out, bar("recommending", requests.height, unit="requests") as shown:
         for rows, answers in in_batches(pipeline, requests):
-            out.write(rows.with_columns(columns_of(pipeline, answers)))
+            out.write(rows.with_columns(_columns_of(pipeline, answers)))
             for answer in answers:
-                counts.update(notes(answer, pipeline.settings.k))
+                counts.update(_notes(answer, pipeline.settings.k))
             shown.advance(rows.height)
     say(f"{requests.height:,} lists of {pipeline.settings.k} items written to {output}")
     for what, number in counts.items():
@@ -67,12 +67,12 @@ def in_batches(
         yield rows, pipeline.answers([Query([], context=row) for row in rows.iter_rows(named=True)])
 
 
-def columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> list[pl.Series]:
+def _columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> list[pl.Series]:
     """Return the columns of lists."""
     columns: list[Any] = [
         pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
         pl.Series("scores", [a.scores.tolist() for a in answers], dtype=pl.List(pl.Float64)),
-        pl.Series("sources", [sources_of(a) for a in answers], dtype=pl.List(pl.List(pl.String))),
+        pl.Series("sources", [_sources_of(a) for a in answers], dtype=pl.List(pl.List(pl.String))),
     ]
     if any(a.propensities is not None for a in answers):
         drawn = [None if a.propensities is None else a.propensities.tolist() for a in answers]
@@ -80,13 +80,13 @@ def columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> li
     return columns
 
 
-def sources_of(answer: PipelineAnswer) -> list[list[str]]:
+def _sources_of(answer: PipelineAnswer) -> list[list[str]]:
     """Return the names of the sources that listed each item."""
     sets = {name: set(items.tolist()) for name, items in answer.trace.found.items()}
     return [[name for name, items in sets.items() if item in items] for item in answer.items.tolist()]
 
 
-def notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
+def _notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
     """Yield notes on a list with too few candidates: the sources were asked again, or it is shorter than `k`."""
     if answer.trace.rounds > 1:
         yield "asked the sources for more, because filters left fewer candidates than a list needs"

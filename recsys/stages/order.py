@@ -238,7 +238,7 @@ class Calibrated(Order):
             sums = total + shares
             weights = sums.sum(1, keepdims=True)
             lists = np.where(weights > 0, sums / np.where(weights > 0, weights, 1), target)
-            objective = value + relevance - self._calibration * divergence(target, lists, self.SMOOTHING)
+            objective = value + relevance - self._calibration * _divergence(target, lists, self.SMOOTHING)
             best = int(np.where(open_, objective, -np.inf).argmax())
             value += relevance[best]
             total = sums[best]
@@ -247,7 +247,7 @@ class Calibrated(Order):
         return ranked.first(np.array(chosen, np.int64))
 
 
-def divergence(target: np.ndarray, lists: np.ndarray, smoothing: float) -> np.ndarray:
+def _divergence(target: np.ndarray, lists: np.ndarray, smoothing: float) -> np.ndarray:
     """Return KL(p, (1 - smoothing) q + smoothing p) in nats, with p (C,) and q (n, C) -> (n,)."""
     wanted = target > 0
     p = target[wanted]

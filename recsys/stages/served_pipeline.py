@@ -64,15 +64,14 @@ class PipelineServable:
         pipeline: the pipeline.
         name: name of the model in requests.
         context: columns that requests may have besides the user and the time.
-        version: version in requests.
     """
 
     kind: Literal["retrieval"] = "retrieval"
     rows_depend_on_others = True
     tensors: tuple[TensorSpec, ...] = ()
 
-    def __init__(self, pipeline: StagedRecommender, name: str, context: Sequence[str], version: str = "1") -> None:
-        self.pipeline, self.name, self.version = pipeline, name, version
+    def __init__(self, pipeline: StagedRecommender, name: str, context: Sequence[str]) -> None:
+        self.pipeline, self.name, self.version = pipeline, name, "1"
         s = pipeline.settings
         self.context = (s.user, *([s.time] if s.time else []), *context)
         columns = (TensorSpec(name, "BYTES", (-1, 1), optional=True) for name in self.context)

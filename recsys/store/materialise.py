@@ -124,13 +124,13 @@ def _kept(view: View, files: list[LogFile]) -> Values:
 
 def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
     """Yield key, time and values of each entity's last row, as a store keeps them. advance: called with 1 for each"""
-    times = seconds_of(latest[view.time])
+    times = _seconds_of(latest[view.time])
     for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
         yield key, time_, dict(zip(view.columns, values, strict=True))
         advance(1)
 
 
-def seconds_of(times: pl.Series) -> pl.Series:
+def _seconds_of(times: pl.Series) -> pl.Series:
     """Return times as seconds since 1970, and numbers as they are, (n,) Float64."""
     if times.dtype.is_temporal():
         return times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6

@@ -54,7 +54,7 @@ def streams_of(view: str) -> str:
     return f"{view}#streams"
 
 
-def encoded(values: Any) -> str:
+def _encoded(values: Any) -> str:
     """Return values as JSON. Raises ValueError for NaN and infinities, which JSON lacks: no event brings them here."""
     return json.dumps(values, default=str, allow_nan=False)
 
@@ -184,7 +184,7 @@ class SQLiteStore:
         connection, count = self._connection, 0
         with connection:
             for key, when, values in entries:
-                connection.execute(query, (view, key, when, encoded(values)))
+                connection.execute(query, (view, key, when, _encoded(values)))
                 count += 1
         return count
 
@@ -194,7 +194,7 @@ class SQLiteStore:
             connection.execute("BEGIN IMMEDIATE")
             for key, entry in zip(keys, self.get(view, keys), strict=True):
                 if (changed := change(key, entry and entry[1])) is not None:
-                    row = (view, key, changed[0], encoded(changed[1]))
+                    row = (view, key, changed[0], _encoded(changed[1]))
                     connection.execute("INSERT OR REPLACE INTO features VALUES (?, ?, ?, ?)", row)
                     count += 1
         return count
@@ -244,7 +244,7 @@ class RedisStore:
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         count, pipeline = 0, self._client.pipeline(transaction=False)
         for key, when, values in entries:
-            value = encoded([when, values])
+            value = _encoded([when, values])
             self._put(keys=[f"recsys:{view}:{key}"], args=[when, value], client=pipeline)
             count += 1
             if count % BATCH == 0:
@@ -271,7 +271,7 @@ class RedisStore:
                 }
                 pipeline.multi()
                 for key, entry in changes.items():
-                    pipeline.set(f"recsys:{view}:{key}", encoded(entry))
+                    pipeline.set(f"recsys:{view}:{key}", _encoded(entry))
                 try:
                     pipeline.execute()
                 except redis.WatchError:  # another writer came between

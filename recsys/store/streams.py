@@ -18,7 +18,6 @@ from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 
-WAIT = 0.2  # seconds between two looks at a file
 LINES = 1 << 20  # bytes of a file that are read at a time
 TAIL = 64  # bytes before a position, by which a file is known again
 TIMEOUT = 5.0  # seconds for Kafka to answer at the start

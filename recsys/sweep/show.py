@@ -28,7 +28,7 @@ def differences(trial: Trial) -> str:
     return " ".join(mask_overrides(shown))
 
 
-def number(trial: Trial, metric: str) -> str:
+def _number(trial: Trial, metric: str) -> str:
     """Return '0.71234', with the deviation over seeds '0.71234 ± 0.00123', or '' if it is unknown."""
     if metric not in trial.mean:
         return ""
@@ -39,13 +39,13 @@ def number(trial: Trial, metric: str) -> str:
 def end_message(trial: Trial, run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the message at the end of a run, and of its trial if it is the last run."""
     value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
-    line = f"{name(trial, run)} {status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
+    line = f"{name(trial, run)} {_status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
     if len(trial.runs) > 1 and trial.status == "ok":
-        line += f"; trial {trial.number}, {len(trial.runs)} seeds: {sweep.metric} {number(trial, sweep.metric)}"
+        line += f"; trial {trial.number}, {len(trial.runs)} seeds: {sweep.metric} {_number(trial, sweep.metric)}"
     return line
 
 
-def status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
+def _status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the state of a run, with its progress or error."""
     if run.status == "killed":
         return f"killed by signal {(run.exit or 128) - 128}"
@@ -59,7 +59,7 @@ def status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
 def _trial_status(trial: Trial, sweep: Sweep, folder: Path) -> str:
     """Return the status of the run that determines the trial's."""
     decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
-    text = status(decides, sweep, folder)
+    text = _status(decides, sweep, folder)
     return text if trial.status in ("ok", "waiting") or decides.seed is None else f"seed {decides.seed}: {text}"
 
 
@@ -86,7 +86,7 @@ def table(sweep: Sweep, folder: Path) -> None:
             str(t.number),
             *cells,
             Text(textwrap.shorten(_trial_status(t, sweep, folder), LONGEST)),
-            *(number(t, m) for m in metrics),
+            *(_number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),
         )
@@ -121,7 +121,7 @@ def best(trial: Trial, sweep: Sweep) -> None:
     for column in ("metric", "value"):
         shown.add_column(column)
     for metric in sorted(trial.mean, key=lambda m: (m != sweep.metric, m)):
-        shown.add_row(metric, number(trial, metric))
+        shown.add_row(metric, _number(trial, metric))
     results.print(shown)
     seeds = [f"seed={','.join(map(str, sweep.seeds))}"] if sweep.seeds else []
     many = ["-m"] if len(sweep.seeds) > 1 else []

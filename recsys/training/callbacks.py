@@ -11,8 +11,9 @@ from pytorch_lightning.loggers import CSVLogger
 
 from recsys.cli import interrupts
 from recsys.cli.console import Bar, say
+from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of
-from recsys.training.module import RecsysModule, world_size
+from recsys.training.module import RecsysModule
 
 CLOCK_STEPS = 20
 

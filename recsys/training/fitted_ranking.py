@@ -21,7 +21,7 @@ from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files import manifest
 from recsys.training.checkpoints import write_fitted_checkpoint
-from recsys.training.split_details import write_details
+from recsys.training.results import write_details
 from recsys.training.trainer import as_counts, restored_module, split_loader
 
 

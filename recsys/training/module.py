@@ -26,8 +26,8 @@ from recsys.task import RetrievalTask, Task
 from recsys.training.ema import Ema
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
+from recsys.training.profiling import Timing
 from recsys.training.run_state import RunState
-from recsys.training.timing import Timing
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 
@@ -326,8 +326,3 @@ def all_finite(x: Tensor) -> bool:
 def local_device(accelerator: str, local_rank: int) -> torch.device:
     """Return the CPU, or the GPU of this local rank."""
     return torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", local_rank)
-
-
-def world_size() -> int:
-    """Return the number of processes, 1 without a process group."""
-    return dist.get_world_size() if dist.is_initialized() else 1

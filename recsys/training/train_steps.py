@@ -1,5 +1,6 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,9 @@ from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
-from recsys.training.item_updates import short_training
-from recsys.training.results import RunResults
+from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
-from recsys.training.split_details import write_details
 from recsys.training.trainer import (
     build_module,
     build_trainer,
@@ -24,6 +23,8 @@ from recsys.training.trainer import (
     split_loader,
     steps_of,
 )
+
+LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
 
 
 def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
@@ -102,6 +103,33 @@ def _warn_of_few_updates(cfg: RunConfig, prepared: Prepared, epochs: float) -> N
     counts = prepared.fitted.item_vocabulary["count"].to_numpy()
     if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
         say(warning)
+
+
+def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | None:
+    """Return a warning if item vectors cannot move by LEAST_MOVE deviations of their initial values, otherwise None.
+
+    Adam changes an element of a table's row by about the learning rate, at most, in each step that looks the row up.
+    An item is looked up about once for each of its interactions, so the number of steps that train its vector depends
+    on the interactions per item and on the epochs, not on the number of steps of the run (experiments/item_counts).
+    With optim.sparse.every_row, the other steps move it, too.
+
+    Args:
+        cfg: config of a retrieval model that is trained step by step.
+        interactions: mean number of training interactions per item.
+        epochs: number of epochs of the whole training.
+    """
+    deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
+    if not deviation or "adam" not in sparse.name or sparse.every_row or not sparse.lr or not interactions:
+        return None
+    distance = sparse.lr * interactions * epochs
+    if distance >= LEAST_MOVE * deviation:
+        return None
+    wanted = math.ceil(LEAST_MOVE * deviation / (sparse.lr * interactions))
+    return (
+        f"optim.sparse.lr={sparse.lr} is too low for {interactions:.3g} interactions per item and {epochs:.3g} epochs: "
+        f"Adam moves item vectors by at most {distance:.2g} (model.init_std={deviation}); set "
+        f"trainer.max_epochs={wanted} or more, or raise optim.sparse.lr and optim.dense.lr"
+    )
 
 
 def _calibrate(

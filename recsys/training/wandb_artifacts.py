@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
 import wandb
 from pytorch_lightning.loggers import WandbLogger
+from torchrec.distributed import DistributedModelParallel
 
 from recsys.data.prepare.prepared import Prepared
 from recsys.errors import NotFinite
-from recsys.sharding.table_statistics import table_statistics
+from recsys.sharding.row_optimizer import RowOptimizer
+from recsys.sharding.sharded_checkpoint import local_tables
+from recsys.sharding.tables import TableInfo
 from recsys.training.module import RecsysModule
 
 FILES = 10**6  # largest number of files in an artifact
+UPDATED = ("sum", "exp_avg_sq")  # states of an optimizer that are 0 until a row has a gradient
 
 
 class Tracking(pl.Callback):
@@ -43,7 +49,7 @@ class Tracking(pl.Callback):
         if trainer.state.fn != "fit":
             return
         assert isinstance(module, RecsysModule) and module.dmp is not None
-        statistics = table_statistics(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
+        statistics = _table_statistics(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
         if (run := _run(trainer)) is not None:
             values = {f"tables/{n}/{k}": s[k] for n, s in statistics.items() for k in ("norm", "touched")}
             known = {k: v for k, v in values.items() if v is not None}
@@ -91,3 +97,41 @@ def _run(trainer: pl.Trainer) -> Any:
 def _name(text: str) -> str:
     """Return an artifact's name: letters, digits, dashes, underscores and dots."""
     return re.sub(r"[^\w.-]", "-", text)[:128]
+
+
+def _table_statistics(
+    dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
+) -> dict[str, dict[str, Any]]:
+    """Return the norm of each table's rows, and the share of rows that had a gradient. Collective.
+
+    Args:
+        dmp: the sharded model.
+        infos: the tables, by name.
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
+
+    Returns:
+        By table: rows, dim, norm (root mean square of the rows' norms) and touched (share of rows that had a gradient;
+            None with SGD, which has no state).
+    """
+    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    statistics: dict[str, dict[str, Any]] = {}
+    for name, info in infos.items():
+        shards = weights[info.parameter]
+        measured = not shards.replicated or dist.get_rank() == 0
+        squares = [float(t.double().square().sum()) for t in shards.local_tensors if measured]
+        state = next((states[k] for s in UPDATED if (k := f"{info.parameter}/{s}") in states), None)
+        rows = 0.0
+        if state is not None and measured:
+            local = zip(state.local_regions, state.local_tensors, strict=True)
+            rows = sum(float((t != 0).any(1).sum()) for p, t in local if p.column == 0)
+        sums = torch.tensor([sum(squares), rows], dtype=torch.float64)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(sums)
+        statistics[name] = {
+            "rows": info.rows,
+            "dim": info.dim,
+            "norm": (float(sums[0]) / max(info.rows, 1)) ** 0.5,
+            "touched": None if state is None else float(sums[1]) / max(info.rows, 1),
+        }
+    return statistics

@@ -48,16 +48,15 @@ class Case:
     types: str
     optimizer: str
     dim: int = 8
-    weighted: bool = False
     padding: str = "16"
     decay: bool = True
     kernels: tuple[str, ...] = ()
     every_row: bool = False
 
     def __str__(self) -> str:
-        more = [*self.kernels, *["weighted"] * self.weighted, *["every_row"] * self.every_row] + [
-            f"{self.dim}-padded-{self.padding}"
-        ] * (self.dim != 8)
+        more = [*self.kernels, *["every_row"] * self.every_row] + [f"{self.dim}-padded-{self.padding}"] * (
+            self.dim != 8
+        )
         return "-".join([self.types, self.optimizer, *more])
 
     @property
@@ -81,7 +80,7 @@ class Model(nn.Module):
     def __init__(self, case: Case) -> None:
         super().__init__()
         meta = torch.device("meta")
-        self.embeddings = PooledEmbeddings(SPEC, case.dim, device=meta, weighted=case.weighted)
+        self.embeddings = PooledEmbeddings(SPEC, case.dim, device=meta)
         self.sequences = SequenceEmbeddings(SEQUENCES, case.dim, ["s"], device=meta)
         self.linear = nn.Linear(1 + len(FEATURES) * case.dim, 1)
 
@@ -109,31 +108,27 @@ def linear(dim: int) -> dict[str, Tensor]:
     return {"weight": torch.randn(1, 1 + len(FEATURES) * dim, generator=g) * 0.2, "bias": torch.randn(1, generator=g)}
 
 
-def bags(step: int) -> tuple[list[list[list[int]]], list[list[list[float]]], Tensor, Tensor]:
-    """Per feature, ROWS bags of ids and of their weights; dense; labels. Some bags are empty; at step 1 the last
+def bags(step: int) -> tuple[list[list[list[int]]], Tensor, Tensor]:
+    """Per feature, ROWS bags of ids; dense; labels. Some bags are empty; at step 1 the last
     rows, which are the last rank's, have no id at all for d."""
     g = torch.Generator().manual_seed(100 * step)
     ids: list[list[list[int]]] = []
-    shares: list[list[list[float]]] = []
     for f in FEATURES:
         sizes = torch.randint(0, 4, (ROWS,), generator=g).tolist() if f.multi_valued else [1] * ROWS
         sizes = [0 if (f.name, step) == ("d", 1) and r >= ROWS // 2 else n for r, n in enumerate(sizes)]
         ids.append([torch.randint(0, f.cardinality, (n,), generator=g).tolist() for n in sizes])
-        shares.append([(torch.rand(n, generator=g) + 0.5).tolist() for n in sizes])
-    return ids, shares, torch.randn(ROWS, 1, generator=g), torch.randint(0, 2, (ROWS, 1), generator=g).float()
+    return ids, torch.randn(ROWS, 1, generator=g), torch.randint(0, 2, (ROWS, 1), generator=g).float()
 
 
-def batch(case: Case, step: int, rank: int, world_size: int) -> Batch:
+def batch(step: int, rank: int, world_size: int) -> Batch:
     """This rank's rows of the step's."""
-    ids, shares, dense, labels = bags(step)
+    ids, dense, labels = bags(step)
     mine = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
     flat = [bag for feature in ids for bag in feature[mine]]
-    scale = [w for feature in shares for bag in feature[mine] for w in bag]
     kjt = KeyedJaggedTensor(
         [f.name for f in FEATURES],
         torch.tensor([i for bag in flat for i in bag], dtype=torch.int32),
         lengths=torch.tensor([len(bag) for bag in flat], dtype=torch.int32),
-        weights=torch.tensor(scale) if case.weighted else None,
     )
     return Batch(dense[mine], kjt, labels[mine])
 
@@ -147,13 +142,13 @@ def reference(case: Case, blocks: list[dict[str, int]]) -> tuple[list[Tensor], d
     state: dict[Any, dict[str, Tensor]] = {}
     logits = []
     for step in range(len(blocks)):
-        ids, shares, dense, labels = bags(step)
+        ids, dense, labels = bags(step)
         rows = []
         for r in range(ROWS):
             pooled = [dense[r]]
-            for f, feature, scale in zip(FEATURES, ids, shares, strict=True):
-                factors = torch.tensor(scale[r]) if case.weighted and f.name != "s" else torch.ones(len(feature[r]))
-                factors = torch.arange(len(factors)) + 1.0 if f.name == "s" else factors
+            for f, feature in zip(FEATURES, ids, strict=True):
+                count = len(feature[r])
+                factors = torch.arange(count) + 1.0 if f.name == "s" else torch.ones(count)
                 total = (tables[f.table][feature[r]] * factors[:, None]).sum(0)
                 pooled.append(total / factors.sum() if f.pooling == "mean" and len(factors) else total)
             rows.append(torch.cat(pooled))
@@ -233,7 +228,7 @@ class Trained:
     def step(self, number: int) -> Tensor:
         """Train on the rows of a step; this rank's logits."""
         self.optimizer.zero_grad()
-        loss, out = self.dmp(batch(self.case, number, self.rank, self.world_size).to(self.device))
+        loss, out = self.dmp(batch(number, self.rank, self.world_size).to(self.device))
         loss.backward()
         self.optimizer.step()
         return out.detach().cpu()
@@ -241,7 +236,7 @@ class Trained:
     @torch.no_grad()
     def predict(self) -> Tensor:
         """Logits of the same rows on every rank."""
-        return self.dmp(batch(self.case, 9, 0, 1).to(self.device))[1].cpu()
+        return self.dmp(batch(9, 0, 1).to(self.device))[1].cpu()
 
     def tables(self) -> dict[str, list[tuple[Tensor, tuple[int, int]]]]:
         state = self.dmp.state_dict().items()

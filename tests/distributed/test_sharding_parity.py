@@ -10,20 +10,16 @@ from processes import run
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, TYPES
 
 CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in FUSED_OPTIMIZERS]
-CASES += [Case(t, "rowwise_adagrad", weighted=True, decay=False) for t in (*TYPES, "mixed")]
 CASES += [Case(t, o, every_row=True) for t in (*TYPES, "mixed") for o in ("adam", "partial_rowwise_adam")]
 # widths that are no multiple of 4: padded, and equal to no padding
 PADDED = [Case(t, o, dim=6) for t in ("table_wise", "row_wise", "data_parallel") for o in FUSED_OPTIMIZERS]
 CASES += [*PADDED, Case("row_wise", "rowwise_adagrad", dim=6, padding="64", decay=False)]
 AT_FOUR = [Case(t, o, decay=False) for t in (*TYPES, "mixed") for o in ("rowwise_adagrad", "adagrad")]
 WITH_EVERY_OPTIMIZER = ("row_wise", "column_wise", "data_parallel")
-WEIGHTED = ("row_wise", "column_wise", "mixed")
 
 
 def slow(case: Case) -> bool:
     """Every day: each type with one optimizer, three with every one."""
-    if case.weighted:
-        return case.types not in WEIGHTED
     return case.optimizer != "rowwise_adagrad" and (case.types not in WITH_EVERY_OPTIMIZER or case.dim != 8)
 
 

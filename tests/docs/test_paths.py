@@ -1,5 +1,6 @@
-"""The files that the documentation names exist."""
+"""The files that the documentation and the docstrings of modules name exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,3 +15,15 @@ EXAMPLES = {"recsys/models/mymodel.py"}  # that the reader writes
 def test_paths_of_the_package_and_its_tests_exist(page: Path) -> None:
     named = set(re.findall(r"\b(?:recsys|tests|benchmarks)/[\w/]+\.(?:py|toml|md)\b", page.read_text())) - EXAMPLES
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_files_that_the_docstrings_of_modules_name_exist() -> None:
+    files = sorted((ROOT / "recsys").rglob("*.py"))
+    existing = {f.relative_to(ROOT).as_posix() for f in (*files, *(ROOT / "tests").rglob("*.py"))}
+    unknown = {}
+    for file in files:
+        named = re.findall(r"(?<![\w/])[\w/]+\.py\b", ast.get_docstring(ast.parse(file.read_text())) or "")
+        missing = [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in existing)]
+        if missing:
+            unknown[file.name] = missing
+    assert unknown == {}

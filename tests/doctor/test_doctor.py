@@ -50,7 +50,6 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(checks, "version", version)
     monkeypatch.setattr(versions, "version", version)
     found = by_what(checks.packages(compose("doctor")))
     triple = found["torch, torchrec, fbgemm"]

@@ -33,7 +33,6 @@ pytestmark = [
 
 CASES = [Case("table_wise", o, kernels=(k,)) for o in FUSED_OPTIMIZERS for k in KERNELS]
 CASES += [Case("table_wise", o, dim=6, decay=False) for o in FUSED_OPTIMIZERS]
-CASES += [Case("table_wise", "rowwise_adagrad", weighted=True, decay=False)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, Negatives, Popularity, SampledSoftmax
-from recsys.models.common.scorer import Scorer
+from recsys.models.common.items import Scorer
 from recsys.models.neumf import PairScores
 
 N, D = 9, 4

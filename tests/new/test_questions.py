@@ -20,7 +20,7 @@ from recsys.new.known_names import ITEMS, USERS, names_an_id_of
 from recsys.new.leaks import AFTERWARDS
 from recsys.new.propose import Proposal, propose
 from recsys.new.questions import MARK, Answers
-from recsys.new.several_values import separator_of_values
+from recsys.new.value_marks import separator_of_values
 
 LABEL = "clicked"
 

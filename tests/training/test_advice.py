@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recsys.training.advice import too_good, too_weak
+from recsys.training.show_metrics import too_good, too_weak
 
 
 def test_metrics_that_are_too_good() -> None:

@@ -1,4 +1,4 @@
-"""Engines, which call a function on every chunk: OneMachine uses this machine's threads, Spark (spark.py) a cluster."""
+"""Engines, which call a function on every chunk: OneMachine uses threads here, Spark (spark_engine.py) a cluster."""
 
 import os
 from abc import ABC, abstractmethod

@@ -45,17 +45,17 @@ def export(prepared: Prepared, folder: Path) -> None:
         UserError: the layout cannot hold the data, or the folder exists.
     """
     features = prepared.fitted.features
-    check(features, folder)
+    _check(features, folder)
     splits = [s for s in SPLITS if prepared.rows(s)]
     with whole_folder(folder) as building:
         with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
             for split in splits:
                 for rows in _write_split(features, prepared.files(split), building / split):
                     shown.advance(rows)
-        (building / "feature_spec.yaml").write_text(yaml.safe_dump(specification(features, splits), sort_keys=False))
+        (building / "feature_spec.yaml").write_text(yaml.safe_dump(_specification(features, splits), sort_keys=False))
 
 
-def check(features: FeatureSpec, folder: Path) -> None:
+def _check(features: FeatureSpec, folder: Path) -> None:
     """Check that the layout can hold the features and that the folder is new. Raises UserError if not."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"export={folder}: exists already; name a new folder")
@@ -68,7 +68,7 @@ def check(features: FeatureSpec, folder: Path) -> None:
         )
 
 
-def specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
+def _specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
     """Return the content of feature_spec.yaml."""
     dense = [f.name for f in features.dense]
     feature_spec = {f.name: _sparse_spec(f) for f in features.sparse}

@@ -42,7 +42,7 @@ def unknown_share(counts: pl.DataFrame, known: pl.DataFrame) -> tuple[float | No
     return validation, test
 
 
-def thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
+def _thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
     """Return the size and coverage of a table with each min_count; it has one row more, for rare values.
 
     Args:
@@ -57,7 +57,7 @@ def thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
     )
 
 
-def coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return some numbers n and the share of training lookups that the n most frequent values have."""
     if len(train) < 3:
         return None
@@ -91,6 +91,6 @@ def table(
         len(train),
         int(train.sum()),
         used,
-        thresholds(train, min_count),
-        coverage(train),
+        _thresholds(train, min_count),
+        _coverage(train),
     )

@@ -36,7 +36,7 @@ def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
     if not len(whole):
         return None
     unit = 0.0 if time else _unit(whole)
-    low, high = (float(to_axis(np.array(x), unit)) for x in (whole.min(), whole.max()))
+    low, high = (float(_to_axis(np.array(x), unit)) for x in (whole.min(), whole.max()))
     if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):  # too close for bins between them
         half = max(0.01 * abs(low), 0.5)
         low, high = low - half, high + half
@@ -44,8 +44,8 @@ def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
     if not time and _are_whole(whole):
         inner = np.round(from_axis(edges[1:-1], unit)) + 0.5
         inner = inner[(inner > whole.min()) & (inner < whole.max())]
-        edges = to_axis(np.unique([whole.min() - 0.5, *inner, whole.max() + 0.5]), unit)
-    counts = np.stack([np.histogram(to_axis(s, unit), edges)[0] for s in samples])
+        edges = _to_axis(np.unique([whole.min() - 0.5, *inner, whole.max() + 0.5]), unit)
+    counts = np.stack([np.histogram(_to_axis(s, unit), edges)[0] for s in samples])
     return Histogram(edges, counts, unit)
 
 
@@ -66,13 +66,13 @@ def _are_whole(x: np.ndarray) -> bool:
     return bool((np.abs(x) < 2**50).all() and (x == np.floor(x)).all())
 
 
-def to_axis(x: np.ndarray, unit: float) -> np.ndarray:
+def _to_axis(x: np.ndarray, unit: float) -> np.ndarray:
     """Return axis coordinates of numbers; see Histogram.unit."""
     return np.sign(x) * np.log1p(np.abs(x) / unit) if unit else x.astype(np.float64)
 
 
 def from_axis(x: np.ndarray, unit: float) -> np.ndarray:
-    """Return the numbers at axis coordinates: the inverse of `to_axis`."""
+    """Return the numbers at axis coordinates: the inverse of `_to_axis`."""
     return np.sign(x) * np.expm1(np.abs(x)) * unit if unit else x
 
 

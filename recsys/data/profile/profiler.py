@@ -44,7 +44,7 @@ class Profiler:
         self.numbers = numbers + self.times
         values = [n for n, kind in reads.items() if kind == "value"]
         self.values = {n: ByValue() for n in [*values, *(n for n in sparse if n not in numbers)]}
-        self.absent = {n: absent(sparse.get(n)) for n in self.values}
+        self.absent = {n: _absent(sparse.get(n)) for n in self.values}
         self.lengths = {n: ByValue() for n, c in sparse.items() if is_bag(c)}
         cyclic = {(c.parsed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
         self.parts = {key: ByValue() for key in sorted(cyclic)}
@@ -66,7 +66,7 @@ class Profiler:
         self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
         rows = tally(labels, which)
         for name, seen in self.values.items():
-            text = as_text(frame[name])
+            text = _as_text(frame[name])
             seen.add(text, rows)
             self.missing[name] += np.bincount(which[_missing(text, self.absent[name])], minlength=3)
         for name, seen in self.lengths.items():
@@ -94,7 +94,7 @@ class Profiler:
         return summarise(self, fitted)
 
 
-def as_text(values: pl.Series) -> pl.Series:
+def _as_text(values: pl.Series) -> pl.Series:
     """Return values as text, or lists of text; ids (encode=id) are integers."""
     bag = values.dtype == pl.List
     return values if values.dtype in (pl.String, pl.List(pl.String)) else values.cast(
@@ -102,7 +102,7 @@ def as_text(values: pl.Series) -> pl.Series:
     )  # fmt: skip
 
 
-def absent(c: SparseConfig | None) -> str:
+def _absent(c: SparseConfig | None) -> str:
     """Return the text of a missing value; for a cross, that of a row where all its columns are missing."""
     return JOINT.join([""] * len(c.cross)) if c is not None and c.cross else ""
 

@@ -25,7 +25,6 @@ from recsys.schema.data_schema import SourceConfig
 
 FORMATS = ("sql", "delta", "iceberg")
 BATCH_ROWS = 1 << 18
-FILES = {"sqlite": "sqlite", "duckdb": "duckdb"}  # databases that are one file
 ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
 READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
 READ_ONLY_DIALECTS = ("postgresql", "oracle")

@@ -233,7 +233,7 @@ def read_blocks(
             block.as_text = lambda: completed(as_text())
         return block
 
-    for block in read(source, file, names, file_range, projection(data, labelled=not unlabelled)):
+    for block in read(source, file, names, file_range, _projection(data, labelled=not unlabelled)):
         yield completed(block)
 
 
@@ -242,7 +242,7 @@ def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
         raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
 
 
-def projection(data: ResolvedData, *, labelled: bool) -> Projection:
+def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
     """Return the raw columns that features, label, split, joins and SQL read."""
     reads = data.column_reads
     expressions = {f"data.derive.{name}": sql for name, sql in data.derive.items()}

@@ -23,7 +23,6 @@ FOLLOW_PROBABILITY = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
 TRIES = 20  # draws to find an item that a user has not chosen yet
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 

@@ -132,7 +132,7 @@ class ServedRetrieval:
             others = np.full_like(scores, -np.inf)
             others[kept] = scores[kept]
             scores = others
-        places = top_k(scores, query.k or self._k)
+        places = _top_k(scores, query.k or self._k)
         places = places[scores[places] > -np.inf]
         return places, scores[places]
 
@@ -211,7 +211,7 @@ def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tup
     return items[0][kept], scores[0][kept]
 
 
-def top_k(scores: np.ndarray, k: int) -> np.ndarray:
+def _top_k(scores: np.ndarray, k: int) -> np.ndarray:
     """Return the places of the k highest of (N,) scores, best first; equal scores in ascending order of place."""
     k = min(k, len(scores))
     if not k:

@@ -62,7 +62,6 @@ class PooledEmbeddings(nn.Module):
         device: where the weights are created; "meta" allocates nothing until they are sharded.
         init_std: standard deviation of the initial rows (0 for zeros); None for TorchRec's default, uniform in
             +-1/sqrt(rows).
-        weighted: whether to multiply rows by the ids' weights; "mean" pooling then divides by the sum of the weights.
         vocabularies: folder of the vocabularies within prepared data: "items/" for features of items, otherwise "".
         flat: whether the model only concatenates the vectors; tables with dims of their own are then not projected.
 
@@ -78,7 +77,6 @@ class PooledEmbeddings(nn.Module):
         prefix: str = "t_",
         device: torch.device | None = None,
         init_std: float | None = None,
-        weighted: bool = False,
         vocabularies: str = "",
         flat: bool = False,
     ) -> None:
@@ -107,7 +105,7 @@ class PooledEmbeddings(nn.Module):
             )
             for name, users in features.tables.items()
         ]
-        self.bags = EmbeddingBagCollection(tables=tables, device=device, is_weighted=weighted)
+        self.bags = EmbeddingBagCollection(tables=tables, device=device)
         self.tables = [t.name for t in tables]
 
     def widen(self, multiple: int) -> None:
@@ -116,7 +114,7 @@ class PooledEmbeddings(nn.Module):
         The columns after a table's dim stay zero; weights are not kept.
         """
         tables = [_widened(c, self.dims[c.name], multiple) for c in self.bags.embedding_bag_configs()]
-        self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device, is_weighted=self.bags.is_weighted())
+        self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
         """Return one vector per feature, in the FeatureSpec's order: sparse with F keys of B bags -> (B, F, dim).
@@ -176,12 +174,8 @@ def _pool(sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means:
 
 
 def _sizes(bags: JaggedTensor) -> Tensor:
-    """Return the divisor of each bag's mean (B,): its number of ids or the sum of their weights; 1 for an empty bag."""
-    lengths = bags.lengths()
-    if bags.weights_or_none() is None:
-        return lengths.clamp(min=1).float()
-    totals = torch.segment_reduce(bags.weights(), "sum", lengths=lengths)
-    return torch.where(totals == 0, 1, totals)
+    """Return the divisor of each bag's mean (B,): its number of ids; 1 for an empty bag."""
+    return bags.lengths().clamp(min=1).float()
 
 
 class SequenceEmbeddings(nn.Module):

@@ -1,4 +1,4 @@
-"""Item vectors, and the queries that a retrieval model derives from a batch."""
+"""Item vectors, the queries that a retrieval model derives from a batch, and the scores of both."""
 
 from dataclasses import dataclass, replace
 
@@ -195,3 +195,15 @@ def states_at(states: Tensor, at: Tensor) -> Tensor:
     if not states.shape[0]:
         return states.new_zeros(len(at), states.shape[1])
     return torch.where((at >= 0)[:, None], states[at.clamp(min=0)], 0)
+
+
+class Scorer(nn.Module):
+    """Dot products of queries and item vectors."""
+
+    def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Score every item for every query: (Q, d), (M, d) -> (Q, M)."""
+        return queries @ items.T
+
+    def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Score pairs: (..., d), (..., d) -> (...)."""
+        return (queries * items).sum(dim=-1)

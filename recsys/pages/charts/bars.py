@@ -13,6 +13,8 @@ from recsys.pages.formatting import plain
 
 COLOURS = 12  # number of colours in base.css
 LEAST = 3  # fewest letters of a name that are written into a part
+CELL_WIDE = 90  # pixels of bars in a cell
+THICKEST = 150  # pixels of a bar beside others
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ def bar(parts: Sequence[Part], wide: float = 110, high: float = 12) -> Markup:
     return el("svg", drawn.stack(Stack(parts), 0), class_="cell", width=wide, height=high)
 
 
-def thin_bars(rows: Sequence[Sequence[Part]], top: float, wide: float = 90) -> Markup:
+def thin_bars(rows: Sequence[Sequence[Part]], top: float) -> Markup:
     """Draw thin bars below each other, in a cell. top: value at the right edge, where longer bars are cut off"""
-    drawn = _Bars(Axis(0, top, 0, wide), 4)
+    drawn = _Bars(Axis(0, top, 0, CELL_WIDE), 4)
     shapes = [shape for i, parts in enumerate(rows) for shape in drawn.parts(parts, 5 * i)]
-    return el("svg", join(shapes), class_="cell", width=wide, height=5 * len(rows) - 1)
+    return el("svg", join(shapes), class_="cell", width=CELL_WIDE, height=5 * len(rows) - 1)
 
 
 def lying(stacks: Sequence[Stack], x: Axis, *, wide: float, thick: float = 38) -> Markup:
@@ -66,11 +68,11 @@ def lying(stacks: Sequence[Stack], x: Axis, *, wide: float, thick: float = 38) -
     return svg(shapes, wide, foot + (20 if x.marks else 0), class_="bars")
 
 
-def standing(stacks: Sequence[Stack], y: Axis, *, wide: float, gap: float, thickest: float = 150) -> Markup:
-    """Draw bars side by side, with the marks of the axis at their left, at most `thickest` pixels wide."""
+def standing(stacks: Sequence[Stack], y: Axis, *, wide: float, gap: float) -> Markup:
+    """Draw bars side by side, at most THICKEST pixels wide, with the marks of the axis at their left."""
     left = 76.0
     room = wide - left - gap * (len(stacks) - 1) - sum(s.space for s in stacks)
-    drawn, at = _Bars(y, min(room / len(stacks), thickest), upright=True), left
+    drawn, at = _Bars(y, min(room / len(stacks), THICKEST), upright=True), left
     shapes = []
     for pixel, text in y.labels():
         shapes += [line(left - 5, pixel, wide, pixel, "tick"), label(text, left - 9, pixel + 4, "end")]

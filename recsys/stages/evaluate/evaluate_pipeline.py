@@ -42,11 +42,11 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
     pipeline = load(cfg, past=wanted.past)
     if config.features.definition is not None:
         say("features: all requests get the values that the store has now, which may come from after the split")
-    figures = evaluated(pipeline, config, wanted, requests_of(config))
+    figures = _evaluated(pipeline, config, wanted, requests_of(config))
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / HTML, page(figures))
     write_json(output / JSON, finite(figures))
-    show(figures)
+    _show(figures)
     say(f"{len(wanted.users):,} users; {output / JSON} has all figures, {output / HTML} shows where targets are lost")
     return figures
 
@@ -56,7 +56,7 @@ def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
     return None if config.input is None else read_requests(input_files(strings(config.input)), config.user)
 
 
-def evaluated(
+def _evaluated(
     pipeline: StagedRecommender, config: PipelineConfig, wanted: HeldOut, requests: pl.DataFrame | None
 ) -> dict[str, Any]:
     """Return all figures of a pipeline.
@@ -88,7 +88,7 @@ def evaluated(
     }  # fmt: skip
     figures["k"], figures["name"] = k, config.name
     if e.log is not None:
-        figures["off_policy"] = off_policy(pipeline, config)
+        figures["off_policy"] = _off_policy(pipeline, config)
     return figures
 
 
@@ -112,7 +112,7 @@ def _best_lists(
     ]
 
 
-def off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
+def _off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
     """Return estimates of the reward that the pipeline would have earned for the requests of a log."""
     e = config.evaluate
     assert e.log is not None
@@ -158,7 +158,7 @@ def _rewards(predictions: dict[str, np.ndarray], items: np.ndarray, name: str | 
     return dict(zip(items.tolist(), values.tolist(), strict=True))
 
 
-def show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any]) -> None:
     """Print the metrics of the stages, and what the pipeline gains."""
     k = found["k"]
     names = [f"{m}@{k}" for m in ("ndcg", "hr", "recall", "mrr")]

@@ -65,7 +65,7 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
         frame, key = read_table(e.targets, root, "evaluate.targets", needs), "evaluate.targets"
     elif config.events is not None:
         frame, key = read_table(config.events, root, "events", needs), "evaluate.relevant"
-        past, frame = divided(frame, config)
+        past, frame = _divided(frame, config)
         first = frame.unique(config.user, keep="first", maintain_order=True)
         columns = [n for n in (config.user, config.time, *config.context) if n is not None and n in frame.columns]
         contexts = {str(row[config.user]): row for row in first.select(columns).iter_rows(named=True)}
@@ -79,7 +79,7 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
     return targets.chosen(e.users, e.seed)
 
 
-def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the events before the split, and the events of the split, both in the order of time.
 
     Raises UserError for a split that cannot be made.
@@ -91,7 +91,7 @@ def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame,
     if config.time is not None:
         events = events.sort(config.time, maintain_order=True)
     if e.by == "time":
-        start, stop = bounds(events, config)
+        start, stop = _bounds(events, config)
         time = pl.col(config.time or "")
         return events.filter(time < start), events.filter(time.is_between(start, stop, closed="left"))
     from_end = pl.col(config.item).cum_count(reverse=True).over(config.user) - 1
@@ -103,7 +103,7 @@ def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame,
     )
 
 
-def bounds(events: pl.DataFrame, config: PipelineConfig) -> tuple[float, float]:
+def _bounds(events: pl.DataFrame, config: PipelineConfig) -> tuple[float, float]:
     """Return the times of the first event of the split and of the first one after it.
 
     For the same rows, data.split by time with the same shares has the same times.
