@@ -538,7 +538,7 @@ def test_side_tables_of_json_lines(file: str, content: str, tmp_path: Path) -> N
     assert (join.get("format") == content) == (file == "items.json")
 
 
-@pytest.mark.parametrize("amount", ["1 293,39 zł", "1\u202f293,39 €", "1 293,39 kr"])
+@pytest.mark.parametrize("amount", ["1 293,39 zł", "1\u202f293,39 €", "1\u2009293,39 €", "1 293,39 kr"])
 def test_spaces_between_thousands(amount: str, tmp_path: Path) -> None:
     unit = amount.split()[-1]
     prices = [f"{100 + i % 77},{i % 100:02} {unit}" if i % 3 else amount for i in range(clicks().height)]
