@@ -21,10 +21,10 @@ from recsys.memory import GIB
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.constraints import constraints
-from recsys.sharding.dense_lookups import fix_dense_lookups
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
+from recsys.sharding.touched_rows import use_touched_rows
 
 OPTIMIZER_CLASSES = {  # optimizers with a state of the same size, for TorchRec's estimates
     "rowwise_adagrad": trec_optim.RowWiseAdagrad,
@@ -143,7 +143,7 @@ def shard(
             sharders=sharders,
             init_data_parallel=dist.get_world_size() > 1,
         )
-    fix_dense_lookups(dmp)
+    use_touched_rows(dmp)
     return dmp if dist.get_world_size() > 1 else dmp.to(device)
 
 

@@ -1,7 +1,8 @@
-"""Row-sparse optimizers over dense gradients, equal to FBGEMM's fused ones.
+"""Optimizers of the rows that a batch looks up, equal to FBGEMM's fused ones.
 
-They train the tables that FBGEMM's fused backward cannot: replicas (data_parallel, whose gradients are all-reduced
-first) and, on CPU, tables with Adam or partial row-wise Adam. They update only the rows that have a gradient.
+They train the tables that FBGEMM's fused backward cannot: replicas (data_parallel), tables whose gradients accumulate
+and, on CPU, tables with Adam or partial row-wise Adam. On CPU, `touched_rows` gives them the gradients of the rows that
+were looked up; on GPUs they take the rows of a dense gradient that are not zero.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from recsys.schema.run_schema import SparseOptimConfig
+from recsys.sharding.touched_rows import Block, Touched, blocks_of
 
 
 class RowOptimizer(Optimizer):
@@ -26,7 +28,7 @@ class RowOptimizer(Optimizer):
     they move on. A row that few batches touch moves further, because its average of gradients acts in later steps, too.
 
     weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for Adam, as in
-    FBGEMM. Unlike this class, FBGEMM also updates rows of a batch whose gradient is exactly zero.
+    FBGEMM. As FBGEMM does, it also updates rows of a batch whose gradient is exactly zero, except on GPUs.
 
     Args:
         shares: dim / width of padded tables. As in FBGEMM, the row-wise state of such a table is a mean over the width;
@@ -63,19 +65,32 @@ class RowOptimizer(Optimizer):
         }
         return states[self.rule]
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for block in self._blocks():
+            block.clear()
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        touched = {block: block.touched() for block in self._blocks()}  # one call for all tables of a block
         for group in self.param_groups:
             for w in group["params"]:
                 if "step" in self.state[w]:
                     self.state[w]["step"] += 1
-                if w.grad is not None and w.numel():
-                    self._update(w, w.grad, self.state[w], group)
+                if w.numel() and (gradient := _gradient(w, touched)) is not None:
+                    self._update(w, *gradient, self.state[w], group)
+        for block in touched:
+            block.clear()
 
-    def _update(self, w: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        rows: Tensor | slice = slice(None) if self.every_row else grad.abs().amax(dim=1).nonzero().squeeze(1)
+    def _blocks(self) -> list[Block]:
+        return list(dict.fromkeys(b for group in self.param_groups for w in group["params"] for b in blocks_of(w)))
+
+    def _update(self, w: Tensor, at: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Update the rows `at` (U,) of w, whose gradients are g (U, dim)."""
+        rows: Tensor | slice = at
+        if self.every_row:
+            rows, g = slice(None), torch.zeros_like(w, requires_grad=False).index_copy_(0, at, g)
         share = self._shares.get(w, 1.0)
-        g = grad[rows]
         if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
             g = g + group["weight_decay"] * w[rows]
         if self.rule == "sgd":
@@ -96,3 +111,20 @@ class RowOptimizer(Optimizer):
             v = (state["exp_avg_sq"][rows] / share / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
             delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
         w[rows] -= group["lr"] * delta
+
+
+def _gradient(w: Tensor, touched: Mapping[Block, Touched | None]) -> Touched | None:
+    """Return the rows of a table that have a gradient, and their gradients."""
+    if blocks := blocks_of(w):
+        start = w.storage_offset()
+        block = next(b for b in reversed(blocks) if b.rows.storage_offset() <= start)
+        if (of_block := touched[block]) is None:
+            return None
+        first = (start - block.rows.storage_offset()) // w.shape[1]
+        at, grads = of_block
+        low, high = torch.searchsorted(at, torch.tensor([first, first + w.shape[0]])).tolist()
+        return at[low:high] - first, grads[low:high]
+    if w.grad is None:
+        return None
+    at = w.grad.abs().amax(dim=1).nonzero().squeeze(1)
+    return at, w.grad[at]

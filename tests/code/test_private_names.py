@@ -18,15 +18,15 @@ USED = {  # name: the files that may use it
     "_exit": {"distributed/failures.py", "cli/interrupts.py"},  # of os, which documents it
     "_PARTITION_EOF": {"store/streams.py"},
     "_StorageInfo": {"sharding/safe_reader.py"},
-    "_feature_table_map": {"sharding/dense_lookups.py"},
+    "_feature_table_map": {"sharding/touched_rows.py"},
     "_get_layout": {"sharding/safe_reader.py"},
     "_inductor": {"export/torch_forms.py"},  # torch documents AOTInductor there
     "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
-    "_local_cols": {"sharding/dense_lookups.py"},
-    "_local_rows": {"sharding/dense_lookups.py"},
+    "_local_cols": {"sharding/touched_rows.py"},
+    "_local_rows": {"sharding/touched_rows.py"},
     "_iteration_based_training": {"training/trainer.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
-    "_lookups": {"sharding/dense_lookups.py", "data/transforms/fitted.py"},  # the latter has its own
+    "_lookups": {"sharding/touched_rows.py", "data/transforms/fitted.py"},  # the latter has its own
     "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
     "_storage_reservation": {"plan.py", "sharding/infeasible.py"},

@@ -1,0 +1,92 @@
+"""python benchmarks/table_optimizers.py [ROUNDS]: Adam of the rows that a batch touches : FBGEMM's row-wise Adagrad.
+
+DLRM small (bottom 64-32-16, top 64-32-1) over 26 tables of 16 columns, batch 2048, ids drawn from a Zipf law, in one
+process and on tensors in memory, at several table sizes. CPU seconds, rounds interleaved.
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.distributed.ranks import process_group
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.models.dlrm import DLRM
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.task import Task
+from recsys.training.module import RecsysModule
+from recsys.training.module_settings import Placement, Updates
+
+BATCH, TABLES, STEPS = 2048, 26, 12
+RULES = ("rowwise_adagrad", "adam", "partial_rowwise_adam")
+
+
+def spec(rows: int) -> FeatureSpec:
+    dense = tuple(DenseFeature(f"x{i}") for i in range(13))
+    return FeatureSpec(dense, tuple(SparseFeature(f"c{i}", rows, f"c{i}") for i in range(TABLES)))
+
+
+def batches(features: FeatureSpec, rows: int, count: int) -> list[Batch]:
+    random = np.random.default_rng(0)
+    names = [f.name for f in features.sparse]
+    made = []
+    for _ in range(count):
+        ids = torch.from_numpy((random.zipf(1.2, BATCH * TABLES) * 2_654_435_761) % rows)
+        sparse = KeyedJaggedTensor.from_lengths_sync(names, ids, torch.ones(BATCH * TABLES, dtype=torch.int32))
+        made.append(Batch(torch.rand(BATCH, 13), sparse, torch.from_numpy(random.integers(0, 2, (BATCH, 1))).float()))
+    return made
+
+
+class Trainer:
+    """A model and its optimizer, without a Lightning trainer."""
+
+    def __init__(self, rows: int, rule: str) -> None:
+        self.features = spec(rows)
+        placement = Placement(sharding=ShardingConfig(), sparse=SparseOptimConfig(name=rule), batch_size=BATCH, local_world_size=1)
+        updates = Updates(make_optimizer=lambda p: torch.optim.Adam(p, lr=0.001))
+        make = lambda: Task(DLRM(self.features, device=torch.device("meta")))  # noqa: E731
+        self.module = RecsysModule(make, placement, updates)
+        self.module.setup_model(torch.device("cpu"))
+        self.optimizer = self.module.configure_optimizers()
+        self.batches = batches(self.features, rows, STEPS)
+        self.seconds()  # warm up
+
+    def seconds(self) -> float:
+        """CPU seconds of STEPS steps."""
+        start = time.process_time()
+        for batch in self.batches:
+            self.optimizer.zero_grad()
+            loss, _ = self.module.dmp(batch)
+            loss.backward()
+            self.optimizer.step()
+        return time.process_time() - start
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    results = []
+    with process_group("cpu", None):
+        for rows in (2_000, 20_000, 200_000):
+            trainers = {rule: Trainer(rows, rule) for rule in RULES}
+            times: dict[str, list[float]] = {rule: [] for rule in RULES}
+            for _ in range(rounds):
+                for rule, trainer in trainers.items():
+                    times[rule].append(trainer.seconds())
+            for rule in RULES[1:]:
+                ratios = [a / b for a, b in zip(times["rowwise_adagrad"], times[rule], strict=True)]
+                rate = STEPS * BATCH / statistics.median(times[rule])
+                ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
+                results.append({"rows": rows, "rule": rule, "samples_per_cpu_second": rate, "ratio": ratio})
+                print(f"{rows:,} rows, {rule}: {rate:,.0f} samples per s of CPU, {ratio:.2f} x ({low:.2f} - {high:.2f})")
+    target = Path(__file__).parent / "results" / "table_optimizers.json"
+    target.write_text(json.dumps({"rounds": rounds, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
