@@ -40,10 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let no garbage collection look at thousands of tests again, and let there be fewer: they took a tenth of the time."""
+    """Let no garbage collection look at thousands of tests again, and Hydra remember what it has read."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    from remembered_configs import remember_configs  # not before: xdist's own process needs no Hydra
+
+    remember_configs()
 
 
 def pytest_unconfigure() -> None:
