@@ -26,7 +26,12 @@ LONGEST = (  # first: what is left in the end is short, so that no process waits
     *("export/test_artefacts.py", "training/test_steps.py", "config/test_mistakes.py", "e2e/test_runs.py"),
     *("export/test_hostile_artefacts.py", "commands/test_checkpoint_tool.py", "data/test_interop.py"),
     *("faults/test_open_ports.py", "distributed/test_checkpoint.py", "faults/test_damage.py", "export/test_graphs.py"),
-    *("config/test_resumed.py", "e2e/test_recommended_lists.py", "distributed/test_retrieval.py", "data/test_places.py"),
+    *(
+        "config/test_resumed.py",
+        "e2e/test_recommended_lists.py",
+        "distributed/test_retrieval.py",
+        "data/test_places.py",
+    ),
     *("distributed/test_hosts.py", "e2e/test_real_data.py", "sweep/test_real_sweep.py", "distributed/test_failures.py"),
     *("server/test_processes.py", "e2e/test_gbm_runs.py", "doctor/test_doctor.py", "e2e/test_tracking.py"),
     *("e2e/test_report_runs.py", "faults/test_hostile_runs.py", "store/test_streams.py", "data/test_queries.py"),
