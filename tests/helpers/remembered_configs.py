@@ -64,4 +64,4 @@ def remember_configs() -> None:
 
     ConfigRepository.load_config = load_config
     ConfigLoaderImpl._compose_config_from_defaults_list = compose_from_defaults
-    ConfigStore.__deepcopy__ = lambda self, memo: self  # Hydra copies all schemas for each config, and changes none
+    ConfigStore.__deepcopy__ = lambda self, _: self  # Hydra copies all schemas for each config, and changes none
