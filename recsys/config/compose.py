@@ -235,7 +235,7 @@ def typed(cfg: Any) -> DictConfig:
             OmegaConf.update(cfg, new, value)
             parent, _, key = old.rpartition(".")
             (OmegaConf.select(cfg, parent) if parent else cfg).pop(key)
-    merged = OmegaConf.merge(OmegaConf.structured(run_schema.TrainConfig), cfg)
+    merged = OmegaConf.unsafe_merge(OmegaConf.structured(run_schema.TrainConfig), cfg)  # copies neither, which are ours
     assert isinstance(merged, DictConfig)
     return merged
 

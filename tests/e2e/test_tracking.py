@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from forks import run_forked
-from wandb.proto.wandb_internal_pb2 import Record
 
 SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
 
@@ -19,8 +18,10 @@ def train(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return run_forked("recsys.train", *SMALL, "logger=wandb", *args, cwd=cwd, env=env)
 
 
-def records(run: Path) -> Iterator[Record]:
+def records(run: Path) -> Iterator[Any]:
     """Of the offline file: LevelDB's log format, blocks of 32 KiB of chunks with a header of 7 bytes each."""
+    from wandb.proto.wandb_internal_pb2 import Record  # takes a second, which no other process of a session needs
+
     [file] = run.glob("wandb/offline-run-*/*.wandb")
     data, at, parts = file.read_bytes(), 7, b""
     while at + 7 <= len(data):

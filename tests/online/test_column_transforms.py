@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -93,13 +94,13 @@ def typed_pipeline() -> RowTransforms:
     )  # fmt: skip
 
 
-PIPELINES = {
-    "csv": text_pipeline("source: {}"),
-    "local": text_pipeline(LOCAL),
-    "nulls": text_pipeline(NULLS),
-    "jsonl": text_pipeline("source: {format: jsonl}"),
-    "parquet": typed_pipeline(),
-}
+SOURCES = {"csv": "source: {}", "local": LOCAL, "nulls": NULLS, "jsonl": "source: {format: jsonl}"}
+NAMES = (*SOURCES, "parquet")
+
+
+@cache
+def named(name: str) -> RowTransforms:
+    return typed_pipeline() if name == "parquet" else text_pipeline(SOURCES[name])
 
 
 def by_polars(pipeline: RowTransforms, given: Any) -> Arrays:
@@ -167,9 +168,9 @@ def some_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.sampled_from(sorted(PIPELINES)), some_rows(), st.sampled_from([0, 1000]), st.sampled_from([0, 100]))
+@given(st.sampled_from(sorted(NAMES)), some_rows(), st.sampled_from([0, 1000]), st.sampled_from([0, 100]))
 def test_the_bits_and_errors_of_polars(name: str, given: list[dict[str, Any]], many: int, few: int) -> None:
-    pipeline = PIPELINES[name]
+    pipeline = named(name)
     columns = {c: [row.get(c) for row in given] for c in COLUMNS}
     with patch.object(steps, "POLARS_FROM", many), patch.object(raw_columns, "FEW", few):
         assert_same_outcome(lambda: pipeline.arrays(given[-1]), lambda: by_polars(pipeline, given[-1]))
@@ -177,7 +178,7 @@ def test_the_bits_and_errors_of_polars(name: str, given: list[dict[str, Any]], m
         assert_same_outcome(lambda: pipeline.arrays_of_columns(columns, len(given)), lambda: by_polars(pipeline, given))
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_usual_rows_take_no_polars(name: str) -> None:
     typed = name == "parquet"
     usual = [
@@ -186,7 +187,7 @@ def test_usual_rows_take_no_polars(name: str) -> None:
         {"x": "12", "y": "1" if name == "local" else "-2.5", "w": "0" if typed else "new", "i": 39.0},
     ]
     usual = [row | {"t": "2024-01-31 10:00", "b": "a|b"} for row in usual]
-    pipeline = PIPELINES[name]
+    pipeline = named(name)
     assert pipeline._rest is None
     expected = by_polars(pipeline, usual)
     pipeline.arrays(usual)  # fills the memo of times and tags
@@ -198,17 +199,17 @@ def test_usual_rows_take_no_polars(name: str) -> None:
 
 def test_a_bad_row_of_the_history_is_an_error() -> None:
     with pytest.raises(RowError, match=r"rows\[0\]: column x: 'oops' is not a number"):
-        PIPELINES["csv"].arrays({"i": 3}, history=[{"x": "oops", "i": 3}])
+        named("csv").arrays({"i": 3}, history=[{"x": "oops", "i": 3}])
 
 
 def test_columns_of_numpy_and_polars() -> None:
-    pipeline, usual = PIPELINES["csv"], {"x": [1.5, 7.0], "w": ["a", "?"], "i": [3, 4]}
+    pipeline, usual = named("csv"), {"x": [1.5, 7.0], "w": ["a", "?"], "i": [3, 4]}
     expected = pipeline.arrays([{n: v[i] for n, v in usual.items()} for i in range(2)])
     for make in (tuple, np.array, pl.Series):
         assert_equal(pipeline.arrays_of_columns({n: make(v) for n, v in usual.items()}, 2), expected)
     with pytest.raises(UserError, match="column w: has 3 values for 2 rows; give one for each row"):
         pipeline.arrays_of_columns(usual | {"w": ["a", "b", "c"]}, 2)
-    assert PIPELINES["parquet"].arrays_of_columns({}, 0).rows == 0
+    assert named("parquet").arrays_of_columns({}, 0).rows == 0
 
 
 def test_memos_are_bounded() -> None:
@@ -235,7 +236,7 @@ def test_a_transform_without_numpy_goes_through_polars() -> None:
         two = [{"x": "3", "y": 2.7, "i": 1}, {"x": 5, "i": 2, "w": "a"}]
         assert_equal(changed.arrays(two), by_polars(changed, two))
         found = changed.arrays(two)
-    assert_equal(found, PIPELINES["csv"].arrays(two))
+    assert_equal(found, named("csv").arrays(two))
 
 
 SOME_NUMBERS = st.lists(st.floats(-3e38, 3e38) | st.integers(-9, 9).map(float) | st.none(), min_size=2, max_size=60)

@@ -1,0 +1,67 @@
+"""Composing a config in a third of the time: Hydra's parsed files and merged defaults are remembered in this process.
+
+Tests compose more than a thousand configs, most from the same files. What is remembered is looked up by the texts of
+the files, and is copied for each config; the overrides are applied to the copy by Hydra itself. Commands that tests
+start compose without it.
+"""
+
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig
+
+loaded: dict[Any, bytes] = {}  # where a config is from, and its text -> the pickled ConfigResult
+merged: dict[Any, bytes] = {}  # the keys of a list of defaults -> the pickled config without overrides
+nodes: dict[int, Any] = {}  # those whose ID is in keys of `loaded`: no other object must get it
+
+
+def origin(source: Any, config_path: str) -> Any:
+    """Return what a config of a source depends on; None if that is not known."""
+    kind = type(source).__name__  # Hydra imports the classes once more by itself
+    where = (kind, source.provider, source.path, config_path)
+    name = source._normalize_file_name(config_path)
+    if kind == "FileConfigSource":
+        return (*where, (Path(source.path) / name).read_bytes())
+    if kind == "StructuredConfigSource":
+        node = source.store._load(name).node
+        nodes[id(node)] = node
+        return (*where, id(node))
+    return where if kind == "ImportlibResourcesConfigSource" and source.path == "hydra.conf" else None
+
+
+@cache
+def remember_configs() -> None:
+    """Let Hydra remember what it has read and merged, from now on."""
+    load, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
+
+    def load_config(self: ConfigRepository, config_path: str) -> Any:
+        source = self._find_object_source(config_path=config_path, object_type=ObjectType.CONFIG)
+        key = None if source is None else origin(source, config_path)
+        if key is None:
+            return load(self, config_path)
+        if key not in loaded:
+            loaded[key] = pickle.dumps(load(self, config_path), pickle.HIGHEST_PROTOCOL)
+        result = pickle.loads(loaded[key])
+        result.key = key
+        return result
+
+    def compose_from_defaults(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictConfig:
+        keys = []
+        for default in defaults:
+            key = getattr(repo.load_config(default.config_path), "key", None)
+            if key is None:
+                return merge(self, defaults=defaults, repo=repo)
+            keys.append((default.package, default.primary, key))
+        if tuple(keys) not in merged:
+            merged[tuple(keys)] = pickle.dumps(merge(self, defaults=defaults, repo=repo), pickle.HIGHEST_PROTOCOL)
+        return pickle.loads(merged[tuple(keys)])
+
+    ConfigRepository.load_config = load_config
+    ConfigLoaderImpl._compose_config_from_defaults_list = compose_from_defaults
+    ConfigStore.__deepcopy__ = lambda self, _: self  # Hydra copies all schemas for each config, and changes none
