@@ -48,7 +48,8 @@ class Trainer:
 
     def __init__(self, rows: int, rule: str) -> None:
         self.features = spec(rows)
-        placement = Placement(sharding=ShardingConfig(), sparse=SparseOptimConfig(name=rule), batch_size=BATCH, local_world_size=1)
+        sparse = SparseOptimConfig(name=rule)
+        placement = Placement(sharding=ShardingConfig(), sparse=sparse, batch_size=BATCH, local_world_size=1)
         updates = Updates(make_optimizer=lambda p: torch.optim.Adam(p, lr=0.001))
         make = lambda: Task(DLRM(self.features, device=torch.device("meta")))  # noqa: E731
         self.module = RecsysModule(make, placement, updates)
@@ -83,7 +84,8 @@ def main() -> None:
                 rate = STEPS * BATCH / statistics.median(times[rule])
                 ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
                 results.append({"rows": rows, "rule": rule, "samples_per_cpu_second": rate, "ratio": ratio})
-                print(f"{rows:,} rows, {rule}: {rate:,.0f} samples per s of CPU, {ratio:.2f} x ({low:.2f} - {high:.2f})")
+                rate_text = f"{rate:,.0f} samples per s of CPU"
+                print(f"{rows:,} rows, {rule}: {rate_text}, {ratio:.2f} x ({low:.2f} - {high:.2f})")
     target = Path(__file__).parent / "results" / "table_optimizers.json"
     target.write_text(json.dumps({"rounds": rounds, "results": results}, indent=1) + "\n")
 

@@ -5,7 +5,10 @@ and, on CPU, tables with Adam or partial row-wise Adam. On CPU, `touched_rows` g
 were looked up; on GPUs they take the rows of a dense gradient that are not zero.
 """
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,83 +51,132 @@ class RowOptimizer(Optimizer):
                 "weight_decay": config.weight_decay,
             },
         )
-        for group in self.param_groups:  # create the state now, so that a checkpoint can be loaded into it
-            for w in group["params"]:
-                self.state[w] = self._fresh_state(w)
+        self._parts = list(self._make_parts())  # now, so that a checkpoint can be loaded into their state
 
-    def _fresh_state(self, w: Tensor) -> dict[str, Any]:
-        rows, full = w.new_zeros(w.shape[0]), lambda: torch.zeros_like(w, requires_grad=False)
-        states: dict[str, dict[str, Any]] = {
+    def _make_parts(self) -> Iterator[_Part]:
+        """Create the state of all rows that are updated together, of which each table's state is a view."""
+        tables = [w for group in self.param_groups for w in group["params"]]
+        of_block: dict[Block, list[Tensor]] = {}
+        for w in tables:
+            if blocks := [b for b in blocks_of(w) if b.rows.shape[1] == w.shape[1]]:
+                before = [b for b in blocks if b.rows.storage_offset() <= w.storage_offset()]
+                of_block.setdefault((before or blocks)[-1], []).append(w)
+        for block, inside in of_block.items():
+            yield self._part(block.rows, inside, block)
+        for w in tables:
+            if not blocks_of(w):
+                yield self._part(w.detach(), [w], None)
+
+    def _part(self, rows: Tensor, tables: list[Tensor], block: Block | None) -> _Part:
+        state = self._fresh_state(rows)
+        shares: list[tuple[slice, float]] = []
+        for w in tables:
+            start = (w.storage_offset() - rows.storage_offset()) // max(rows.shape[1], 1)
+            of_table = slice(start, start + w.shape[0])
+            self.state[w] = {k: x[of_table] for k, x in state.items()} | ({"step": 0} if "adam" in self.rule else {})
+            shares.append((of_table, self._shares.get(w, 1.0)))
+        if len({share for _, share in shares}) <= 1:
+            return _Part(rows, tables, state, shares[0][1] if shares else 1.0, block)
+        share_of_row = rows.new_ones(len(rows))
+        for of_table, share in shares:
+            share_of_row[of_table] = share
+        return _Part(rows, tables, state, share_of_row, block)
+
+    def _fresh_state(self, rows: Tensor) -> dict[str, Tensor]:
+        full, one = lambda: torch.zeros_like(rows), lambda: rows.new_zeros(len(rows))
+        makers: dict[str, dict[str, Callable[[], Tensor]]] = {
             "sgd": {},
-            "rowwise_adagrad": {"sum": rows},
-            "adagrad": {"sum": full()} if self.rule == "adagrad" else {},
-            "adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": full()} if self.rule == "adam" else {},
-            "partial_rowwise_adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": rows}
-            if "partial" in self.rule
-            else {},
+            "rowwise_adagrad": {"sum": one},
+            "adagrad": {"sum": full},
+            "adam": {"exp_avg": full, "exp_avg_sq": full},
+            "partial_rowwise_adam": {"exp_avg": full, "exp_avg_sq": one},
         }
-        return states[self.rule]
+        return {name: make() for name, make in makers[self.rule].items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        for block in self._blocks():
-            block.clear()
+        for part in self._parts:
+            part.clear()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        touched = {block: block.touched() for block in self._blocks()}  # one call for all tables of a block
-        for group in self.param_groups:
-            for w in group["params"]:
+        for part in self._parts:
+            touched = part.touched()  # collective for replicas
+            for w in part.tables:
                 if "step" in self.state[w]:
                     self.state[w]["step"] += 1
-                if w.numel() and (gradient := _gradient(w, touched)) is not None:
-                    self._update(w, *gradient, self.state[w], group)
-        for block in touched:
-            block.clear()
+            if touched is not None and part.rows.numel():
+                self._update(part, *touched)
+            part.clear()
 
-    def _blocks(self) -> list[Block]:
-        return list(dict.fromkeys(b for group in self.param_groups for w in group["params"] for b in blocks_of(w)))
-
-    def _update(self, w: Tensor, at: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Update the rows `at` (U,) of w, whose gradients are g (U, dim)."""
-        rows: Tensor | slice = at
+    def _update(self, part: _Part, at: Tensor, g: Tensor) -> None:
+        """Update the rows `at` (U,) of a part, whose gradients are g (U, dim)."""
+        [group] = self.param_groups
+        lr, eps, decay = group["lr"], group["eps"], group["weight_decay"]
         if self.every_row:
-            rows, g = slice(None), torch.zeros_like(w, requires_grad=False).index_copy_(0, at, g)
-        share = self._shares.get(w, 1.0)
-        if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
-            g = g + group["weight_decay"] * w[rows]
+            g = torch.zeros_like(part.rows).index_copy_(0, at, g)
+
+        def take(x: Tensor) -> Tensor:
+            return x if self.every_row else x.index_select(0, at)
+
+        def put(x: Tensor, rows: Tensor) -> None:
+            if not self.every_row:
+                x.index_copy_(0, at, rows)
+
+        w, share = take(part.rows), take(part.share) if isinstance(part.share, Tensor) else part.share
+        if decay and self.rule in ("rowwise_adagrad", "adagrad"):
+            g = g + decay * w
         if self.rule == "sgd":
-            delta = g
-        elif self.rule == "rowwise_adagrad":
-            state["sum"][rows] += g.square().mean(dim=1)
-            delta = g / ((state["sum"][rows] / share).sqrt()[:, None] + group["eps"])
-        elif self.rule == "adagrad":
-            state["sum"][rows] += g.square()
-            delta = g / (state["sum"][rows].sqrt() + group["eps"])
+            w.sub_(g, alpha=lr)
+        elif "adagrad" in self.rule:
+            rowwise = self.rule == "rowwise_adagrad"
+            total = take(part.state["sum"]).add_(g.square().mean(dim=1) if rowwise else g.square())
+            put(part.state["sum"], total)
+            root = (total / share).sqrt_()[:, None] if rowwise else total.sqrt()
+            w.addcdiv_(g, root.add_(eps), value=-lr)
         else:
-            beta1, beta2 = group["betas"]
-            second = g.square().mean(dim=1) if "partial" in self.rule else g.square()
-            state["exp_avg"][rows] = beta1 * state["exp_avg"][rows] + (1 - beta1) * g
-            state["exp_avg_sq"][rows] = beta2 * state["exp_avg_sq"][rows] + (1 - beta2) * second
-            m = state["exp_avg"][rows] / (1 - beta1 ** state["step"])
-            share = share if "partial" in self.rule else 1.0
-            v = (state["exp_avg_sq"][rows] / share / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
-            delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
-        w[rows] -= group["lr"] * delta
+            (beta1, beta2), step = group["betas"], self.state[part.tables[0]]["step"]
+            partial = "partial" in self.rule
+            mean = take(part.state["exp_avg"]).mul_(beta1).add_(g, alpha=1 - beta1)
+            put(part.state["exp_avg"], mean)
+            second = g.square().mean(dim=1) if partial else g.square()
+            square = take(part.state["exp_avg_sq"]).mul_(beta2).add_(second, alpha=1 - beta2)
+            put(part.state["exp_avg_sq"], square)
+            root = (square / ((share if partial else 1.0) * (1 - beta2**step))).sqrt_().add_(eps)
+            if decay:
+                w.mul_(1 - lr * decay)
+            w.addcdiv_(mean, root[:, None] if partial else root, value=-lr / (1 - beta1**step))
+        put(part.rows, w)
 
 
-def _gradient(w: Tensor, touched: Mapping[Block, Touched | None]) -> Touched | None:
-    """Return the rows of a table that have a gradient, and their gradients."""
-    if blocks := blocks_of(w):
-        start = w.storage_offset()
-        block = next(b for b in reversed(blocks) if b.rows.storage_offset() <= start)
-        if (of_block := touched[block]) is None:
+@dataclass
+class _Part:
+    """Rows that are updated together.
+
+    rows: the weights (rows, dim), a view
+    tables: the parameters that they belong to
+    state: the optimizer's state, of which each table's state is a view
+    share: dim / width of the tables, for each row if they differ
+    block: the lookups of these rows on CPU; None on GPUs, where tables[0] has a dense gradient
+    """
+
+    rows: Tensor
+    tables: list[Tensor]
+    state: dict[str, Tensor]
+    share: float | Tensor
+    block: Block | None
+
+    def touched(self) -> Touched | None:
+        """Return the rows that have a gradient, and their gradients."""
+        if self.block is not None:
+            return self.block.touched()
+        grad = self.tables[0].grad
+        if grad is None:
             return None
-        first = (start - block.rows.storage_offset()) // w.shape[1]
-        at, grads = of_block
-        low, high = torch.searchsorted(at, torch.tensor([first, first + w.shape[0]])).tolist()
-        return at[low:high] - first, grads[low:high]
-    if w.grad is None:
-        return None
-    at = w.grad.abs().amax(dim=1).nonzero().squeeze(1)
-    return at, w.grad[at]
+        at = grad.abs().amax(dim=1).nonzero().squeeze(1)
+        return at, grad[at]
+
+    def clear(self) -> None:
+        """Forget the lookups, after a step."""
+        if self.block is not None:
+            self.block.clear()

@@ -47,7 +47,7 @@ class Block:
         if not torch.is_grad_enabled():
             return self.rows.detach(), at
         distinct, places = torch.unique(at, return_inverse=True)
-        rows = self.rows.detach()[distinct].requires_grad_()
+        rows = self.rows.detach().index_select(0, distinct).requires_grad_()
         self.looked_up.append((distinct, rows))
         return rows, places
 
