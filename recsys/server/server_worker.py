@@ -246,7 +246,7 @@ def _own_output() -> None:
     os.dup2(2, 1)
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Allow as many open connections as the hard limit does: the usual soft limit, 1,024, is soon reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
@@ -273,7 +273,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
     _own_output()
     logging.basicConfig(handlers=[LibraryLog()], level=logging.WARNING)
-    _raise_file_limit()
+    raise_file_limit()
     settings = _read_settings()
     try:
         uvloop.run(_run(settings, again=AGAIN in sys.argv[1:]))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from recsys.schema.run_schema import SparseOptimConfig
-from recsys.sharding.touched_rows import Block, Touched, blocks_of
+from recsys.sharding.touched_rows import Touched, TouchedBlock, blocks_of
 
 
 class RowOptimizer(Optimizer):
@@ -56,7 +56,7 @@ class RowOptimizer(Optimizer):
     def _make_parts(self) -> Iterator[_Part]:
         """Create the state of all rows that are updated together, of which each table's state is a view."""
         tables = [w for group in self.param_groups for w in group["params"]]
-        of_block: dict[Block, list[Tensor]] = {}
+        of_block: dict[TouchedBlock, list[Tensor]] = {}
         for w in tables:
             if blocks := [b for b in blocks_of(w) if b.rows.shape[1] == w.shape[1]]:
                 before = [b for b in blocks if b.rows.storage_offset() <= w.storage_offset()]
@@ -67,7 +67,7 @@ class RowOptimizer(Optimizer):
             if not blocks_of(w):
                 yield self._part(w.detach(), [w], None)
 
-    def _part(self, rows: Tensor, tables: list[Tensor], block: Block | None) -> _Part:
+    def _part(self, rows: Tensor, tables: list[Tensor], block: TouchedBlock | None) -> _Part:
         state = self._fresh_state(rows)
         shares: list[tuple[slice, float]] = []
         for w in tables:
@@ -164,7 +164,7 @@ class _Part:
     tables: list[Tensor]
     state: dict[str, Tensor]
     share: float | Tensor
-    block: Block | None
+    block: TouchedBlock | None
 
     def touched(self) -> Touched | None:
         """Return the rows that have a gradient, and their gradients."""

@@ -26,7 +26,7 @@ Touched = tuple[Tensor, Tensor]  # distinct rows (U,) of a block, ascending, and
 
 
 @dataclass(eq=False)
-class Block:
+class TouchedBlock:
     """Neighbouring tables of a kernel that have the same dim.
 
     rows: the weights (rows of all tables, dim), a view
@@ -97,7 +97,7 @@ def use_touched_rows(module: nn.Module) -> None:
                     _replace_forward(kernel, group)
 
 
-def blocks_of(w: Tensor) -> list[Block]:
+def blocks_of(w: Tensor) -> list[TouchedBlock]:
     """Return the blocks of the kernel that a table, or a kernel's weights, belongs to; none on GPUs."""
     return getattr(getattr(w, "_original_tensor", w), "blocks", [])  # private: TorchRec's slice has no other way back
 
@@ -113,8 +113,8 @@ def _replace_forward(kernel: BatchedDenseEmbedding | BatchedDenseEmbeddingBag, g
 
 def _blocks(
     kernel: BatchedDenseEmbedding | BatchedDenseEmbeddingBag, weights: Tensor, group: dist.ProcessGroup | None
-) -> Iterator[Block]:
-    # private: the kernel has the sizes of its tables, and the table of each feature, nowhere else
+) -> Iterator[TouchedBlock]:
+    # private: the kernel has the sizes of its tables, the table of each feature and its pooling nowhere else
     heights, dims, table_of = kernel._local_rows, kernel._local_cols, kernel._feature_table_map
     first = feature = 0
     for dim, tables in groupby(range(len(dims)), key=dims.__getitem__):
@@ -124,7 +124,7 @@ def _blocks(
             height += heights[t]
         features = range(feature, feature + sum(t in starts for t in table_of))
         rows = weights.detach()[first : first + height * dim].view(height, dim)
-        yield Block(rows, features, torch.tensor([starts[table_of[f]] for f in features]), group)
+        yield TouchedBlock(rows, features, torch.tensor([starts[table_of[f]] for f in features]), group)
         first, feature = first + height * dim, features.stop
 
 
@@ -138,7 +138,8 @@ def _pooled(kernel: BatchedDenseEmbeddingBag, features: KeyedJaggedTensor) -> Te
         rows, places = block.gather(ids[bounds[f.start] : bounds[f.stop]], lengths[f.start : f.stop])
         bags = offsets[f.start * batch : f.stop * batch] - bounds[f.start]
         vectors = nn.functional.embedding_bag(places, rows, bags, mode=MODES[kernel._pooling])
-        pooled.append(vectors.view(len(f), batch, -1).transpose(0, 1).reshape(batch, -1))
+        dim = rows.shape[1]
+        pooled.append(vectors.view(len(f), batch, dim).transpose(0, 1).reshape(batch, len(f) * dim))
     return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
 
 

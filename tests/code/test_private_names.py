@@ -27,6 +27,7 @@ USED = {  # name: the files that may use it
     "_iteration_based_training": {"training/trainer.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
     "_lookups": {"sharding/touched_rows.py", "data/transforms/fitted.py"},  # the latter has its own
+    "_pooling": {"sharding/touched_rows.py"},
     "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
     "_storage_reservation": {"plan.py", "sharding/infeasible.py"},
