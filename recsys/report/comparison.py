@@ -247,15 +247,15 @@ def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
 
 
 def _predictions(frame: Any) -> tuple[bytes, Measured]:
-    from recsys.evaluation.metrics_table import BY_KIND
-    from recsys.evaluation.value_metrics import row_values
-
     label, rows = frame["label"].to_numpy(), frame["row"].to_numpy().astype(np.int64).tobytes()
     weight = frame["weight"].to_numpy() if "weight" in frame.columns else None
     own = b"" if weight is None else weight.tobytes()
     if "probability" in frame.columns:
         key = sha256(rows + label.astype(np.uint8).tobytes() + own).digest()
         return key, Predictions(frame["probability"].to_numpy(), label, weight)
+    from recsys.evaluation.metrics_table import BY_KIND
+    from recsys.evaluation.value_metrics import row_values
+
     if "prediction" in frame.columns:
         kind, prediction = "regression", frame["prediction"].to_numpy()
     else:
