@@ -106,7 +106,8 @@ class TrainerConfig:
     batch_size: int = number(2048, at_least=1, limit=MOST_ROWS)
     accumulate: int = number(1, at_least=1)  # number of batches whose gradients are averaged for one step
     eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
-    precision: str = "32-true"
+    precision: str = "32-true"  # 32-true | bf16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
+    compile: bool = False  # torch.compile of the dense part; it takes a minute once
     log_every_n_steps: int = number(50, at_least=1)
     # intra-op threads of a process; null: the cores divided by the processes
     threads: int | None = number(None, at_least=1, limit=4096)

@@ -40,6 +40,7 @@ class Throughput(pl.Callback):
         self.seconds = 0.0
         self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
+        self._total = 0  # rows of the whole training
         self._bar: Bar | None = None
         self._since = 0.0
         self._logged = (0, 0.0)
@@ -70,10 +71,18 @@ class Throughput(pl.Callback):
         self._loader = loader  # Lightning drops its reference after training
         steps = len(loader) * max(trainer.max_epochs or 1, 1)
         steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
-        total = steps * loader.batch_size * world_size()
-        self._bar = Bar("training", total, "samples", done=self.samples)
+        self._total = steps * loader.batch_size * world_size()
         self._since = time.monotonic()
         self._logged = (self.samples, self.seconds)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        compiled = getattr(module, "compiled", None)
+        if compiled is not None and not compiled.seconds:
+            with trainer.precision_plugin.forward_context():
+                compiled.warm_up(batch)
+            self.resume_clock()
+        if self._bar is None:
+            self._bar = Bar("training", self._total, "samples", done=self.samples)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

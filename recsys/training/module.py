@@ -1,6 +1,7 @@
 """The LightningModule: builds and shards the task, trains and measures it, writes and reads checkpoints."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import RetrievalTask, Task
+from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
@@ -70,6 +72,7 @@ class RecsysModule(pl.LightningModule):
         self.start: RunState | None = None
         self._optimizers: Optimizers | None = None
         self._loss: Tensor | None = None
+        self.compiled: CompiledModel | None = None
 
     @property
     def sparse_optimizer(self) -> str:
@@ -109,7 +112,15 @@ class RecsysModule(pl.LightningModule):
             task.set_candidates(task.candidates.to(device))
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed, p.vectors)
+        if self._updates.compile:
+            self._compile(task)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
+
+    def _compile(self, task: Task | RetrievalTask) -> None:
+        if (why := no_compiler()) is None:
+            self.compiled = CompiledModel(task, self._placement.batch_size)
+        else:
+            say_once(f"trainer.compile=true: {why}; the run goes on without")
 
     # --- optimizers ----------------------------------------------------------------------------------
 
@@ -152,7 +163,7 @@ class RecsysModule(pl.LightningModule):
         if batch.rows == 1 and has_batch_norm(self.dmp):
             why = "a batch has 1 row in each process, and batch normalisation needs 2 or more"
             fail_together(UserError(f"trainer.batch_size: {why}; set model.batch_norm=false or add training rows"))
-        with self.timing.part("forward"):
+        with self.timing.part("forward"), self._stance(batch.rows):
             loss, _ = self.dmp(batch)
         log = (batch_idx + 1) % (self._log_every * accumulate) == 0
         if (loss.device.type == "cpu" or log) and not bool(torch.isfinite(loss)):
@@ -169,6 +180,9 @@ class RecsysModule(pl.LightningModule):
             for name, value in loss_of.logged().items() if isinstance(loss_of, LabelLosses) else ():
                 self.log(f"train/{name}", value, rank_zero_only=True)
         return self._loss
+
+    def _stance(self, rows: int) -> AbstractContextManager[None]:
+        return nullcontext() if self.compiled is None else self.compiled.context(rows, self.training)
 
     def _step(self, optimizer: Any, log: bool) -> None:
         assert self._optimizers is not None
@@ -208,7 +222,8 @@ class RecsysModule(pl.LightningModule):
 
     def _evaluate(self, batch: Batch) -> None:
         assert self.dmp is not None
-        _, output = self.dmp(batch)
+        with self._stance(batch.rows):
+            _, output = self.dmp(batch)
         self.evaluator.update(self.dmp.module, output, batch)
 
     def _log_metrics(self, split: str) -> None:

@@ -44,6 +44,7 @@ class Updates:
     clip_norm: maximum norm of all dense gradients together; None for no limit
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
+    compile: whether the dense part is compiled
     """
 
     make_optimizer: MakeOptimizer | None = None
@@ -53,3 +54,4 @@ class Updates:
     clip_norm: float | None = None
     ema: float | None = None
     monitor: str = "validation/auc"
+    compile: bool = False

@@ -74,6 +74,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
+        **({} if module.compiled is None else {"compile_seconds": module.compiled.seconds}),
         "time": {**throughput.parts(module), **collectives_of(trainer)},
     }
 

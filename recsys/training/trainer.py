@@ -63,6 +63,7 @@ def build_module(
             clip_norm=cfg.optim.clip_norm,
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+            compile=cfg.trainer.compile,
         ),
         evaluator=kind.evaluator(cfg, features, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,

@@ -1,0 +1,84 @@
+"""torch.compile of a model's dense part, around its tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrec.distributed.types import ShardedModule
+
+from recsys.cli.console import say
+
+
+class CompiledModel:
+    """The compiled model of a sharded task; its lookups run as they are.
+
+    Inductor keeps the compiled code in TORCHINDUCTOR_CACHE_DIR, or in the system's folder of temporary files, so that a
+    second run of the same model and batch size takes seconds.
+
+    Args:
+        task: a Task or a RetrievalTask, sharded.
+        batch_size: rows of the batches that are compiled for; others run eagerly, see `context`.
+    """
+
+    def __init__(self, task: nn.Module, batch_size: int) -> None:
+        self.seconds = 0.0  # that `warm_up` took
+        self._task, self._batch_size, self._dry = task, batch_size, False
+        model = task.model
+        assert isinstance(model, nn.Module)
+        for module in list(model.modules()):
+            if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
+                module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
+        model.compile()
+
+    def _lookup(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a lookup that lets no gradient reach the tables while the model warms up."""
+
+        def lookup(*args: Any) -> Any:
+            result = forward(*args)
+            if not self._dry or not isinstance(result, Tensor):
+                return result
+            return result.detach().requires_grad_(result.requires_grad)
+
+        return lookup
+
+    def context(self, rows: int, training: bool = True) -> AbstractContextManager[None]:
+        """Return the context in which a batch of this many rows runs: evaluation and other sizes run eagerly."""
+        compiled = training and rows == self._batch_size
+        return torch.compiler.set_stance("default" if compiled else "force_eager")  # type: ignore[no-any-return]
+
+    def warm_up(self, batch: Any) -> None:
+        """Compile forward and backward for batches like this one, without a change of the model. Collective."""
+        say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")
+        start = time.monotonic()
+        kept = {name: buffer.clone() for name, buffer in self._task.named_buffers() if not buffer.is_meta}
+        dense = [p for p in self._task.parameters() if p.requires_grad and type(p) is nn.Parameter]
+        devices = sorted({p.device.index for p in dense if p.device.type == "cuda"})
+        self._dry = True
+        try:
+            with torch.random.fork_rng(devices=devices):
+                loss, _ = self._task(batch)
+                torch.autograd.grad(loss, dense, allow_unused=True)
+        finally:
+            self._dry = False
+        for name, buffer in self._task.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+        self.seconds = time.monotonic() - start
+        say(f"compiled in {self.seconds:.0f} s")
+
+
+def no_compiler() -> str | None:
+    """Return why Inductor cannot compile for the CPU, or None if it can."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "no C++ compiler is installed; on Debian, apt install g++"
+    return None
