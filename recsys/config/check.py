@@ -21,7 +21,7 @@ from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, range_problem
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
-PRECISIONS = ("32-true", "bf16-mixed")
+PRECISIONS = ("32-true", "bf16-mixed", "auto")
 MOST_NAME_BYTES = 255  # that file systems take
 
 
@@ -77,7 +77,7 @@ def _check_numbers(cfg: RunConfig, processes: int) -> None:
     """Check numbers that depend on each other; the schemas declare the range of each (recsys/ranges.py)."""
     t = cfg.trainer
     if t.precision not in PRECISIONS:
-        raise UserError(f"trainer.precision={t.precision}: must be {' or '.join(PRECISIONS)}")
+        raise UserError(f"trainer.precision={t.precision}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
     if t.batch_size % processes:
         raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by {processes} processes")
     if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:

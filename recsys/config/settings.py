@@ -48,3 +48,17 @@ def device_of(accelerator: str) -> str:
     if accelerator == "auto":
         return "gpu" if torch.cuda.is_available() else "cpu"
     return "gpu" if accelerator == "cuda" else accelerator
+
+
+def precision_of(precision: str, accelerator: str) -> str:
+    """Return Lightning's name of the precision for trainer.precision, of which `auto` depends on the machine."""
+    import torch
+
+    if precision != "auto":
+        return precision
+    if accelerator == "gpu":
+        multiplies = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        features = torch.cpu.get_capabilities()
+        multiplies = bool(features.get("amx_bf16") or features.get("avx512_bf16"))
+    return "bf16-mixed" if multiplies else "32-true"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrec.distributed.types import ShardedModule
 
 from recsys.cli.console import say
+from recsys.task import Task
 
 
 class CompiledModel:
@@ -21,19 +22,16 @@ class CompiledModel:
     second run of the same model and batch size takes seconds.
 
     Args:
-        task: a Task or a RetrievalTask, sharded.
+        task: the task, sharded.
         batch_size: rows of the batches that are compiled for; others run eagerly, see `context`.
     """
 
-    def __init__(self, task: nn.Module, batch_size: int) -> None:
+    def __init__(self, task: Task, batch_size: int) -> None:
         self.seconds = 0.0  # that `warm_up` took
         self._task, self._batch_size, self._dry = task, batch_size, False
-        model = task.model
-        assert isinstance(model, nn.Module)
-        for module in list(model.modules()):
+        for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
                 module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
-        model.compile()
 
     def _lookup(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a lookup that lets no gradient reach the tables while the model warms up."""
@@ -53,6 +51,9 @@ class CompiledModel:
 
     def warm_up(self, batch: Any) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
+        # lists have other lengths in each batch
+        ragged = bool((batch.sparse.lengths() != 1).any())
+        self._task.model.compile(dynamic=ragged or None)
         say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")
         start = time.monotonic()
         kept = {name: buffer.clone() for name, buffer in self._task.named_buffers() if not buffer.is_meta}

@@ -117,10 +117,12 @@ class RecsysModule(pl.LightningModule):
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     def _compile(self, task: Task | RetrievalTask) -> None:
-        if (why := no_compiler()) is None:
-            self.compiled = CompiledModel(task, self._placement.batch_size)
-        else:
+        if isinstance(task, RetrievalTask):
+            say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
+        elif (why := no_compiler()) is not None:
             say_once(f"trainer.compile=true: {why}; the run goes on without")
+        else:
+            self.compiled = CompiledModel(task, self._placement.batch_size)
 
     # --- optimizers ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from recsys.config.build import make, make_scheduler
 from recsys.config.compose import without_secrets
 from recsys.config.kinds import build_task, monitor_of
 from recsys.config.run_config import RunConfig
-from recsys.config.settings import seconds_of
+from recsys.config.settings import precision_of, seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -138,12 +138,15 @@ def build_trainer(
         from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import
 
         callbacks.append(Tracking(prepared))
+    precision = precision_of(cfg.trainer.precision, accelerator)
+    if cfg.trainer.precision == "auto":
+        say(f"trainer.precision=auto: {precision} on this machine")
     trainer = pl.Trainer(
         accelerator="cpu" if accelerator == "cpu" else "gpu",
         strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
         devices=ranks.local_world_size,
         num_nodes=ranks.world_size // ranks.local_world_size,
-        precision=cfg.trainer.precision,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]
         max_epochs=cfg.trainer.max_epochs,
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
