@@ -38,11 +38,12 @@ class Throughput(pl.Callback):
     def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
         self.samples = 0
         self.seconds = 0.0
+        self.cpu_seconds = 0.0  # of all threads of this process, since it started or resumed
         self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
         self._total = 0  # rows of the whole training
         self._bar: Bar | None = None
-        self._since = 0.0
+        self._since = self._cpu_since = 0.0
         self._logged = (0, 0.0)
         self._loader: Any = None
 
@@ -72,7 +73,7 @@ class Throughput(pl.Callback):
         steps = len(loader) * max(trainer.max_epochs or 1, 1)
         steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
         self._total = steps * loader.batch_size * world_size()
-        self._since = time.monotonic()
+        self.resume_clock()
         self._logged = (self.samples, self.seconds)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
@@ -91,6 +92,8 @@ class Throughput(pl.Callback):
         self.samples += rows
         now = time.monotonic()
         self.seconds, self._since = self.seconds + now - self._since, now
+        cpu = time.process_time()
+        self.cpu_seconds, self._cpu_since = self.cpu_seconds + cpu - self._cpu_since, cpu
         assert self._bar is not None
         if (batch_idx + 1) % (self._every * self._accumulate) == 0:
             self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
@@ -104,7 +107,7 @@ class Throughput(pl.Callback):
 
     def resume_clock(self) -> None:
         """Restart the clock, so that the time since the last step does not count as training."""
-        self._since = time.monotonic()
+        self._since, self._cpu_since = time.monotonic(), time.process_time()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.resume_clock()  # after a validation and its checkpoint

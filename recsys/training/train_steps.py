@@ -71,6 +71,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     train = {
         "samples": throughput.samples,
         "seconds": throughput.seconds,
+        "cpu_seconds": throughput.cpu_seconds,
         "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
