@@ -72,6 +72,8 @@ def register() -> None:
     store = ConfigStore.instance()
     for name, node in COMMANDS.items():
         store.store(name=f"{name}_schema", node=node)
+    # Hydra copies its sources, and with them all schemas, for each config that it composes; it changes none of them.
+    ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
     Plugins.instance().register(_UserConf)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
-from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig
 
@@ -64,4 +63,3 @@ def remember_configs() -> None:
 
     ConfigRepository.load_config = load_config
     ConfigLoaderImpl._compose_config_from_defaults_list = compose_from_defaults
-    ConfigStore.__deepcopy__ = lambda self, _: self  # Hydra copies all schemas for each config, and changes none
