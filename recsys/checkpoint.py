@@ -213,8 +213,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
-    from recsys.sharding.sharded_checkpoint import check_files
-    from recsys.sharding.stored_checkpoint import StoredCheckpoint
+    from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):

@@ -1,9 +1,10 @@
 """Packages that TorchRec and Lightning import for names that a run never uses, loaded when such a name is used.
 
-`import torchrec` imports torch._dynamo, sympy and tensordict, and `import pytorch_lightning` scipy and matplotlib: half
-of the CPU seconds of a start. While a module of IMPORTERS is imported, each package of DEFERRED is an empty module, and
-a name that is imported from it is a placeholder. The package is loaded when a placeholder is called, or when any other
-code reads an attribute of the module. RECSYS_EAGER_IMPORTS=1 turns this off.
+`import torchrec` imports torch._dynamo, sympy, tensordict and PyTorch's DTensor, and `import pytorch_lightning` scipy
+and matplotlib: half of the CPU seconds of a start. While a module of IMPORTERS is imported, each package of DEFERRED is
+an empty module, and a name that is imported from it is a placeholder. The package is loaded when a placeholder is
+called, or when any other code reads an attribute of the module. RECSYS_EAGER_IMPORTS=1
+turns this off.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, wraps
 from importlib import import_module
@@ -19,13 +20,22 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import Any
 
-IMPORTERS = frozenset({"torchrec", "fbgemm_gpu", "pytorch_lightning", "lightning_fabric", "torchmetrics"})
+IMPORTERS = (
+    "torchrec",
+    "fbgemm_gpu",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "torchmetrics",
+    "torch.distributed.checkpoint",
+)
 # Each package, and its names that PyTorch calls in a run where nothing is compiled. Until the package is loaded, they
 # do what it would do then: decorators return the function, guards return their bool, the others do nothing.
 DEFERRED: dict[str, set[str]] = {
     "torch._dynamo": {"disable", "graph_break", "trace_rules"},
     "torch.fx.experimental.symbolic_shapes": {"expect_true", "guard_or_false", "guard_or_true"},  # imports sympy
     "tensordict": set(),
+    "torch.distributed.tensor": set(),  # imports sympy too; runs have none of its tensors
+    "torch.distributed._tensor": set(),
     "scipy": set(),
     "matplotlib": set(),
 }
@@ -51,18 +61,18 @@ def _set_importing(value: bool) -> Iterator[None]:
         _state.importing = before
 
 
-def _deferred_root(name: str) -> str | None:
-    """Return the package of DEFERRED that a module is, or belongs to."""
-    return next((d for d in DEFERRED if name == d or name.startswith(d + ".")), None)
+def _package(name: str, packages: Iterable[str]) -> str | None:
+    """Return the package that a module is, or belongs to."""
+    return next((p for p in packages if name == p or name.startswith(p + ".")), None)
 
 
 class _Finder:
     """Gives importers and deferred packages their loaders."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        if name.partition(".")[0] in IMPORTERS:
+        if _package(name, IMPORTERS):
             return _with_loader(PathFinder.find_spec(name, path), _ImporterLoader)
-        if (root := _deferred_root(name)) is None:
+        if (root := _package(name, DEFERRED)) is None:
             return None
         if name == root or _importing():
             return _with_loader(PathFinder.find_spec(name, path), _DeferredLoader)

@@ -11,7 +11,14 @@ from torch import nn
 from recsys.models.common.meta_values import without_meta_values
 
 # loaded by `import torchrec` and `import pytorch_lightning` unless deferred_imports.py holds them back
-HEAVY = ("torch._dynamo.eval_frame", "sympy", "scipy.signal._signaltools", "matplotlib.figure", "tensordict.base")
+HEAVY = (
+    "torch._dynamo.eval_frame",
+    "sympy",
+    "scipy.signal._signaltools",
+    "matplotlib.figure",
+    "tensordict.base",
+    "torch.distributed.tensor._api",
+)
 
 
 def run(program: str, **env: str) -> str:
@@ -57,6 +64,11 @@ assert isinstance(compiled, OptimizedModule) and isinstance(compiled, torch._dyn
 from tensordict import TensorDict
 assert isinstance(TensorDict({"a": x}, [2]), Placeholder) and isinstance(Placeholder({"a": x}, [2]), TensorDict)
 
+from torch.distributed.checkpoint import default_planner
+from torch.distributed.tensor import DTensor
+assert not isinstance(x, default_planner.DTensor) and DTensor.__module__ == "torch.distributed.tensor"
+assert "torch.distributed.tensor._api" in sys.modules and isinstance(DTensor, type(torch.Tensor))
+
 import matplotlib, scipy.stats, torchmetrics
 matplotlib.use("agg")
 figure, axes = torchmetrics.MeanMetric().plot(torch.tensor(3.0))
@@ -65,6 +77,15 @@ assert torch.optim.SGD(linear.parameters(), lr=0.1).step() is None
 print("all real")
 """
     assert run(program, HOME=str(tmp_path)) == "all real"
+
+
+def test_a_checkpoint_is_inspected_without_the_packages_of_training() -> None:
+    folder = Path(__file__).parent / "e2e" / "old_runs" / "ranking"
+    command = [sys.executable, "-X", "importtime", "-m", "recsys.checkpoint", "inspect", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "torch.distributed.checkpoint" in imported
+    assert not imported & {*HEAVY, "torchrec", "fbgemm_gpu", "pytorch_lightning"}
 
 
 def test_imports_can_be_eager(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from recsys.cli.console import quiet
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 
+Value = TypeVar("Value")
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
 STORE = "RECSYS_STORE"  # environment variable: the file in which the ranks that launch.spawn started meet
 # Messages for TorchRec's developers: about replicated tables, and, on GPUs, about the environment that torchrun sets.
@@ -158,15 +159,20 @@ def fail_together(error: UserError) -> NoReturn:
     raise error
 
 
-def first_problem(problem: str | None) -> str | None:
-    """Return the problem of the lowest rank that has one, on all ranks; None if no rank has one. Collective."""
+def gather_values(value: Value) -> list[Value]:
+    """Return the value of every rank, on all ranks. Collective."""
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return problem
-    problems: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
-    return next((p for p in problems if p is not None), None)
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def first_problem(problem: str | None) -> str | None:
+    """Return the problem of the lowest rank that has one, on all ranks; None if no rank has one. Collective."""
+    return next((p for p in gather_values(problem) if p is not None), None)
 
 
 def any_restarted(ranks: Ranks) -> bool:
@@ -206,8 +212,7 @@ def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:
         f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "
         f"{unseen} must be on a file system that all hosts share"
     )
-    problems: list[str | None] = [None] * ranks.world_size
-    dist.all_gather_object(problems, problem)
+    problems = gather_values(problem)
     if ranks.rank == 0:
         for mark in marks.values():
             mark.unlink()

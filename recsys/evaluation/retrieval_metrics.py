@@ -8,16 +8,14 @@ edge of the matrix.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import JaggedIds
+from recsys.distributed.ranks import gather_values
 from recsys.errors import NotFinite
-from recsys.evaluation.collected_rows import is_distributed, world_size
 from recsys.evaluation.list_metrics import ListMetrics, similarities
 from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
@@ -303,11 +301,8 @@ class RetrievalMetrics:
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
         not_finite = self._highest is not None and not bool(self._highest < math.inf)
-        parts: list[Any] = [(table, self._queries, self._cold_rows, not_finite)]
+        parts = gather_values((table, self._queries, self._cold_rows, not_finite))
         self._kept, self._queries, self._cold_rows, self._highest = [], 0, 0, None
-        if is_distributed():
-            parts, part = [None] * world_size(), parts[0]
-            dist.all_gather_object(parts, part)
         tables, queries, cold_rows, not_finite_parts = zip(*parts, strict=True)
         self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)

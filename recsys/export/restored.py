@@ -21,8 +21,7 @@ from recsys.config.run_config import RunConfig
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.batch_tensors import BatchTensors
 from recsys.features import FeatureSpec
-from recsys.sharding.sharded_checkpoint import check_files
-from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
 from recsys.sharding.table_shards import rows_of_a_block
 from recsys.sharding.tables import TableInfo, tables
 from recsys.training.ema import unwrapped

@@ -30,13 +30,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.cli.console import say
+from recsys.distributed.ranks import gather_values
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import beside, put_in_place
 from recsys.files.manifest import DamagedFile
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
-from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
+from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint, check_files
 from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
@@ -79,38 +80,11 @@ def save(
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
         (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
         files += [building / name for name in ("state.pt", PLAN, METADATA)]
-    entries = _gathered(manifest.entries_of(building, files))
+    entries = gather_values(manifest.entries_of(building, files))
     if rank == 0:
         manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
         put_in_place(building, path)
     dist.barrier()
-
-
-def _gathered(value: Any) -> list[Any]:
-    """Return the value of every rank. Collective."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def check_files(path: Path) -> None:
-    """Check that a checkpoint's files are as they were written; each rank reads a share of them. Collective.
-
-    Raises:
-        DamagedFile: on all ranks, if a file is missing or damaged.
-    """
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    damage = None
-    try:
-        entries = manifest.read(path)
-        if entries is None and StoredCheckpoint(path).plan.get("manifest"):
-            raise DamagedFile(path / manifest.FILE, "is missing")
-        manifest.check(path, sorted(entries or ())[rank::world_size])
-    except DamagedFile as e:
-        damage = e
-    damages = _gathered(damage) if world_size > 1 else [damage]
-    if first_damage := next(filter(None, damages), None):
-        raise first_damage
 
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:

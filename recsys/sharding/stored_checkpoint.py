@@ -1,4 +1,4 @@
-"""Reader of a checkpoint on disk, region by region, in one process and without a model."""
+"""Check a checkpoint on disk, and read it region by region, in one process and without a model."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -16,8 +17,10 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from recsys.distributed.ranks import gather_values
 from recsys.errors import UserError
 from recsys.files import manifest
+from recsys.files.manifest import DamagedFile
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly
 
 PLAN = "plan.json"
@@ -68,6 +71,25 @@ class StoredCheckpoint:
         items = create_read_items_for_chunk_list(key, self.tensors[key], [region])
         self._reader.read_data(LoadPlan(items), _Into(out)).wait()
         return out
+
+
+def check_files(path: Path) -> None:
+    """Check that a checkpoint's files are as they were written; each rank reads a share of them. Collective.
+
+    Raises:
+        DamagedFile: on all ranks, if a file is missing or damaged.
+    """
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    damage = None
+    try:
+        entries = manifest.read(path)
+        if entries is None and StoredCheckpoint(path).plan.get("manifest"):
+            raise DamagedFile(path / manifest.FILE, "is missing")
+        manifest.check(path, sorted(entries or ())[rank::world_size])
+    except DamagedFile as e:
+        damage = e
+    if first_damage := next(filter(None, gather_values(damage)), None):
+        raise first_damage
 
 
 class _Into(TensorsOnly):

@@ -1,8 +1,8 @@
-"""Write checkpoints by steps, time and validations; find the best and the newest."""
+"""Write checkpoints by steps, time and validations, and find the newest one that is intact."""
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from recsys.cli.console import say
 from recsys.evaluation.metrics_table import lower_is_better
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
+from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import DamagedFile
-from recsys.sharding.sharded_checkpoint import check_files
+from recsys.sharding.stored_checkpoint import check_files
 from recsys.training.callbacks import CLOCK_STEPS, over
 from recsys.training.module import RecsysModule
 
@@ -101,25 +102,6 @@ class Checkpoints(pl.Callback):
             old = sorted(p for p in self.folder.glob(f"{kind}-*") if p != new)
             for path in old[: max(len(old) + 1 - self._keep[kind], 0)]:
                 remove_folder(path)
-
-
-def checkpoints_of(run_dir: Path, kinds: Sequence[str] = ("step", "best")) -> list[Path]:
-    """Return the checkpoints of a run, the newest first.
-
-    If a step-N and a best-N have the same number of steps, step-N, which is written last, comes first.
-    """
-    found = [p for kind in kinds for p in (run_dir / "checkpoints").glob(f"{kind}-*") if p.is_dir()]
-    return sorted(found, key=lambda p: (p.name.rsplit("-", 1)[1], p.name.startswith("step")), reverse=True)
-
-
-def newest_checkpoint(run_dir: Path) -> Path | None:
-    """Return the checkpoint with the most steps, or None."""
-    return next(iter(checkpoints_of(run_dir)), None)
-
-
-def best_checkpoint(run_dir: Path) -> Path | None:
-    """Return the best checkpoint by validation, or the newest if nothing was validated."""
-    return next(iter(checkpoints_of(run_dir, ["best"])), None) or newest_checkpoint(run_dir)
 
 
 def newest_intact_checkpoint(run_dir: Path) -> Path | None:

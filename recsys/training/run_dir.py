@@ -28,9 +28,9 @@ from recsys.data.transforms.resolved_data import feature_spec
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_file
+from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
-from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 

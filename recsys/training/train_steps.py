@@ -11,7 +11,8 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError
 from recsys.evaluation.calibration import save as save_calibration
-from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
+from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState

@@ -14,8 +14,8 @@ from storage_faults import flip
 from recsys.data.loader import row_groups
 from recsys.data.prepare.digests import digests
 from recsys.files import manifest
+from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import BackgroundCheck, DamagedFile
-from recsys.training.checkpoints import checkpoints_of
 from recsys.training.evaluate_run import evaluate
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ import pytest
 from forks import WARM, Command
 from small_run import SMALL
 
+from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import check
-from recsys.training.checkpoints import checkpoints_of
 
 LONG = [
     *SMALL,
