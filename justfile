@@ -23,7 +23,6 @@ slow:
     RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/evaluation/test_binary_metrics.py tests/evaluation/test_retrieval_metrics.py \
         tests/losses/test_negatives.py tests/evaluation/test_list_metrics.py
 
-bench:
-    uv run python benchmarks/loader.py
-    uv run python benchmarks/train.py
-    uv run python benchmarks/list_metrics.py
+# All topics, or `just bench dlrm loader`; `just bench smoke` compares short runs with the recorded ratios.
+bench *topics:
+    uv run python benchmarks/bench.py {{topics}}

@@ -4,14 +4,11 @@ Histories of 20 items, vectors of 64 floats, batches of 512 queries, one thread;
 all metrics of lists, k = 5, 10, 20. Seconds of CPU time, which other processes disturb less than wall time.
 """
 
-import json
-import statistics
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import torch
+from steady import Claim, measure, timed
 from torch import Tensor
 
 from recsys.batch import JaggedIds
@@ -21,12 +18,11 @@ from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 BATCH, HISTORY, DIM = 512, 20, 64
 
 
-def seconds(queries: Tensor, items: Tensor, lists: tuple[str, ...]) -> float:
-    """Rank one target for each of the queries (Q, DIM) among the items (N, DIM); return seconds of CPU time."""
+def evaluate(queries: Tensor, items: Tensor, lists: tuple[str, ...]) -> None:
+    """Rank one target for each of the queries (Q, DIM) among the items (N, DIM)."""
     rng = np.random.default_rng(0)
     ids = torch.from_numpy(rng.integers(1, len(items), (len(queries), HISTORY + 1)))
     metrics = RetrievalMetrics(Protocols(lists=lists), rng.integers(1, 100, len(items)))
-    start = time.process_time()
     for first in range(0, len(queries), BATCH):
         batch, chosen = queries[first : first + BATCH], ids[first : first + BATCH]
         one = torch.ones(len(batch), dtype=torch.int64)
@@ -35,7 +31,6 @@ def seconds(queries: Tensor, items: Tensor, lists: tuple[str, ...]) -> float:
             JaggedIds(chosen[:, 1:].flatten(), one * HISTORY), first, vectors=items,
         )  # fmt: skip
     metrics.compute()
-    return time.process_time() - start
 
 
 def main() -> None:
@@ -44,21 +39,17 @@ def main() -> None:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     queries, items = (torch.randn(n, DIM, generator=generator) for n in (rows, candidates + 1))
-    ranks, lists = [], []
-    for _ in range(rounds):
-        ranks.append(seconds(queries, items, ()))
-        lists.append(seconds(queries, items, LISTS))
-        print(f"ranks {ranks[-1]:.1f} s, ranks and lists {lists[-1]:.1f} s: {lists[-1] / ranks[-1]:.2f}")
-    ratio = statistics.median(b / a for a, b in zip(ranks, lists, strict=True))
-    print(f"median ratio {ratio:.2f}")
-    result = {
-        "queries": rows,
-        "candidates": candidates,
-        "ranks": ranks,
-        "ranks_and_lists": lists,
-        "median_ratio": ratio,
-    }
-    (Path(__file__).parent / "results" / "list_metrics.json").write_text(json.dumps(result, indent=2) + "\n")
+    measure(
+        "list_metrics",
+        f"Ranking {rows:,} queries among {candidates:,} items: metrics of ranks, and of lists too, one thread",
+        {
+            "ranks": timed(lambda: evaluate(queries, items, ()), rows),
+            "ranks and lists": timed(lambda: evaluate(queries, items, LISTS), rows),
+        },
+        [Claim("ranks and lists", "ranks")],
+        rounds,
+        "queries",
+    )
 
 
 if __name__ == "__main__":

@@ -5,19 +5,18 @@ are those of the sample, or have numbers that never repeat; each call gets rows,
 text no dict has hashed yet. All ways run in turn in one process, and their arrays are compared bit for bit.
 """
 
-import csv
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+from steady import Claim, Clock, Sample, measure
 
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
@@ -56,19 +55,21 @@ def by_column(rows: list[Row]) -> Columns:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def seconds(call: Callable[[Any], Arrays], batches: list[str]) -> float:
-    """Return the median time of a call. batches: rows or columns as JSON"""
-    times = []
-    for batch in batches:
-        given = json.loads(batch)
-        start = time.perf_counter()
-        call(given)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def by_call(call: Callable[[Any], Arrays], batches: list[str], rows: int) -> Callable[[], Sample]:
+    """Return a round of a call for each batch, whose JSON is read before the clock starts."""
+
+    def run() -> Sample:
+        given = [json.loads(batch) for batch in batches]
+        clock = Clock()
+        for batch in given:
+            call(batch)
+        return clock.sample(rows * len(batches))
+
+    return run
 
 
-def compare(pipeline: RowTransforms, rows: list[Row], size: int, rounds: int) -> list[float]:
-    """Return ms a call from rows, from columns and through polars, and the median ratios of polars to the others."""
+def ways(pipeline: RowTransforms, rows: list[Row], size: int) -> dict[str, Callable[[], Sample]]:
+    """Return rounds of `size` rows a call from rows, from columns and through polars, whose arrays are the same."""
     calls = 200 if size == 1 else 10
     batches = [rows[i * size : (i + 1) * size] for i in range(calls)]
     texts, columns = [json.dumps(b) for b in batches], [json.dumps(by_column(b)) for b in batches]
@@ -81,27 +82,25 @@ def compare(pipeline: RowTransforms, rows: list[Row], size: int, rounds: int) ->
 
     expected = polars(batches[0])
     assert same(pipeline.arrays(batches[0]), expected) and same(arrays_of_columns(by_column(batches[0])), expected)
-    ways = ((pipeline.arrays, texts), (arrays_of_columns, columns), (polars, texts))
-    times = [[seconds(call, given) * 1e3 for call, given in ways] for _ in range(rounds)]
-    ratios = [statistics.median(t[2] / t[i] for t in times) for i in (0, 1)]
-    return [*(statistics.median(way) for way in zip(*times, strict=True)), *ratios]
+    return {
+        "rows": by_call(pipeline.arrays, texts, size),
+        "columns": by_call(arrays_of_columns, columns, size),
+        "polars": by_call(polars, texts, size),
+    }
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    table = [["numbers", "rows_a_call", "rows_ms", "columns_ms", "polars_ms", "rows_ratio", "columns_ratio"]]
+    contestants, claims = {}, []
     with tempfile.TemporaryDirectory() as folder:
         pipeline, sample = criteo(Path(folder))
-        for kind in ("sample", "never repeating"):
+        for kind in ("", ", numbers that never repeat"):
             for size in (1, 1000):
-                rows = sample if kind == "sample" else never_repeating(sample, size)
-                figures = compare(pipeline, rows, size, rounds)
-                table.append([kind, str(size), *(f"{x:.4g}" for x in figures)])
-                print(f"{kind}, {size} rows a call: rows {figures[0]:.3f} ms ({size / figures[0]:,.0f}k rows/s), "
-                      f"columns {figures[1]:.3f} ms ({size / figures[1]:,.0f}k rows/s), polars {figures[2]:.2f} ms: "
-                      f"{figures[3]:.1f} and {figures[4]:.1f} times as fast")  # fmt: skip
-    with (Path(__file__).parent / "results" / "online.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(table)
+                rows = never_repeating(sample, size) if kind else sample
+                names = {way: f"{way}, {size:,} a call{kind}" for way in ("rows", "columns", "polars")}
+                contestants |= {names[way]: round_ for way, round_ in ways(pipeline, rows, size).items()}
+                claims += [Claim(names[way], names["polars"]) for way in ("rows", "columns")]
+        measure("online", "Raw rows of Criteo's columns to arrays, one thread", contestants, claims, rounds, "rows")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,27 @@
-"""python benchmarks/start.py [ROUNDS]: CPU seconds of a run of 20,000 sample rows, with deferred and eager imports.
+"""python benchmarks/start.py [ROUNDS]: starts of commands, with deferred and with eager imports.
 
-`import torch` alone is the bound of what imports can take.
+`import torch` alone is the bound of what a command that needs torch can take.
 """
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from steady import Sample, measure
+from steady import Claim, Clock, Sample, measure
 
 
 def by_command(arguments: list[str], **env: str) -> Callable[[], Sample]:
+    """Return a round of a command; FOLDER stands for a new folder."""
+
     def run() -> Sample:
-        before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             told = [a.replace("FOLDER", folder) for a in arguments]
+            clock = Clock()
             subprocess.run([sys.executable, *told], check=True, capture_output=True, env={**os.environ, **env})
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        return Sample(1, time.perf_counter() - wall, cpu)
+            return clock.sample(1)
 
     return run
 
@@ -34,22 +32,26 @@ def main() -> None:
     train = ["-m", "recsys.train", "model=dlrm", "data=criteo", "data.sample.rows=20000", "run_dir=FOLDER/run"]
     train.append("data.prepared=FOLDER/prepared")
     packages = "import recsys, torchrec.distributed, pytorch_lightning"
-    results = measure(
+    measure(
         "start",
+        "Starts of commands: a run of 20,000 sample rows, and less",
         {
             "recsys.train, eager imports": by_command(train, RECSYS_EAGER_IMPORTS="1"),
             "recsys.train": by_command(train),
-            "import torch": by_command(["-c", "import torch"]),
             "imports, eager": by_command(["-c", packages], RECSYS_EAGER_IMPORTS="1"),
             "imports, deferred": by_command(["-c", packages]),
+            "import torch": by_command(["-c", "import torch"]),
             "--help": by_command(["-m", "recsys.train", "--help"]),
         },
-        "recsys.train, eager imports",
+        [
+            Claim("recsys.train", "recsys.train, eager imports"),
+            Claim("imports, deferred", "imports, eager"),
+            Claim("imports, deferred", "import torch"),
+            Claim("--help", "import torch"),
+        ],
         rounds,
         "starts",
     )
-    for name, result in results.items():
-        print(f"{name:32} {1 / result['per_cpu_second']:5.1f} s of CPU, {1 / result['per_second']:5.1f} s")
 
 
 if __name__ == "__main__":

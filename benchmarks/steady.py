@@ -7,62 +7,165 @@ measured beside wall seconds, since they suffer less.
 import json
 import os
 import platform
+import resource
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+RESULTS = Path(__file__).parent / "results"
+
 
 @dataclass(frozen=True)
 class Sample:
-    """What a contestant did in one round."""
+    """What a contestant did in one round, in seconds by the clock and of CPU."""
 
     units: float
     wall: float
     cpu: float
 
 
+@dataclass(frozen=True)
+class Claim:
+    """How many times as fast one contestant is as another. goal: the least that we want"""
+
+    ours: str
+    other: str
+    goal: float | None = None
+
+
+@dataclass
+class Ratio:
+    """Ratios of two rates in each round, with their median."""
+
+    rounds: Sequence[float]
+    median: float = field(init=False)
+    low: float = field(init=False)
+    high: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.median, self.low, self.high = statistics.median(self.rounds), min(self.rounds), max(self.rounds)
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} - {self.high:.2f})"
+
+
+def by_cpu(samples: Sequence[Sample], others: Sequence[Sample]) -> Ratio:
+    """Return how many units a contestant does in a CPU second for each of the other."""
+    return Ratio([(a.units / a.cpu) / (b.units / b.cpu) for a, b in zip(samples, others, strict=True)])
+
+
+def by_clock(samples: Sequence[Sample], others: Sequence[Sample]) -> Ratio:
+    """Return how many units a contestant does in a second for each of the other."""
+    return Ratio([(a.units / a.wall) / (b.units / b.wall) for a, b in zip(samples, others, strict=True)])
+
+
+def machine() -> dict[str, Any]:
+    """Return what a rate depends on."""
+    fast = [k for k in ("amx_bf16", "avx512_bf16") if torch.cpu.get_capabilities().get(k)]
+    return {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "bfloat16": fast,
+    }
+
+
 def measure(
-    topic: str, contestants: Mapping[str, Callable[[], Sample]], against: str, rounds: int, unit: str
-) -> dict[str, Any]:
-    """Run the rounds, print them, and write rates and ratios to benchmarks/results/TOPIC.json.
+    topic: str,
+    about: str,
+    contestants: Mapping[str, Callable[[], Sample]],
+    claims: Sequence[Claim],
+    rounds: int,
+    unit: str,
+) -> None:
+    """Run the rounds, print them, and write all samples and ratios to benchmarks/results/TOPIC.json.
+
+    A contestant that fails is left out, with a line that says so: a peer may not be installed.
 
     Args:
         topic: name of the file.
+        about: what is measured, for readers of the page.
         contestants: run a round each.
-        against: the contestant that the others are divided by.
+        claims: the pairs of contestants that are compared.
         rounds: number of rounds; the order changes from round to round.
-        unit: what is counted, for the terminal.
+        unit: what is counted.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in contestants}
     for r in range(rounds):
-        names = list(contestants)
+        names = [n for n in contestants if n in samples]
         for name in names[r % len(names) :] + names[: r % len(names)]:
-            samples[name].append(contestants[name]())
-    results: dict[str, Any] = {}
+            try:
+                samples[name].append(contestants[name]())
+            except subprocess.CalledProcessError as error:
+                del samples[name]
+                lines = str(error.stderr).strip().splitlines()
+                print(f"{topic}: {name} is left out: {lines[-1] if lines else error}", flush=True)
     for name, of in samples.items():
-        wall = [(a.units / a.wall) / (b.units / b.wall) for a, b in zip(of, samples[against], strict=True)]
-        cpu = [(a.units / a.cpu) / (b.units / b.cpu) for a, b in zip(of, samples[against], strict=True)]
-        results[name] = {
-            "per_second": statistics.median(s.units / s.wall for s in of),
-            "per_cpu_second": statistics.median(s.units / s.cpu for s in of),
-            "ratio": statistics.median(wall),
-            "ratios": wall,
-            "cpu_ratio": statistics.median(cpu),
-            "cpu_ratios": cpu,
-        }
-        spread = f"{statistics.median(wall):.2f} ({min(wall):.2f} - {max(wall):.2f})"
-        by_cpu = f"{statistics.median(cpu):.2f} ({min(cpu):.2f} - {max(cpu):.2f})"
-        rate = f"{results[name]['per_second']:>12,.1f} {unit}/s"
-        print(f"{topic:12} {name:32} {rate}  x {spread} by the clock, x {by_cpu} by CPU seconds", flush=True)
-    machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "machine": platform.machine()}
-    machine["bfloat16"] = [k for k in ("amx_bf16", "avx512_bf16") if torch.cpu.get_capabilities().get(k)]
-    target = Path(__file__).parent / "results" / f"{topic}.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(
-        json.dumps({"rounds": rounds, "against": against, "machine": machine, "results": results}, indent=1) + "\n"
-    )
-    return results
+        rate, cpu = (statistics.median(s.units / t for s, t in zip(of, ts, strict=True)) for ts in _seconds(of))
+        print(f"{topic:12} {name:34} {rate:>12,.4g} {unit}/s, {cpu:>12,.4g} per CPU second", flush=True)
+    compared = []
+    for claim in claims:
+        if claim.ours in samples and claim.other in samples:
+            pair = samples[claim.ours], samples[claim.other]
+            clock, cpu_ratio = by_clock(*pair), by_cpu(*pair)
+            goal = "" if claim.goal is None else f", goal {claim.goal:g}"
+            text = f"{claim.ours} : {claim.other}"
+            print(f"{topic:12} {text}: {clock} by the clock, {cpu_ratio} by CPU seconds{goal}", flush=True)
+            compared.append({**asdict(claim), "clock": asdict(clock), "cpu": asdict(cpu_ratio)})
+    result = {
+        "about": about, "unit": unit, "rounds": rounds, "machine": machine(), "claims": compared,
+        "samples": {name: [asdict(s) for s in of] for name, of in samples.items()},
+    }  # fmt: skip
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{topic}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _seconds(of: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    return [s.wall for s in of], [s.cpu for s in of]
+
+
+class Clock:
+    """Seconds by the clock and of CPU since it started, children included that have ended."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), self._cpu()
+
+    @staticmethod
+    def _cpu() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + usage.ru_utime + usage.ru_stime
+
+    def sample(self, units: float) -> Sample:
+        return Sample(units, time.perf_counter() - self.wall, self._cpu() - self.cpu)
+
+
+def timed(work: Callable[[], object], units: float) -> Callable[[], Sample]:
+    """Return a round that does the work, of so many units."""
+
+    def run() -> Sample:
+        clock = Clock()
+        work()
+        return clock.sample(units)
+
+    return run
+
+
+def peer(script: str, *arguments: object) -> Callable[[], Sample]:
+    """Return a round of a script of benchmarks/peers in an environment of its own, made by uv the first time."""
+
+    def run() -> Sample:
+        path = Path(__file__).parent / "peers" / f"{script}.py"
+        command = ["uv", "run", "--quiet", "--script", str(path), *map(str, arguments)]
+        environment = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
+        with tempfile.TemporaryDirectory() as folder:  # some write logs into the working directory
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)
+        return Sample(**json.loads(done.stdout.splitlines()[-1]))
+
+    return run

@@ -4,14 +4,11 @@ DLRM small (bottom 64-32-16, top 64-32-1) over 26 tables of 16 columns, batch 20
 process and on tensors in memory, at several table sizes. CPU seconds, rounds interleaved.
 """
 
-import json
-import statistics
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import torch
+from steady import Claim, measure, timed
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
@@ -24,6 +21,7 @@ from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement, Updates
 
 BATCH, TABLES, STEPS = 2048, 26, 12
+SIZES = (2_000, 20_000, 200_000)
 RULES = ("rowwise_adagrad", "adam", "partial_rowwise_adam")
 
 
@@ -56,38 +54,32 @@ class Trainer:
         self.module.setup_model(torch.device("cpu"))
         self.optimizer = self.module.configure_optimizers()
         self.batches = batches(self.features, rows, STEPS)
-        self.seconds()  # warm up
+        self.train()  # warm up
 
-    def seconds(self) -> float:
-        """CPU seconds of STEPS steps."""
-        start = time.process_time()
+    def train(self) -> None:
         for batch in self.batches:
             self.optimizer.zero_grad()
             loss, _ = self.module.dmp(batch)
             loss.backward()
             self.optimizer.step()
-        return time.process_time() - start
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    results = []
     with process_group("cpu", None):
-        for rows in (2_000, 20_000, 200_000):
-            trainers = {rule: Trainer(rows, rule) for rule in RULES}
-            times: dict[str, list[float]] = {rule: [] for rule in RULES}
-            for _ in range(rounds):
-                for rule, trainer in trainers.items():
-                    times[rule].append(trainer.seconds())
-            for rule in RULES[1:]:
-                ratios = [a / b for a, b in zip(times["rowwise_adagrad"], times[rule], strict=True)]
-                rate = STEPS * BATCH / statistics.median(times[rule])
-                ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
-                results.append({"rows": rows, "rule": rule, "samples_per_cpu_second": rate, "ratio": ratio})
-                rate_text = f"{rate:,.0f} samples per s of CPU"
-                print(f"{rows:,} rows, {rule}: {rate_text}, {ratio:.2f} x ({low:.2f} - {high:.2f})")
-    target = Path(__file__).parent / "results" / "table_optimizers.json"
-    target.write_text(json.dumps({"rounds": rounds, "results": results}, indent=1) + "\n")
+        trainers = {(rows, rule): Trainer(rows, rule) for rows in SIZES for rule in RULES}
+        measure(
+            "table_optimizers",
+            "Optimizers of 26 tables of 16 columns, DLRM small, batch 2048, tensors in memory",
+            {f"{rule}, {rows:,} rows": timed(t.train, STEPS * BATCH) for (rows, rule), t in trainers.items()},
+            [
+                Claim(f"{rule}, {rows:,} rows", f"{RULES[0]}, {rows:,} rows", 0.7)
+                for rule in RULES[1:]
+                for rows in SIZES
+            ],
+            rounds,
+            "samples",
+        )
 
 
 if __name__ == "__main__":

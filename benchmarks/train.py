@@ -1,148 +1,376 @@
-"""python benchmarks/train.py [small|large] [ROUNDS]: recsys.train as a user runs it against loops over bare tensors.
+"""python benchmarks/train.py TOPIC [ROUNDS]: recsys.train as a user runs it, bounds and peers.
 
-DLRM on the built-in sample of Criteo's shape, one process, row-wise Adagrad for the tables and Adam for the rest:
+    dlrm        bottom 64-32-16, top 64-32-1, dim 16, batch 8192
+    dlrm_large  bottom 512-256-64, top 1024-1024-512-256-1, dim 64, batch 2048
+    dcnv2       3 full-rank crosses, deep 128-64, batch 8192
+    deepfm      deep 128-64, Adam for tables too, batch 8192
+    din         histories of 10 items, batch 4096
+    sasrec      2 blocks, dim 50, lists of MovieLens 1M's lengths up to 200 items, one negative, batch 128
 
-    small   bottom 64-32-16, top 64-32-1, dim 16, batch 8192
-    large   bottom 512-256-64, top 1024-1024-512-256-1, dim 64, batch 2048
-
-The bound has the same dense model and optimizers over one TBE of FBGEMM, and its batches as tensors in memory before it
-starts. The other loop has nn.EmbeddingBag(sparse=True) tables and torch.optim.Adagrad. Neither reads a file.
+Ranking models train on the built-in samples, with row-wise Adagrad for the tables and Adam for the rest where nothing
+else is said. A bound has the model's own dense part and optimizers over one TBE of FBGEMM, in a bare loop over batches
+that are tensors in memory before it starts. SASRec's is a loop over padded lists with PyTorch's attention. Each peer
+trains on the same rows, in an environment of its own (benchmarks/peers); only training is measured, no start.
 """
 
 import recsys  # noqa: F401 (first: it sets how OpenMP waits, before torch loads OpenMP, so that all wait alike)
 
 # isort: split
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
-from steady import Sample, measure
+from steady import Claim, Sample, measure, peer, timed
 from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec
 from recsys.memory import keep_freed_memory
+from recsys.models.common.behaviour import Behaviour
+from recsys.models.dcnv2 import DCNv2
+from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 
-SIZES = {  # batch, rows of the sample, epochs, dim, bottom, top
-    "small": (8192, 500_000, 2, 16, (64, 32, 16), (64, 32)),
-    "large": (2048, 80_000, 1, 64, (512, 256, 64), (1024, 1024, 512, 256)),
-}
-Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+OURS, COMPILED, BOUND = "recsys.train", "recsys.train bf16-mixed compiled", "bare TBE loop"
 
 
-class Bare(nn.Module):
-    """The dense part of DLRM over one TBE, or over nn.EmbeddingBag tables."""
+@dataclass(frozen=True)
+class Ranking:
+    """A ranking model on a built-in sample.
 
-    def __init__(self, features: FeatureSpec, size: str, fbgemm: bool) -> None:
+    Args:
+        settings: overrides of the model and its optimizers.
+        bound: the model for the bare loop; None without one.
+        bags: whether the loop over nn.EmbeddingBag runs too.
+        peer: name of a peer and its script.
+        compiled: the least ratio of the compiled bfloat16 run to the bound.
+    """
+
+    about: str
+    settings: tuple[str, ...]
+    batch: int = 8192
+    rows: int = 500_000
+    epochs: int = 2
+    data: str = "criteo"
+    bound: Callable[[FeatureSpec], nn.Module] | None = None
+    bags: bool = False
+    peer: tuple[str, str, float] | None = None
+    compiled: float | None = None
+
+
+PEER_BATCHES = 15
+META = torch.device("meta")
+RANKING = {
+    "dlrm": Ranking(
+        "DLRM small, batch 8192, samples of Criteo's shape",
+        ("model=dlrm", "model.dim=16", "model.bottom_mlp=[64,32,16]", "model.top_mlp=[64,32]"),
+        bound=lambda f: DLRM(f, dim=16, bottom_mlp=(64, 32, 16), top_mlp=(64, 32), device=META),
+        bags=True,
+        peer=("FuxiCTR", "dlrm_fuxictr", 6),
+        compiled=1.35,
+    ),
+    "dlrm_large": Ranking(
+        "DLRM large, batch 2048, samples of Criteo's shape",
+        ("model=dlrm", "model.dim=64", "model.bottom_mlp=[512,256,64]", "model.top_mlp=[1024,1024,512,256]"),
+        batch=2048, rows=60_000, epochs=1, compiled=2.5,
+        bound=lambda f: DLRM(f, dim=64, bottom_mlp=(512, 256, 64), top_mlp=(1024, 1024, 512, 256), device=META),
+    ),
+    "dcnv2": Ranking(
+        "DCN V2, full-rank crosses, batch 8192, samples of Criteo's shape",
+        ("model=dcnv2",),
+        rows=250_000,
+        bound=lambda f: DCNv2(f, device=META),
+        peer=("torch-rechub", "dcnv2_rechub", 3),
+    ),
+    "deepfm": Ranking(
+        "DeepFM, Adam for tables and layers, batch 8192, samples of Criteo's shape",
+        ("model=deepfm", "optim=adam"),
+        rows=250_000,
+        peer=("DeepCTR-Torch", "deepfm_deepctr", 3),
+    ),
+    "din": Ranking(
+        "DIN, histories of 10 items, batch 4096, samples of behaviour",
+        ("model=din",), batch=4096, rows=120_000, data="sample_behaviour", bound=lambda f: DIN(f, device=META),
+    ),
+}  # fmt: skip
+
+
+class Tables(nn.Module):
+    """All tables of a model in one TBE with fused row-wise Adagrad, or in nn.EmbeddingBag tables, in place of its own.
+
+    forward: (ids, offsets) -> (B, F, dim)
+    """
+
+    def __init__(self, rows: Sequence[int], dim: int, fbgemm: bool) -> None:
         super().__init__()
-        *_, self.dim, bottom, top = SIZES[size]
-        self.dlrm = DLRM(features, dim=self.dim, bottom_mlp=bottom, top_mlp=top, device=torch.device("meta"))
-        del self.dlrm.embeddings
-        rows = [f.cardinality for f in features.sparse]
-        self.tables: nn.Module
+        self.dim = dim
+        self.bags: Any
         if fbgemm:
-            self.tables = SplitTableBatchedEmbeddingBagsCodegen(
-                [(n, self.dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for n in rows],
+            self.bags = SplitTableBatchedEmbeddingBagsCodegen(
+                [(n, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for n in rows],
                 optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
                 learning_rate=0.05,
                 eps=1e-8,
             )
-            weights = self.tables.split_embedding_weights()
+            weights = self.bags.split_embedding_weights()
         else:
-            self.tables = nn.ModuleList(nn.EmbeddingBag(n, self.dim, mode="sum", sparse=True) for n in rows)
-            weights = [t.weight.data for t in self.tables]
+            self.bags = nn.ModuleList(nn.EmbeddingBag(n, dim, mode="sum", sparse=True) for n in rows)
+            weights = [t.weight.data for t in self.bags]
         for table, n in zip(weights, rows, strict=True):
             table.uniform_(-(n**-0.5), n**-0.5)
 
-    def forward(self, dense: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-        if isinstance(self.tables, nn.ModuleList):
-            of_feature = ids.view(len(self.tables), -1)
-            at = offsets[: len(dense)]
-            vectors = torch.stack([t(i, at) for t, i in zip(self.tables, of_feature, strict=True)], dim=1)
-        else:
-            vectors = self.tables(ids, offsets).view(len(dense), -1, self.dim)
-        assert self.dlrm.bottom is not None and self.dlrm.dot is not None
-        bottom = self.dlrm.bottom(dense)
-        dots = self.dlrm.dot(torch.cat([bottom[:, None], vectors], dim=1))
-        return self.dlrm.logits(self.dlrm.top(torch.cat([bottom, dots], dim=1)))
+    def forward(self, sparse: tuple[Tensor, Tensor]) -> Tensor:
+        ids, offsets = sparse
+        if isinstance(self.bags, nn.ModuleList):
+            of_feature = ids.view(len(self.bags), -1)
+            at = offsets[: of_feature.shape[1]]
+            return torch.stack([t(i, at) for t, i in zip(self.bags, of_feature, strict=True)], dim=1)
+        vectors: Tensor = self.bags(ids, offsets)
+        return vectors.view(-1, len(self.bags.embedding_specs), self.dim)
 
 
-def in_memory(batches: list[Batch], features: FeatureSpec, size: str, *, fbgemm: bool) -> Callable[[], Sample]:
-    """Return a round of a loop over tensors in memory."""
-    batch, _, epochs, *_ = SIZES[size]
-    model = Bare(features, size, fbgemm)
-    dense = [p for n, p in model.named_parameters() if "tables" not in n]
+class BehaviourTables(nn.Module):
+    """All tables of DIN in one TBE without pooling, in place of its BehaviourEmbeddings."""
+
+    def __init__(self, features: FeatureSpec, pairs: Mapping[str, str], dim: int) -> None:
+        super().__init__()
+        tables = list(features.tables)
+        self.names = [
+            f.name for t in tables for f in features.tables[t]
+        ]  # FBGEMM wants the features of a table together
+        self.pairs = dict(pairs)
+        self.others = [n for n in self.names if n not in (*pairs, *pairs.values())]
+        self.bags = SplitTableBatchedEmbeddingBagsCodegen(
+            [(features.tables[t][0].cardinality, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for t in tables],
+            feature_table_map=[tables.index(features.feature(name).table) for name in self.names],
+            pooling_mode=PoolingMode.NONE,
+            optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            learning_rate=0.05,
+            eps=1e-8,
+        )
+        for table in self.bags.split_embedding_weights():
+            table.uniform_(-(len(table) ** -0.5), len(table) ** -0.5)
+
+    def inputs(self, sparse: KeyedJaggedTensor) -> tuple[Any, ...]:
+        """Return what `forward` takes."""
+        ordered = sparse.permute([sparse.keys().index(name) for name in self.names])
+        lengths = ordered.lengths().view(len(self.names), -1)
+        history = lengths[self.names.index(next(iter(self.pairs.values())))].long()
+        return ordered.values().long(), ordered.offsets().long(), lengths.sum(1).tolist(), history
+
+    def forward(self, dense: Tensor, sparse: tuple[Any, ...]) -> Behaviour:
+        values, offsets, counts, lengths = sparse
+        of = dict(zip(self.names, self.bags(values, offsets).split(counts), strict=True))
+        target, history = ([of[n] for n in names] for names in (self.pairs, self.pairs.values()))
+        others = torch.cat([dense, *(of[n] for n in self.others)], dim=1)
+        return Behaviour(torch.cat(target, dim=1), torch.cat(history, dim=1), lengths, others)
+
+
+Inputs = tuple[Tensor, Any, Tensor]
+
+
+def in_memory(model: Any, batches: list[Batch]) -> list[Inputs]:
+    """Return the batches as the tensors that a bare loop takes."""
+    if isinstance(model, DIN):
+        return [(b.dense, model.embeddings.inputs(b.sparse), b.labels) for b in batches]
+    return [(b.dense, (b.sparse.values().long(), b.sparse.offsets().long()), b.labels) for b in batches]
+
+
+def bare(make: Callable[[FeatureSpec], nn.Module], features: FeatureSpec, fbgemm: bool) -> nn.Module:
+    """Return a model whose tables are replaced by bare ones."""
+    model: Any = make(features)
+    if isinstance(model, DIN):
+        model.embeddings = BehaviourTables(features, model.embeddings.pairs, 16)
+    else:
+        model.embeddings = Tables([f.cardinality for f in features.sparse], model.embeddings.dim, fbgemm)
+    return model
+
+
+def bare_loop(model: nn.Module, batches: list[Batch], epochs: int) -> Callable[[], None]:
+    """Return an epoch of a loop over tensors in memory."""
+    dense = [p for n, p in model.named_parameters() if "embeddings" not in n]
     optimizers: list[torch.optim.Optimizer] = [torch.optim.Adam(dense, lr=0.005)]
-    if not fbgemm:
-        optimizers.append(torch.optim.Adagrad(model.tables.parameters(), lr=0.05))
+    if bags := [p for n, p in model.named_parameters() if "embeddings.bags" in n and p.requires_grad]:
+        optimizers.append(torch.optim.Adagrad(bags, lr=0.05))
+    inputs = in_memory(model, batches)
 
-    def run() -> Sample:
-        wall, cpu = time.perf_counter(), time.process_time()
-        for x, ids, offsets, labels in batches * epochs:
-            loss = nn.functional.binary_cross_entropy_with_logits(model(x, ids, offsets), labels)
+    def train() -> None:
+        for x, sparse, labels in inputs * epochs:
+            loss = nn.functional.binary_cross_entropy_with_logits(model(x, sparse), labels)
             for optimizer in optimizers:
                 optimizer.zero_grad()
             loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
-        return Sample(len(batches) * epochs * batch, time.perf_counter() - wall, time.process_time() - cpu)
 
-    return run
+    return train
 
 
-def by_command(arguments: list[str], folders: Iterator[Path]) -> Callable[[], Sample]:
+def by_command(arguments: Sequence[str], folders: Iterator[Path]) -> Callable[[], Sample]:
     """Return a round of python -m recsys.train, of which the training counts, without its start."""
 
     def run() -> Sample:
         folder = next(folders)
         command = [sys.executable, "-m", "recsys.train", *arguments, f"run_dir={folder}"]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, text=True)
         train = json.loads((folder / "metrics.json").read_text())["train"]
         return Sample(train["samples"], train["seconds"], train["cpu_seconds"])
 
     return run
 
 
+def write_rows(target: Path, batches: list[Batch], features: FeatureSpec) -> None:
+    """Write rows for peers, see peers/one_round.py."""
+    np.savez(
+        target,
+        dense=torch.cat([b.dense for b in batches]).numpy(),
+        ids=torch.cat([b.sparse.values().view(len(features.sparse), -1).T.long() for b in batches]).numpy(),
+        labels=torch.cat([b.labels for b in batches]).numpy(),
+        cardinalities=np.array([f.cardinality for f in features.sparse]),
+    )
+
+
+def rank(name: str, rounds: int, folder: Path) -> None:
+    """Measure a ranking model."""
+    topic = RANKING[name]
+    arguments = [
+        *topic.settings, f"data={topic.data}", f"data.sample.rows={topic.rows}", f"data.prepared={folder}/prepared",
+        f"trainer.batch_size={topic.batch}", f"trainer.max_epochs={topic.epochs}",
+        "trainer.early_stopping.patience=null",
+    ]  # fmt: skip
+    prepared = prepare(data_config(compose("train", arguments)))
+    features = prepared.fitted.features
+    folders = (folder / f"run-{i}" for i in itertools.count())
+    contestants = {OURS: by_command(arguments, folders)}
+    claims = []
+    loader = ParquetLoader(prepared.files("train"), features, batch_size=topic.batch, training=True, shuffle=True)
+    batches = [b for b in loader if b.rows == topic.batch]
+    if topic.bound:
+        units = len(batches) * topic.epochs * topic.batch
+        for label, fbgemm in ((BOUND, True), *([("nn.EmbeddingBag loop", False)] if topic.bags else [])):
+            train = bare_loop(bare(topic.bound, features, fbgemm), batches, topic.epochs)
+            contestants[label] = timed(train, units)
+            claims.append(Claim(OURS, label, 0.97 if fbgemm else 2.5))
+    if topic.peer:
+        label, script, goal = topic.peer
+        rows = [
+            np.concatenate([x.numpy() for x in xs]) for xs in zip(*((b.dense, b.labels) for b in batches), strict=True)
+        ]
+        ids = np.concatenate([b.sparse.values().view(-1, topic.batch).T.numpy() for b in batches]).astype(np.int64)
+        ids, rows = ids[:163_840], [x[:163_840] for x in rows]
+        cardinalities = np.array([f.cardinality for f in features.sparse])
+        np.savez(folder / "rows.npz", dense=rows[0], labels=rows[1], ids=ids, cardinalities=cardinalities)
+        contestants[label] = peer(script, folder / "rows.npz", topic.batch, 1)
+        claims.append(Claim(OURS, label, goal))
+    contestants[COMPILED] = by_command([*arguments, "trainer.precision=bf16-mixed", "trainer.compile=true"], folders)
+    contestants[COMPILED]()  # compiles once
+    claims.append(Claim(COMPILED, BOUND if topic.bound else OURS, topic.compiled))
+    measure(name, topic.about, contestants, claims, rounds, "samples")
+
+
+class Padded(nn.Module):
+    """SASRec over padded lists, with scaled_dot_product_attention and one negative a place. (B, L) -> loss"""
+
+    def __init__(self, items: int, length: int, dim: int = 50, blocks: int = 2) -> None:
+        super().__init__()
+        self.items, self.places = nn.Embedding(items + 1, dim, padding_idx=0), nn.Embedding(length, dim)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "before": nn.LayerNorm(dim), "between": nn.LayerNorm(dim),
+                    "queries": nn.Linear(dim, dim), "keys": nn.Linear(dim, 2 * dim), "out": nn.Linear(dim, dim),
+                    "feed_forward": nn.Sequential(
+                        nn.Linear(dim, dim), nn.Dropout(0.2), nn.ReLU(), nn.Linear(dim, dim), nn.Dropout(0.2)
+                    ),
+                }
+            )
+            for _ in range(blocks)
+        )  # fmt: skip
+        self.norm, self.dropout = nn.LayerNorm(dim), nn.Dropout(0.2)
+
+    def forward(self, lists: Tensor) -> Tensor:
+        inputs, targets = lists[:, :-1], lists[:, 1:]
+        x = self.dropout(self.items(inputs) * self.items.embedding_dim**0.5 + self.places.weight[-inputs.shape[1] :])
+        for block in self.blocks:
+            queries = block["before"](x)
+            keys, values = block["keys"](x).chunk(2, dim=-1)
+            heads = (block["queries"](queries), keys, values)
+            attended = nn.functional.scaled_dot_product_attention(*(h[:, None] for h in heads), is_causal=True)
+            x = block["between"](queries + self.dropout(block["out"](attended[:, 0])))
+            x = x + block["feed_forward"](x)
+        states = self.norm(x)
+        negatives = torch.randint(1, self.items.num_embeddings, targets.shape)
+        right, wrong = ((states * self.items(i)).sum(-1) for i in (targets, negatives))
+        loss = -(nn.functional.logsigmoid(right) + nn.functional.logsigmoid(-wrong))
+        return (loss * (targets > 0)).sum() / (targets > 0).sum()
+
+
+def padded_loop(lists: Sequence[Sequence[int]], items: int, length: int, batch: int) -> Callable[[], None]:
+    """Return an epoch of a bare loop over padded lists in memory."""
+    rows = torch.zeros(len(lists), length + 1, dtype=torch.int64)
+    for row, values in zip(rows, lists, strict=True):
+        kept = values[-length - 1 :]
+        row[-len(kept) :] = torch.tensor(kept)
+    model = Padded(items, length)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def train() -> None:
+        for chosen in rows[torch.randperm(len(rows))].split(batch):
+            optimizer.zero_grad()
+            model(chosen).backward()
+            optimizer.step()
+
+    return train
+
+
+def sequences(name: str, rounds: int, folder: Path) -> None:
+    """Measure SASRec on lists of MovieLens 1M's lengths and number of items."""
+    users, items, length, batch, steps = 1500, 3416, 200, 128, 8
+    random = np.random.default_rng(0)
+    lists = [
+        (random.permutation(items)[: min(20 + random.geometric(1 / 145), 1500)] + 1).tolist() for _ in range(users)
+    ]
+    text = folder / "ml-1m.txt"
+    text.write_text("".join(f"{u} {i}\n" for u, values in enumerate(lists, 1) for i in values))
+    arguments = [
+        "model=sasrec", "data=movielens_1m", f"data.root={folder}", f"data.prepared={folder}/prepared",
+        f"trainer.batch_size={batch}", "trainer.max_epochs=2", "trainer.early_stopping.patience=null",
+    ]  # fmt: skip
+    folders = (folder / f"run-{i}" for i in itertools.count())
+    contestants = {
+        OURS: by_command(arguments, folders),
+        "padded loop": timed(padded_loop(lists, items, length, batch), users),
+        "RecBole": peer("sasrec_recbole", text, batch, steps),
+    }
+    claims = [Claim(OURS, "padded loop", 2), Claim(OURS, "RecBole", 3)]
+    about = "SASRec, lists of MovieLens 1M's lengths, batch 128, one negative (RecBole: one target a row, others all)"
+    measure(name, about, contestants, claims, rounds, "sequences")
+
+
 def main() -> None:
-    size = sys.argv[1] if len(sys.argv) > 1 else "small"
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    batch, rows, epochs, dim, bottom, top = SIZES[size]
+    name, *rest = sys.argv[1:] or ["dlrm"]
+    rounds = int(rest[0]) if rest else 3
+    if name not in (*RANKING, "sasrec"):
+        sys.exit(f"{name}: must be one of {', '.join(RANKING)}, sasrec")
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [
-            "model=dlrm", "data=criteo", f"data.sample.rows={rows}", f"data.prepared={folder}/prepared",
-            f"model.dim={dim}", f"model.bottom_mlp={list(bottom)}", f"model.top_mlp={list(top)}",
-            f"trainer.batch_size={batch}", f"trainer.max_epochs={epochs}", "trainer.early_stopping.patience=null",
-        ]  # fmt: skip
-        prepared = prepare(data_config(compose("train", arguments)))
-        features = prepared.fitted.features
-        loader = ParquetLoader(prepared.files("train"), features, batch_size=batch, training=True, shuffle=True)
-        batches = [
-            (b.dense, b.sparse.values().long(), b.sparse.offsets().long(), b.labels) for b in loader if b.rows == batch
-        ]
-        folders = (Path(folder, f"run-{i}") for i in range(1000))
-        contestants = {
-            "bare TBE": in_memory(batches, features, size, fbgemm=True),
-            "nn.EmbeddingBag": in_memory(batches, features, size, fbgemm=False),
-            "recsys.train": by_command(arguments, folders),
-            "recsys.train bf16-mixed compiled": by_command(
-                [*arguments, "trainer.precision=bf16-mixed", "trainer.compile=true"], folders
-            ),
-        }
-        contestants["recsys.train bf16-mixed compiled"]()  # compiles once
-        measure(f"train_{size}", contestants, "bare TBE", rounds, "samples")
+        (rank if name in RANKING else sequences)(name, rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page. template: its path in recsys/, such as report/report_page.html"""
-    return _environment().get_template(template).render(values)
+def render(template: str | Path, **values: Any) -> str:
+    """Return a page. template: its path in recsys/, such as report/report_page.html, or a file elsewhere"""
+    environment = _environment()
+    if isinstance(template, Path):
+        return environment.from_string(template.read_text()).render(values)
+    return environment.get_template(template).render(values)
 
 
 @cache

@@ -1,0 +1,156 @@
+"""python benchmarks/bench.py [TOPIC ...]: benchmarks, each in a process of its own, and a page of pictures of them all.
+
+    just bench               all topics, at most two minutes each
+    just bench dlrm loader   some of them
+    just bench smoke         three minutes: fails if a ratio is beyond the spread of the recorded ones
+    just bench record        what `smoke` compares with, measured anew
+
+Results are in benchmarks/results: a file of JSON for each topic, and report.html.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from steady import RESULTS
+
+from recsys.pages import render
+from recsys.pages.charts.axes import Axis
+from recsys.pages.charts.bars import Part, Stack, lying
+from recsys.pages.charts.plots import Dot, dots_in_cell
+from recsys.pages.page_table import Cell, Column, PageTable
+
+HERE = Path(__file__).parent
+SMOKE = RESULTS / "smoke.json"  # the ratios of short runs
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A script of this folder and its arguments. smoke: shorter ones; None to leave the topic out of smoke"""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    smoke: tuple[str, ...] | None = None
+
+
+TOPICS = {
+    "dlrm": Topic("train", ("dlrm", "3"), ("dlrm", "1")),
+    "dlrm_large": Topic("train", ("dlrm_large", "3")),
+    "dcnv2": Topic("train", ("dcnv2", "3")),
+    "deepfm": Topic("train", ("deepfm", "3")),
+    "din": Topic("train", ("din", "3")),
+    "sasrec": Topic("train", ("sasrec", "3")),
+    "table_optimizers": Topic("table_optimizers", ("5",), ("2",)),
+    "loader": Topic("loader", (), ("1000000", "3")),
+    "prepare": Topic("prepare", ("1000000", "3"), ("200000", "3")),
+    "start": Topic("start", ("3",), ("1",)),
+    "online": Topic("online", ("5",), ("3",)),
+    "list_metrics": Topic("list_metrics", (), ("5000", "50000", "2")),
+}
+
+
+def run(names: Sequence[str], smoke: bool = False) -> None:
+    """Run topics one after another."""
+    for name in names:
+        topic = TOPICS[name]
+        arguments = topic.smoke if smoke and topic.smoke else topic.arguments
+        subprocess.run([sys.executable, HERE / f"{topic.script}.py", *arguments], check=True, stderr=subprocess.DEVNULL)
+
+
+def results(names: Sequence[str]) -> dict[str, Any]:
+    """Return the results that there are of these topics."""
+    files = {name: RESULTS / f"{name}.json" for name in names}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
+
+
+def write_page(target: Path) -> None:
+    """Write the page of all results."""
+    topics = [(name, r, _rates(r), _ratios(r)) for name, r in results(list(TOPICS)).items()]
+    target.write_text(render(HERE / "bench_page.html", title="Benchmarks of recsys", topics=topics))
+
+
+def _rates(result: Any) -> Markup:
+    """Draw the median rate of each contestant."""
+    rates = {
+        name: statistics.median(s["units"] / s["wall"] for s in samples) for name, samples in result["samples"].items()
+    }
+    stacks = [
+        Stack([Part(rate, "var(--c0)" if name.startswith("recsys") else "var(--other)")], name, f"{rate:,.4g}")
+        for name, rate in rates.items()
+    ]
+    return lying(stacks, Axis(0, max(rates.values()), 330, 760, marks=()), wide=860, thick=16)
+
+
+def _ratios(result: Any) -> PageTable:
+    """Return a row for each claim."""
+    columns = [Column("", left=True), *map(Column, ("by the clock", "by CPU seconds", "goal", ""))]
+    bounds = (0.0, max((c[by]["high"] for c in result["claims"] for by in ("clock", "cpu")), default=1.0))
+    rows = []
+    for claim in result["claims"]:
+        dots = [
+            Dot(claim[by]["median"], colour, f"{label}: {_text(claim[by])}", claim[by]["low"], claim[by]["high"])
+            for by, colour, label in (("clock", "var(--c0)", "by the clock"), ("cpu", "var(--c1)", "by CPU seconds"))
+        ]
+        goal = "" if claim["goal"] is None else f"{claim['goal']:g}"
+        met = "met" if goal and max(claim[by]["median"] for by in ("clock", "cpu")) >= claim["goal"] else ""
+        name = f"{claim['ours']} : {claim['other']}"
+        picture = Cell(dots_in_cell(dots, bounds, claim["goal"]))
+        rows.append([name, _text(claim["clock"]), _text(claim["cpu"]), Cell(goal, chip=met), picture])
+    return PageTable(columns, rows)
+
+
+def _text(ratio: Any) -> str:
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f} - {ratio['high']:.2f})"
+
+
+def check_smoke(recorded: Any, measured: Any) -> list[str]:
+    """Return a line for each ratio whose best round is below the worst recorded one."""
+    slower = []
+    for name, result in measured.items():
+        before = {(c["ours"], c["other"]): c["cpu"] for c in recorded.get(name, {"claims": []})["claims"]}
+        for claim in result["claims"]:
+            known = before.get((claim["ours"], claim["other"]))
+            if known and claim["cpu"]["high"] < known["low"]:
+                text = f"{_text(claim['cpu'])} by CPU seconds, recorded {_text(known)}"
+                slower.append(f"{name}: {claim['ours']} : {claim['other']} is {text}")
+    return slower
+
+
+def smoke(record: bool) -> int:
+    """Run the short topics; compare them with the recorded ones, or record them. Return the exit status."""
+    names = [name for name, topic in TOPICS.items() if topic.smoke]
+    kept = {name: file.read_bytes() for name in names if (file := RESULTS / f"{name}.json").is_file()}
+    run(names, smoke=True)
+    measured = results(names)
+    for name, content in kept.items():  # the short runs do not replace the long ones
+        (RESULTS / f"{name}.json").write_bytes(content)
+    if record:
+        SMOKE.write_text(json.dumps({name: {"claims": r["claims"]} for name, r in measured.items()}, indent=1) + "\n")
+        return 0
+    slower = check_smoke(json.loads(SMOKE.read_text()), measured)
+    print("\n".join(slower) or "No ratio is beyond the spread of the recorded ones.")
+    return 1 if slower else 0
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(TOPICS)
+    if names in (["smoke"], ["record"]):
+        return smoke(record=names == ["record"])
+    if unknown := [name for name in names if name not in TOPICS]:
+        print(f"{unknown[0]}: must be one of {', '.join(TOPICS)}, smoke or record", file=sys.stderr)
+        return 2
+    run(names)
+    write_page(RESULTS / "report.html")
+    print(f"Page of all results: {os.path.relpath(RESULTS / 'report.html')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
