@@ -13,11 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from recsys.errors import NotFinite
 from recsys.evaluation.collected_rows import RowCollector, Rows, is_distributed, on_rank_0, rank, summed_over_ranks
 from recsys.evaluation.negatives import mix
 
 SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
 BINS = (0x3F800000 >> SHIFT) + 1
+BLOCK = 8_000_000  # number of rows whose groups are read at once
 POINTS = 200  # number of points of a curve
 
 
@@ -37,7 +39,7 @@ class Scores:
     @classmethod
     def from_rows(cls, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> "Scores":
         """Group (rows,) float32 probabilities and labels of 0 and 1 by equal probabilities, without loss."""
-        order = np.argsort(probability, kind="stable")
+        order = np.argsort(probability)  # the order of equal scores does not matter
         score = probability[order]
         first = np.flatnonzero(np.append(True, score[1:] != score[:-1])) if len(score) else np.zeros(0, np.int64)
         columns = (np.ones(len(score), np.int64), label[order].astype(np.int64), *_sums(score, label[order]))
@@ -57,6 +59,10 @@ class Scores:
             count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
             return cls(count().astype(np.int64), count(label).astype(np.int64), count(p), count(loss))
         return cls(*(np.bincount(bins, c * weight.astype(np.float64), BINS) for c in (1.0, label, p, loss)))
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Return the sum of binned scores."""
+        return Scores(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     @property
     def negatives(self) -> np.ndarray:
@@ -195,46 +201,67 @@ def gauc(
         label: (R,) labels, 0 or 1.
         weight: (R,) w_r; None gives each row the weight 1.
     """
-    auc, total = group_aucs(group, probability, label, weight)
+    auc, total, rows = group_aucs(group, probability, label, weight)
     if not total.any():
         return math.nan, 0
-    rows = np.unique(group, return_counts=True)[1][total > 0]
-    return float((auc * total).sum() / total.sum()), int(rows.sum())
+    return float((auc * total).sum() / total.sum()), int(rows[total > 0].sum())
 
 
 def group_aucs(
     group: np.ndarray, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return AUC_g and W_g of `gauc`, both 0 without both classes, and the number of rows of each group.
+
+    They are (G,) each, in ascending order of the groups.
 
     Args:
         group, probability, label, weight: (R,) each, as for `gauc`.
     """
-    order = np.lexsort((probability, group))
-    group, p, y = group[order], probability[order], label[order].astype(np.int64)
     if not len(group):
-        return np.zeros(0), np.zeros(0)
+        return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
+    order, new_group, new_score = _by_group_and_score(group, probability)
+    y = label[order].astype(np.int64)
     w = np.ones(len(group), np.int64) if weight is None else weight[order].astype(np.float64)
-    new_group = np.append(True, group[1:] != group[:-1])
-    new_score = np.append(True, (group[1:] != group[:-1]) | (p[1:] != p[:-1]))
-    first = np.flatnonzero(new_group)
-    score = np.flatnonzero(new_score)
-    positives, negatives = np.add.reduceat(w * y, score), np.add.reduceat(w * (1 - y), score)
-    owner = np.searchsorted(first, score, side="right") - 1
+    first, score = np.flatnonzero(new_group), np.flatnonzero(new_score)
+    owner = np.cumsum(new_group[score]) - 1
+    weights, positives = np.add.reduceat(w, score), np.add.reduceat(w * y, score)
+    negatives = weights - positives
     of_group = lambda x: np.bincount(owner, x, len(first))  # noqa: E731
     before = np.cumsum(negatives) - negatives
-    below = before - before[np.searchsorted(score, first)][owner]
+    below = before - before[np.flatnonzero(new_group[score])][owner]
     pairs = of_group(positives) * of_group(negatives)
     area = of_group(positives * (below + negatives / 2))
     both = pairs > 0
-    return area / np.where(both, pairs, 1), np.where(both, np.add.reduceat(w, first), 0)
+    counts = np.diff(np.append(first, len(group)))
+    return area / np.where(both, pairs, 1), np.where(both, np.add.reduceat(w, first), 0), counts
+
+
+def _by_group_and_score(group: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the order by group and score, and where in it a group, and a score, begins. group, score: (R,)
+
+    Float32 scores within a range of 2^31 groups are sorted as one integer: five times as fast as by two keys.
+    """
+    whole = np.issubdtype(group.dtype, np.integer)
+    if whole and score.dtype == np.float32 and int(group.max()) - int(group.min()) < 2**31:
+        bits = (score + np.float32(0)).view(np.int32).astype(np.int64)  # + 0: the bits of -0 are not those of 0
+        ascending = bits ^ ((bits >> 63) & 0x7FFFFFFF)
+        key = ((group - group.min()).astype(np.int64) << 32) + (ascending + 2**31)
+        order = np.argsort(key)
+        key = key[order]
+        new_score = np.append(True, key[1:] != key[:-1])
+        group = key >> 32
+        return order, np.append(True, group[1:] != group[:-1]), new_score
+    order = np.lexsort((score, group))
+    group, score = group[order], score[order]
+    new_group = np.append(True, group[1:] != group[:-1])
+    return order, new_group, new_group | np.append(True, score[1:] != score[:-1])
 
 
 class BinaryMetrics:
     """Metrics of binary predictions.
 
-    Collects the rows of this rank (five bytes each) and computes the metrics over the rows of all ranks together, not
-    as averages of batches or ranks.
+    Collects the rows of this rank and computes the metrics over the rows of all ranks together, not as averages of
+    batches or ranks. Memory is bounded: of more than `exact_rows` rows, a rank keeps binned scores and a sample.
 
     Args:
         exact_rows: with more rows than this, AUC, PR-AUC and ECE use binned scores, and GAUC uses a sample of about
@@ -254,6 +281,12 @@ class BinaryMetrics:
         self.scores: Scores | None = None
         self.rows: Rows | None = None
         self._collected = RowCollector()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._binned: Scores | None = None  # of the rows that were folded
+        self._seen = 0  # their number
+        self._sample: Rows | None = None  # of them
 
     def update(self, probability: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
         """Collect the rows of a batch; rows whose label is NaN are left out.
@@ -265,6 +298,24 @@ class BinaryMetrics:
             first_row: row number of the first row in the split.
         """
         self._collected.add(probability.detach().float(), label, weight, first_row)
+        rows = self._collected.rows
+        if rows >= self.exact_rows / 2 and rows + self._seen > self.exact_rows and not self._collected.not_finite:
+            self._fold(self._collected.take_mine(bool))
+
+    def _fold(self, rows: Rows) -> None:
+        """Bin rows, and keep a sample of all rows so far that contains the sample of all rows of all ranks."""
+        binned = Scores.binned(rows.probability, rows.label, rows.weight)
+        self._binned = binned if self._binned is None else self._binned + binned
+        self._seen += len(rows.place)
+        before = self._sample or rows.take(np.zeros(0, np.int64))
+        together = Rows.concat([before, rows])
+        if len(before.place) and len(rows.place) and before.place[-1] > rows.place[0]:
+            together = together.take(np.argsort(together.place))
+        self._sample = together.take(sampled(self._keys(together.place), self.exact_rows / self._seen))
+
+    def _keys(self, place: np.ndarray) -> np.ndarray:
+        """Return what rows are sampled by: groups, or single rows."""
+        return place if self.groups is None else groups_at(self.groups, place)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all rows, on every rank, and reset. Collective.
@@ -272,19 +323,23 @@ class BinaryMetrics:
         Raises:
             NotFinite: a prediction is NaN or infinite; on all ranks.
         """
-        mine = self._collected.take(bool)
-        place, total = mine.place, int(summed_over_ranks(np.array([len(mine.place)]))[0])
-        group = None
-        if self.groups is not None:
-            group = groups_at(self.groups, place)
+        try:
+            mine = self._collected.take(bool)
+        except NotFinite:
+            self._reset()
+            raise
+        total = int(summed_over_ranks(np.array([self._seen + len(mine.place)]))[0])
         if exact := total <= self.exact_rows:
-            rows, group = on_rank_0(mine, group)
+            rows, group = on_rank_0(mine, None if self.groups is None else self._keys(mine.place))
             self.scores = Scores.from_rows(rows.probability, rows.label, rows.weight) if rank() == 0 else None
         else:
-            binned = Scores.binned(mine.probability, mine.label, mine.weight)
-            self.scores = Scores(*(summed_over_ranks(c) for c in vars(binned).values()))
-            chosen = sampled(place if group is None else group, self.exact_rows / total)
-            rows, group = on_rank_0(mine.take(chosen), None if group is None else group[chosen])
+            self._fold(mine)
+            assert self._binned is not None and self._sample is not None
+            self.scores = Scores(*(summed_over_ranks(c) for c in vars(self._binned).values()))
+            keys = self._keys(self._sample.place)
+            chosen = sampled(keys, self.exact_rows / total)
+            rows, group = on_rank_0(self._sample.take(chosen), None if self.groups is None else keys[chosen])
+        self._reset()
         self.rows = rows if rank() == 0 else None
         metrics: dict[str, float] = {}
         if rank() == 0:
@@ -303,7 +358,7 @@ class BinaryMetrics:
 def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return float64 probabilities and -ln P(label)."""
     p = np.clip(probability.astype(np.float64), 1e-7, 1 - 1e-7)
-    return p, -np.where(label > 0, np.log(p), np.log1p(-p))
+    return p, -np.log(np.where(label > 0, p, 1 - p))
 
 
 def sampled(keys: np.ndarray, share: float) -> np.ndarray:
@@ -321,7 +376,10 @@ def groups_at(groups: Callable[[int, int], np.ndarray], place: np.ndarray) -> np
     """
     if not len(place):
         return np.zeros(0, np.int64)
-    return groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]
+    starts = np.arange(int(place[0]), int(place[-1]) + 1, BLOCK)
+    blocks = np.split(place, np.searchsorted(place, starts[1:]))
+    parts = [groups(int(p[0]), int(p[-1]) + 1)[p - p[0]] for p in blocks if len(p)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def undefined(metrics: Mapping[str, float]) -> str | None:

@@ -42,11 +42,15 @@ class Rows:
 
 
 class RowCollector:
-    """Collects the measured rows of this rank."""
+    """Collects the measured rows of this rank.
+
+    rows: number of rows that were added and not taken
+    added, not_finite: number of rows added since the last `take`, and of their predictions that are not finite
+    """
 
     def __init__(self) -> None:
+        self.rows = self.added = self.not_finite = 0
         self._parts: list[Rows] = []
-        self._not_finite = 0
 
     def add(self, prediction: Tensor, label: Tensor, weight: Tensor | None, first_row: int) -> None:
         """Add predictions (B,) or (B, C), labels (B,), and weights (B,).
@@ -64,7 +68,9 @@ class RowCollector:
         p, y, w = (None if x is None else x.cpu().numpy() for x in parts)
         assert p is not None and y is not None
         if len(p):
-            self._not_finite += int((~np.isfinite(p)).sum())
+            self.not_finite += int((~np.isfinite(p)).sum())
+            self.rows += len(p)
+            self.added += len(p)
             self._parts.append(Rows(place, p, y, w))
 
     def take(self, label_type: Any, width: int = 0) -> Rows:
@@ -75,12 +81,16 @@ class RowCollector:
         Raises:
             NotFinite: a prediction is NaN or infinite; on all ranks.
         """
-        parts, self._parts = sorted(self._parts, key=lambda part: part.place[0]), []
-        not_finite, self._not_finite = self._not_finite, 0
-        rows = sum(len(p.place) for p in parts)
-        total, not_finite = summed_over_ranks(np.array([rows, not_finite])).tolist()
+        rows, counts = self.take_mine(label_type, width), np.array([self.added, self.not_finite])
+        self.added = self.not_finite = 0
+        total, not_finite = summed_over_ranks(counts).tolist()
         if not_finite:
             raise NotFinite(f"{not_finite:,} of {total:,} predictions are NaN or infinite")
+        return rows
+
+    def take_mine(self, label_type: Any, width: int = 0) -> Rows:
+        """Return the rows of this rank as `take` does, but without looking at the predictions."""
+        parts, self._parts, self.rows = sorted(self._parts, key=lambda part: part.place[0]), [], 0
         shape = (0, width) if width else (0,)
         none = Rows(np.zeros(0, np.int64), np.zeros(shape, np.float32), np.zeros(0, label_type))
         return Rows.concat([none, *(replace(p, label=p.label.astype(label_type)) for p in parts)])

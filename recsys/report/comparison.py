@@ -279,7 +279,7 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups
     values: dict[str, np.ndarray] = {}
     weights: list[np.ndarray] = []
     if "gauc" in measured:
-        values["gauc"], own = group_aucs(group, frame["probability"].to_numpy(), label, weight)
+        values["gauc"], own, _ = group_aucs(group, frame["probability"].to_numpy(), label, weight)
         weights.append(own)
     if ks := [int(name.partition("@")[2]) for name in measured if name.startswith("gndcg@")]:
         score = frame["probability" if "probability" in frame.columns else "prediction"].to_numpy()

@@ -16,12 +16,15 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted
+from recsys.errors import NotFinite
 from recsys.evaluation.binary import (
     BINS,
     BinaryMetrics,
     Scores,
     binary_metrics,
     gauc,
+    group_aucs,
+    sampled,
     undefined,
 )
 from recsys.evaluation.evaluators import LabelsEvaluator
@@ -171,6 +174,60 @@ def test_of_many_rows_the_bound_is_small() -> None:
     _, counts = np.unique(metrics.rows.place // 100, return_counts=True)
     assert (counts == 100).all()  # whole groups
     assert found["gauc"] == pytest.approx(gauc(np.arange(len(p)) // 100, p, y)[0], abs=0.01)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_memory_is_bounded_and_the_metrics_are_those_of_all_rows_at_once(grouped: bool, weighted: bool) -> None:
+    rows, most, batch = 20_000, 3_000, 100
+    p, y = random_rows(rows)
+    w = np.random.default_rng(1).random(rows).astype(np.float32) + 0.1 if weighted else None
+    metrics = BinaryMetrics(exact_rows=most)
+    if grouped:
+        metrics.groups = lambda start, stop: np.arange(start, stop) // 7
+    for start in np.random.default_rng(2).permutation(rows // batch) * batch:  # batches may come in any order
+        part = slice(start, start + batch)
+        weight = None if w is None else torch.from_numpy(w[part])
+        metrics.update(torch.from_numpy(p[part]), torch.from_numpy(y[part]).float(), weight, first_row=int(start))
+        held = metrics._collected.rows + (0 if metrics._sample is None else len(metrics._sample.place))
+        assert held < 2.5 * most
+    found = metrics.compute()
+    expected = Scores.binned(p, y, w)
+    assert found["auc"] == pytest.approx(expected.auc()[0], abs=1e-12)
+    assert found["logloss"] == pytest.approx(expected.metrics()["logloss"], abs=1e-12)
+    assert found["rows"] == rows
+    place = np.arange(rows)
+    keys = place // 7 if grouped else place
+    kept = place[sampled(keys, most / rows)]
+    assert metrics.rows is not None and np.array_equal(metrics.rows.place, kept)
+    assert np.array_equal(metrics.rows.probability, p[kept]) and np.array_equal(metrics.rows.label, y[kept])
+    if grouped:
+        weights = None if w is None else w[kept]
+        assert (found["gauc"], found["gauc_rows"]) == pytest.approx(gauc(keys[kept], p[kept], y[kept], weights))
+    assert metrics.compute()["rows"] == 0
+
+
+def test_a_prediction_that_is_not_finite_is_reported_among_many_rows() -> None:
+    metrics = BinaryMetrics(exact_rows=10)
+    for start in range(0, 100, 5):
+        p = torch.full((5,), math.nan if start == 50 else 0.5)
+        metrics.update(p, torch.ones(5), first_row=start)
+    with pytest.raises(NotFinite, match="5 of 100 predictions"):
+        metrics.compute()
+    assert metrics.compute()["rows"] == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_groups_and_scores_are_sorted_alike_by_one_key_and_by_two(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 40))
+    scores = st.sampled_from([-0.0, 0.0, -1.5, 1e-30, -1e-30, 0.25, 1.0, 3.5])
+    score = np.array(data.draw(st.lists(scores, min_size=rows, max_size=rows)), np.float32)
+    ids = st.sampled_from([-(2**62), -3, -1, 0, 1, 7, 2**31, 2**62] if data.draw(st.booleans()) else [-3, 0, 1, 2])
+    group = np.array(data.draw(st.lists(ids, min_size=rows, max_size=rows)), np.int64)
+    label = np.array(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
+    one, two = group_aucs(group, score, label), group_aucs(group, score.astype(np.float64), label)
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_rows_of_weight_0_do_not_count() -> None:

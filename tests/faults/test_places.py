@@ -93,6 +93,7 @@ import resource, sys
 from recsys.cli import command_line
 from importlib import import_module
 command, size = sys.argv[1], int(sys.argv[2])
+sys.dont_write_bytecode = True  # Python does not notice that it has written a part of a file
 sys.argv = [sys.argv[0], *sys.argv[3:]]
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 module = "report.__main__" if command == "report" else command
