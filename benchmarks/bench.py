@@ -52,6 +52,8 @@ TOPICS = {
     "prepare": Topic("prepare", ("1000000", "3"), ("200000", "3")),
     "start": Topic("start", ("3",), ("1",)),
     "online": Topic("online", ("5",), ("3",)),
+    "evaluation": Topic("evaluation"),
+    "scaling": Topic("scaling", ("3",)),
     "list_metrics": Topic("list_metrics", (), ("5000", "50000", "2")),
 }
 

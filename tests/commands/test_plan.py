@@ -51,6 +51,9 @@ def test_row_wise_traffic_and_lookups_by_hand() -> None:
     # every device sends partial sums of its peers' 8192 rows x 26 features x 128 floats, and gets as many gradients
     whole = 2 * 8192 * 7 * 26 * 128 * 4
     assert found.devices[0].sent_bytes == pytest.approx(whole)
+    rows = [f"data.sparse.{name}.rows=64" for name in compose("plan", MLPERF).data.sparse]
+    on_cpus = planned("cluster=here", "cluster.devices=8", "sharding=rowwise", *rows)
+    assert on_cpus.devices[0].sent_bytes == pytest.approx(whole * 3 / 2)  # gloo sends the sums twice
     held = sum(s["rows"] * s["columns"] * 4 for t in found.tables for s in t.shards)
     assert held == sum(t.bytes for t in found.tables)
 

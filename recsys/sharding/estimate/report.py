@@ -4,7 +4,8 @@ weights of a table = rows x dim x 4 bytes (float32)
 lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
 all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
 the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
-sums. Replicas all-reduce their whole gradient, 2 (W - 1) / W x weights.
+sums, twice on CPUs, where gloo reduces and scatters by an all-reduce (benchmarks/scaling.py measures it). Replicas
+all-reduce their whole gradient, 2 (W - 1) / W x weights.
 
 Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). Reserved memory is
 the part that its planner does not give to tables: for the dense part with its optimizer and gradients, for the ids of a
@@ -174,7 +175,8 @@ def report(
             ids = {"data_parallel": whole / world}.get(o.sharding_type, whole * height / rows)
             vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
             replica = 2 * (world - 1) / world * rows * dim * 4
-            sent = replica if o.sharding_type == "data_parallel" else 2 * vectors * width * 4
+            twice = o.is_pooled and o.sharding_type == "row_wise" and topology.compute_device == "cpu"
+            sent = replica if o.sharding_type == "data_parallel" else (3 if twice else 2) * vectors * width * 4
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
             d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
