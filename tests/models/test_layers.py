@@ -1,0 +1,44 @@
+"""Test layers that several models share."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from recsys.models.common.attention import Attention, RelativeAttention
+from recsys.models.common.layers import Dropout
+
+
+@pytest.mark.parametrize("shape", [(100_003,), (4, 50_001)])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.999, 1.0])
+def test_dropout(shape: tuple[int, ...], share: float) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(shape, requires_grad=True)
+    dropout = Dropout(share)
+    y = dropout(x)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, y.detach())  # the same values are dropped from the gradient
+    kept = y[y != 0]
+    assert len(kept) / x.numel() == pytest.approx(1 - share, abs=4 * (share * (1 - share) / x.numel()) ** 0.5)
+    if share < 1:
+        torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - share)), rtol=0.01, atol=0)
+    torch.testing.assert_close(dropout.eval()(x), x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(dropout.train()(x), y)
+
+
+@pytest.mark.parametrize("make", [Attention, RelativeAttention])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_under_autocast(make: Any, causal: bool) -> None:
+    """The gradients are nearly the ones of float32."""
+    torch.manual_seed(0)
+    module, lengths = make(8, 2, causal=causal), torch.tensor([3, 0, 5])
+    x, weights = torch.randn(8, 8), list(module.parameters())
+    gradients = []
+    for half in (False, True):
+        with torch.autocast("cpu", enabled=half):
+            y = module(x, x, lengths)
+        assert y.dtype == (torch.bfloat16 if half else torch.float32)
+        gradients.append(torch.autograd.grad(y.float().square().sum(), weights))
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
