@@ -7,6 +7,7 @@ import torch
 
 from recsys.models.common.attention import Attention, RelativeAttention
 from recsys.models.common.layers import Dropout
+from recsys.models.common.recurrent import gru_states
 
 
 @pytest.mark.parametrize("shape", [(100_003,), (4, 50_001)])
@@ -42,3 +43,18 @@ def test_attention_under_autocast(make: Any, causal: bool) -> None:
         assert y.dtype == (torch.bfloat16 if half else torch.float32)
         gradients.append(torch.autograd.grad(y.float().square().sum(), weights))
     torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_gru_states(half: bool) -> None:
+    """Each list has the states, and the gradients, that nn.GRU gives it alone; under autocast nearly so."""
+    torch.manual_seed(0)
+    gru, lengths = torch.nn.GRU(4, 6, num_layers=2), torch.tensor([3, 0, 5, 1])
+    x, weights = torch.randn(9, 4), list(gru.parameters())
+    with torch.autocast("cpu", enabled=half):
+        states = gru_states(gru, x, lengths)
+    expected = torch.cat([gru(one)[0] for one in x.split(lengths.tolist()) if len(one)])
+    gradients = [torch.autograd.grad(y.float().square().sum(), weights) for y in (states, expected)]
+    tolerance = {"rtol": 0.05, "atol": 0.05} if half else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(states, expected, check_dtype=False, **tolerance)
+    torch.testing.assert_close(*gradients, **tolerance)
