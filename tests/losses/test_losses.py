@@ -89,8 +89,7 @@ def test_blocked_cross_entropy_equals_the_plain_one(
                 loss = torch.nn.functional.cross_entropy(scores, target, label_smoothing=smoothing)
         (2 * loss).backward()
         results.append((loss.detach(), q.grad, v.grad))
-    tolerance = {"rtol": 0.02, "atol": 0.02} if half else {"rtol": 1e-4, "atol": 1e-6}
-    torch.testing.assert_close(*results, **tolerance)
+    torch.testing.assert_close(*results, rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-6)
 
 
 @settings(deadline=None, max_examples=25)

@@ -55,6 +55,6 @@ def test_gru_states(half: bool) -> None:
         states = gru_states(gru, x, lengths)
     expected = torch.cat([gru(one)[0] for one in x.split(lengths.tolist()) if len(one)])
     gradients = [torch.autograd.grad(y.float().square().sum(), weights) for y in (states, expected)]
-    tolerance = {"rtol": 0.05, "atol": 0.05} if half else {"rtol": 1e-5, "atol": 1e-5}
-    torch.testing.assert_close(states, expected, check_dtype=False, **tolerance)
-    torch.testing.assert_close(*gradients, **tolerance)
+    tolerance = 0.05 if half else 1e-5
+    torch.testing.assert_close(states, expected, check_dtype=False, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
