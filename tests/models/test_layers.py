@@ -58,3 +58,17 @@ def test_gru_states(half: bool) -> None:
     tolerance = 0.05 if half else 1e-5
     torch.testing.assert_close(states, expected, check_dtype=False, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_by_groups_of_similar_lengths(causal: bool) -> None:
+    """Among many lists, each has the states, and the gradients, that it has alone."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([3, 0, 5, 1, 7, 2, 2, 9, 0, 4, 1, 6])
+    module, x = Attention(8, 2, causal=causal), torch.randn(int(lengths.sum()), 8)
+    weights = list(module.parameters())
+    alone = [module(one, one, torch.tensor([len(one)])) for one in x.split(lengths.tolist())]
+    together, expected = module(x, x, lengths), torch.cat(alone)
+    torch.testing.assert_close(together, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), weights) for y in (together, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import from_end, from_start, is_filled, padded_length, to_block
 
+GROUPS = 4  # of lists that are padded together on CPUs
+
 
 class PlacesFromEnd(nn.Embedding):
     """Learnt vectors of the places in a list, counted from its end; places beyond the last vector share it."""
@@ -84,13 +86,24 @@ class Attention(nn.Module):
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
         block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        if padded_length() is not None or block.device.type != "cpu" or block.shape[0] < 2 * GROUPS:
+            return self.out(self._mixed(block, lengths, dim)[at])
+        order = lengths.argsort()
+        mixed = block.new_zeros(len(lengths), block.shape[1], dim)
+        for rows in order.chunk(GROUPS):  # of similar lengths: the time grows with the square of the longest
+            longest = max(int(lengths[rows[-1]]), 1)
+            part = self._mixed(block[rows, :longest], lengths[rows], dim)
+            mixed[rows, :longest] = part.view(len(rows), longest, dim).to(mixed.dtype)
+        return self.out(mixed.flatten(0, 1)[at])
+
+    def _mixed(self, block: Tensor, lengths: Tensor, dim: int) -> Tensor:
+        """Attend within padded lists: queries, keys and values (B, L, 3 * dim), lengths (B,) -> (B * L, dim)."""
         q, k, v = (self._by_head(x) for x in block.split(dim, dim=2))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
             mask = (is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None])[:, None, None, :]
         drop = self.weight_dropout if self.training else 0.0
-        mixed = attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal)
-        return self.out(_merge_heads(mixed)[at])
+        return _merge_heads(attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal))
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
