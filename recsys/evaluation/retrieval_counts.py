@@ -19,6 +19,8 @@ Score = Callable[[Tensor, int, int], Tensor]
 
 
 BLOCK = 2**25  # maximum number of scores in memory
+CPU_BLOCK = 2**23 - 2**12  # on CPUs, whose allocator reuses buffers of less than 32 MiB (`keep_freed_memory`)
+CPU_ROWS = 32  # number of queries below which products take longer than new memory
 TILE = 2**22  # maximum number of candidates scored together; float32 represents counts up to this exactly
 CHUNK = 2**20  # number of scores compared together, small enough for the CPU caches
 
@@ -110,7 +112,10 @@ def count_competitors(
     mine, max_candidates = candidate_shard(candidates)
     full = [name == "full" for name in protocols]
     ranked, targets, rows = _gather_queries(ranked)
-    step = max(1, BLOCK // max(1, min(max_candidates, TILE)))
+    width = max(1, min(max_candidates, TILE))
+    step = max(1, BLOCK // width)
+    if ranked.queries.device.type == "cpu":
+        step = min(step, max(CPU_BLOCK // width, CPU_ROWS))
     counts, best = [ranked.item.new_zeros(0, 2 * len(full))], [ranked.item.new_zeros(0, k)]
     for start in range(0, len(ranked.queries), step):  # all ranks have the same number of blocks
         of_block, keys = _block_counts(ranked.slice(start, start + step), score, mine, full, k)

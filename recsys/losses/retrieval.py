@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from recsys.losses.blocked_softmax import blocked_cross_entropy
 from recsys.models.common.items import QueryBatch, Scorer
 
 NEGATIVES = ("uniform", "popularity", "in_batch")
@@ -122,16 +123,17 @@ class FullSoftmax(nn.Module, RetrievalLoss):
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
+        if type(inputs.scorer) is Scorer:
+            return blocked_cross_entropy(
+                inputs.queries,
+                inputs.negative_vectors,
+                inputs.query_of_target,
+                inputs.targets - 1,
+                self.label_smoothing,
+            )
         scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
-        places = inputs.targets - 1
-        if inputs.one_target_each:
-            return nn.functional.cross_entropy(scores, places, label_smoothing=self.label_smoothing)
-        log_share = scores.log_softmax(dim=1)
-        loss = -log_share[inputs.query_of_target, places].mean()
-        if not self.label_smoothing:
-            return loss
-        uniform = log_share.mean(dim=1)[inputs.query_of_target].mean()
-        return (1 - self.label_smoothing) * loss - self.label_smoothing * uniform
+        scores = scores if inputs.one_target_each else scores[inputs.query_of_target]
+        return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
 
 
 class SampledSoftmax(nn.Module, RetrievalLoss):

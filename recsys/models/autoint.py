@@ -10,7 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, all_fields, flat_width, flatten, numeric_fields, require_sparse
+from recsys.models.common.layers import MLP, Dropout, all_fields, flat_width, flatten, numeric_fields, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -26,7 +26,7 @@ class Interacting(nn.Module):
         self.queries, self.keys, self.values, self.residual = (
             nn.Linear(width, heads * head_dim, bias=False) for _ in range(4)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend from each field to all fields: (B, fields, width) -> (B, fields, heads * head_dim)."""

@@ -16,6 +16,7 @@ from recsys.models.common.items import (
     masked_last,
     states_at,
 )
+from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -36,7 +37,7 @@ class BertBlock(nn.Module):
         self.between = nn.LayerNorm(dim)
         self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
         self.after = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
@@ -101,7 +102,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         self.items = Items(features, dim + output_bias, init_std=init_std, device=device)
         self.hidden = nn.Parameter(torch.randn(dim) * init_std)
         self.places = PLACES[positions](max_length, dim, init_std=init_std)
-        self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
+        self.before = nn.Sequential(nn.LayerNorm(dim), Dropout(dropout))
         self.blocks = nn.ModuleList(
             BertBlock(dim, heads, dropout=dropout, attention_dropout=attention_dropout) for _ in range(blocks)
         )

@@ -11,7 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.behaviour import BehaviourEmbeddings
-from recsys.models.common.layers import MLP
+from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.lists import first_values, with_first
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -24,7 +24,7 @@ class BstBlock(nn.Module):
         self.attention = Attention(width, heads, causal=False, dropout=dropout)
         self.between = nn.LayerNorm(width)
         self.feed_forward = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.LeakyReLU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+            nn.Linear(width, 4 * width), nn.LeakyReLU(), nn.Linear(4 * width, width), Dropout(dropout)
         )
         self.after = nn.LayerNorm(width)
 
@@ -97,7 +97,7 @@ class BstTransformer(nn.Module):
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()
         self.places = PlacesFromEnd(1 + max_length, width, init_std=0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(BstBlock(width, heads, dropout) for _ in range(blocks))
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:

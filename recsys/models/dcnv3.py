@@ -8,7 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flatten, require_sparse
+from recsys.models.common.layers import Dropout, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -26,7 +26,7 @@ class MaskedCross(nn.Module):
         self.halves = nn.ModuleList(nn.Linear(width, half, bias=False) for _ in range(layers))
         self.biases = nn.ParameterList(torch.zeros(width) for _ in range(layers))
         self.norms = nn.ModuleList(nn.LayerNorm(half) for _ in range(layers))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x0: Tensor) -> Tensor:
         """Cross the input with itself: (B, width) -> (B, width)."""

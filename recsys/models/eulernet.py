@@ -10,7 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import all_fields, numeric_fields, require_sparse
+from recsys.models.common.layers import Dropout, all_fields, numeric_fields, require_sparse
 from recsys.ranges import Deviation, Share, Width
 
 EPSILON = 1e-8  # keeps the logarithm of a modulus of 0 finite
@@ -32,7 +32,7 @@ class EulerLayer(nn.Module):
         self.implicit = nn.Linear(fields * dim, out * dim)
         nn.init.normal_(self.implicit.weight, std=0.01)
         self.norm_real, self.norm_imaginary = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
         """Combine the fields: real (B, fields, dim), imaginary (B, fields, dim) -> both parts, each (B, out, dim)."""

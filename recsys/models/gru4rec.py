@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.layers import Dropout
 from recsys.models.common.recurrent import gru_states
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Share, Width
@@ -43,9 +44,9 @@ class GRU4Rec(nn.Module, RetrievalModel):
         if hidden < 1 or layers < 1:
             raise ValueError(f"hidden={hidden}, layers={layers}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
-        self.before = nn.Dropout(dropout_items)
+        self.before = Dropout(dropout_items)
         self.gru = nn.GRU(dim, hidden, layers, dropout=dropout if layers > 1 else 0.0)
-        self.after = nn.Dropout(dropout)  # nn.GRU applies no dropout to its last layer
+        self.after = Dropout(dropout)  # nn.GRU applies no dropout to its last layer
         self.out = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
 
     def make_queries(self, batch: Batch) -> QueryBatch:

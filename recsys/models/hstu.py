@@ -11,6 +11,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import from_end, last_values, list_sums, repeat_rows, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
@@ -41,7 +42,7 @@ class HSTUBlock(nn.Module):
         self.uvqk = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU())
         self.distances = nn.Parameter(torch.randn(heads, length) * 0.02)
         self.between = nn.LayerNorm(dim)
-        self.out = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, dim))
+        self.out = nn.Sequential(Dropout(dropout), nn.Linear(dim, dim))
 
     def forward(
         self, x: Tensor, lengths: Tensor, value_bias: Tensor | None = None, *, only_last: bool = False
@@ -113,7 +114,7 @@ class HSTU(nn.Module, RetrievalModel):
             raise ValueError(f"max_length={max_length}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(HSTUBlock(dim, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
 

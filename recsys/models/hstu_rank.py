@@ -12,7 +12,7 @@ from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
-from recsys.models.common.layers import MLP
+from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.lists import with_last
 from recsys.models.hstu import HSTUBlock
 from recsys.ranges import Depth, Deviation, Length, Share, Width
@@ -94,7 +94,7 @@ class Transducer(nn.Module):
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(HSTUBlock(width, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
 

@@ -9,7 +9,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
-from recsys.models.common.layers import MLP
+from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Share, Width
@@ -28,7 +28,7 @@ class PairScores(nn.Module):
         self.dim = dim
         self.of_user = nn.Linear(dim, mlp[0])
         self.of_item = nn.Linear(dim, mlp[0], bias=False)
-        self.deep = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), MLP(mlp[0], mlp[1:], dropout=dropout))
+        self.deep = nn.Sequential(nn.ReLU(), Dropout(dropout), MLP(mlp[0], mlp[1:], dropout=dropout))
         self.product = nn.Linear(dim, 1, bias=False)
         self.out = nn.Linear(mlp[-1], 1)
 

@@ -8,7 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flat_width, flatten, require_sparse
+from recsys.models.common.layers import Dropout, flat_width, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -37,7 +37,7 @@ class MixerBlock(nn.Module):
         self.tokens = tokens
         self.norm_mixed, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = PerToken(tokens, width, ratio * width), PerToken(tokens, ratio * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the tokens, then transform each: (B, tokens, width) -> (B, tokens, width)."""

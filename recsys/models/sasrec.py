@@ -9,6 +9,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -38,7 +39,7 @@ class SASRecBlock(nn.Module):
         )
         self.between = nn.LayerNorm(dim, eps=1e-8)
         self.feed_forward = nn.Sequential(
-            nn.Linear(dim, dim), nn.Dropout(dropout), nn.ReLU(), nn.Linear(dim, dim), nn.Dropout(dropout)
+            nn.Linear(dim, dim), Dropout(dropout), nn.ReLU(), nn.Linear(dim, dim), Dropout(dropout)
         )
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -107,7 +108,7 @@ class SASRec(nn.Module, RetrievalModel):
             item_std = math.sqrt(2 / (features.feature(features.item).cardinality + dim))
         self.items = Items(features, dim, init_std=item_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             SASRecBlock(
                 dim, heads, dropout=dropout, attention_dropout=attention_dropout, projection=projection, norm=norm

@@ -19,6 +19,7 @@ from recsys.models.common.items import (
     next_items,
     states_at,
 )
+from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
@@ -34,9 +35,7 @@ class TransformerBlock(nn.Module):
         self.before = nn.LayerNorm(dim)
         self.attention = attention
         self.between = nn.LayerNorm(dim)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim), nn.Dropout(dropout)
-        )
+        self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim), Dropout(dropout))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
@@ -134,7 +133,7 @@ class Transformer(nn.Module, RetrievalModel):
         self.places: PlacesFromEnd | None = None
         if block == "plain":
             self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
-        self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
+        self.before = nn.Sequential(nn.LayerNorm(dim), Dropout(dropout))
         self.blocks = nn.ModuleList(
             TransformerBlock(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
             for _ in range(blocks)

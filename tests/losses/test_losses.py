@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, Negatives, Popularity, SampledSoftmax
+from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, Negatives, Popularity, SampledSoftmax, blocked_softmax
 from recsys.models.common.items import Scorer
 from recsys.models.neumf import PairScores
 
@@ -57,6 +57,39 @@ def test_full_softmax(seed: int, who: tuple[int, list[int]]) -> None:
     assert value(loss, q, query_of_target, t, v, loss.sample(t, Popularity(popularity))) == pytest.approx(
         expected, rel=1e-4
     )
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 999),
+    queries=st.integers(1, 7),
+    targets=st.integers(1, 12),
+    smoothing=st.sampled_from([0.0, 0.3]),
+    rows=st.integers(1, 8),
+    half=st.booleans(),
+)
+def test_blocked_cross_entropy_equals_the_plain_one(
+    seed: int, queries: int, targets: int, smoothing: float, rows: int, half: bool
+) -> None:
+    """Any number of targets of a query, in any order, also none; a target may occur twice."""
+    g = torch.Generator().manual_seed(seed)
+    query_of_target = torch.randint(queries, (targets,), generator=g)
+    target = torch.randint(N, (targets,), generator=g)
+    results = []
+    for blocked in (True, False):
+        g.manual_seed(seed)
+        q, v = (torch.randn(n, D, generator=g).requires_grad_() for n in (queries, N))
+        with torch.autocast("cpu", enabled=half), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocked_softmax, "SCORES", rows * N)
+            patch.setattr(blocked_softmax, "LEAST_ROWS", 1)
+            if blocked:
+                loss = blocked_softmax.blocked_cross_entropy(q, v, query_of_target, target, smoothing)
+            else:
+                scores = q[query_of_target] @ v.T
+                loss = torch.nn.functional.cross_entropy(scores, target, label_smoothing=smoothing)
+        (2 * loss).backward()
+        results.append((loss.detach(), q.grad, v.grad))
+    torch.testing.assert_close(*results, rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-6)
 
 
 @settings(deadline=None, max_examples=25)

@@ -3,11 +3,15 @@ padded.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import from_end, from_start, is_filled, padded_length, to_block
+
+GROUPS = 4  # of lists that are padded together on CPUs
 
 
 class PlacesFromEnd(nn.Embedding):
@@ -32,6 +36,21 @@ class PlacesFromStart(nn.Embedding):
     def forward(self, lengths: Tensor) -> Tensor:
         """Return the vectors of lists of these lengths: (B,) -> (P, dim)."""
         return super().forward(from_start(lengths).clamp(max=self.num_embeddings - 1))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
+    """Return torch.nn.functional.scaled_dot_product_attention, on CPUs computed in float32 also under autocast.
+
+    The backward pass of PyTorch's bfloat16 kernel for CPUs takes up to six times as long as the float32 one.
+    """
+    attention = nn.functional.scaled_dot_product_attention
+    if q.device.type != "cpu" or not q.requires_grad:
+        return attention(q, k, v, attn_mask=mask, **options)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(dtype)
+    with torch.autocast("cpu", enabled=False):
+        return attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=mask, **options).to(q.dtype)
 
 
 class Attention(nn.Module):
@@ -61,21 +80,30 @@ class Attention(nn.Module):
         self.heads, self.causal, self.weight_dropout = heads, causal, weight_dropout
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
-        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout)) if projection else nn.Sequential()
+        self.out = nn.Sequential(nn.Linear(dim, dim), Dropout(dropout)) if projection else nn.Sequential()
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
         block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        if padded_length() is not None or block.device.type != "cpu" or block.shape[0] < 2 * GROUPS:
+            return self.out(self._mixed(block, lengths, dim)[at])
+        order = lengths.argsort()
+        mixed = block.new_zeros(len(lengths), block.shape[1], dim)
+        for rows in order.chunk(GROUPS):  # of similar lengths: the time grows with the square of the longest
+            longest = max(int(lengths[rows[-1]]), 1)
+            part = self._mixed(block[rows, :longest], lengths[rows], dim)
+            mixed[rows, :longest] = part.view(len(rows), longest, dim).to(mixed.dtype)
+        return self.out(mixed.flatten(0, 1)[at])
+
+    def _mixed(self, block: Tensor, lengths: Tensor, dim: int) -> Tensor:
+        """Attend within padded lists: queries, keys and values (B, L, 3 * dim), lengths (B,) -> (B * L, dim)."""
         q, k, v = (self._by_head(x) for x in block.split(dim, dim=2))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
             mask = (is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None])[:, None, None, :]
         drop = self.weight_dropout if self.training else 0.0
-        mixed = nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=drop, is_causal=self.causal
-        )
-        return self.out(_merge_heads(mixed)[at])
+        return _merge_heads(attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal))
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
@@ -91,7 +119,7 @@ class QueryAttention(nn.Module):
         self.heads = heads
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
-        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.out = nn.Sequential(nn.Linear(dim, dim), Dropout(dropout))
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (B, dim) to values (P, dim) of lists of these lengths (B,) -> (B, dim)."""
@@ -99,7 +127,7 @@ class QueryAttention(nn.Module):
         k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.chunk(2, dim=2))
         q = self.query(queries).unflatten(1, (self.heads, 1, -1))
         filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=filled[:, None, None])
+        mixed = attend(q, k, v, filled[:, None, None])
         return torch.where((lengths > 0)[:, None], self.out(_merge_heads(mixed)), 0.0)
 
 
@@ -138,7 +166,7 @@ class RelativeAttention(nn.Module):
         self.distance = nn.Linear(dim, dim, bias=False)
         self.u = nn.Parameter(torch.randn(heads, 1, dim // heads) * 0.02)
         self.v = nn.Parameter(torch.randn(heads, 1, dim // heads) * 0.02)
-        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.out = nn.Sequential(nn.Linear(dim, dim), Dropout(dropout))
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
@@ -154,7 +182,7 @@ class RelativeAttention(nn.Module):
         r = self.distance(sinusoids(torch.arange(longest - 1, -longest - 1, -1, device=lengths.device), dim))
         bias = _by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)
-        mixed = nn.functional.scaled_dot_product_attention(q + self.u, k, v, attn_mask=bias)
+        mixed = attend(q + self.u, k, v, bias)
         return self.out(_merge_heads(mixed)[at])
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from recsys.features import FeatureSpec
@@ -44,6 +45,28 @@ _ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
+class Dropout(nn.Dropout):
+    """nn.Dropout with cheaper masks on CPUs: 16 random bits for each element, instead of a random number.
+
+    The share of values that are dropped is rounded to a multiple of 2**-16, and values are scaled by the rounded one.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop values in training: (...) -> (...)."""
+        return _drop(x, self.p) if self.training and self.p else x
+
+
+@torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
+def _drop(x: Tensor, share: float) -> Tensor:
+    if share == 1 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return nn.functional.dropout(x, share)
+    kept = min(max(round((1 - share) * 2**16), 1), 2**16 - 1)
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+    mask = torch.lt(bits, kept - 2**15, out=torch.empty_like(x))
+    return x * mask.mul_(2**16 / kept)
+
+
 class MLP(nn.Sequential):
     """Linear [, BatchNorm1d], activation [, Dropout] for each width in `hidden`: (B, in_features) -> (B, out_features).
 
@@ -69,7 +92,7 @@ class MLP(nn.Sequential):
                 layers.append(nn.BatchNorm1d(out))
             layers.append(_ACTIVATIONS[activation](out))
             if dropout > 0:
-                layers.append(nn.Dropout(dropout))
+                layers.append(Dropout(dropout))
             width = out
         super().__init__(*layers)
         self.out_features = width

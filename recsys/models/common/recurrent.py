@@ -15,8 +15,26 @@ def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     if not x.shape[0]:  # nn.GRU takes no empty sequence, and its weights need a gradient on every rank
         return gru(x.new_zeros(1, x.shape[1]))[0][:0]
     steps, order = packed(x, lengths)
-    states = gru(steps)[0].data
+    states = gru(steps)[0].data if x.is_cuda else _by_cells(gru, steps)
     return torch.empty_like(states).index_copy(0, order, states)
+
+
+def _by_cells(gru: nn.GRU, steps: PackedSequence) -> Tensor:
+    """Return the states (P, hidden) of gru(steps).
+
+    PyTorch's GRU for CPUs takes each step as a slice of all values. The gradient of a slice has zeros for the other
+    values, so that its backward pass grows with the square of the lists' lengths.
+    """
+    sizes, x = steps.batch_sizes.tolist(), steps.data
+    for layer, weights in enumerate(gru.all_weights):
+        if layer:
+            x = nn.functional.dropout(x, gru.dropout, gru.training)
+        state, states = x.new_zeros(sizes[0], gru.hidden_size), []
+        for step in x.split(sizes):
+            state = torch.gru_cell(step, state[: len(step)], *weights)
+            states.append(state)
+        x = torch.cat(states)
+    return x
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
@@ -58,8 +76,9 @@ class AUGRU(nn.Module):
             lengths: (B,).
         """
         block, _ = to_block(torch.cat([self.inputs(x), scores], dim=1), lengths)
-        filled = is_filled(lengths, block.shape[1])
-        steps = torch.where(filled[:, :, None], block, 0.0).transpose(0, 1)  # a score of 0 keeps the state
+        if padded_length() is not None:
+            block = torch.where(is_filled(lengths, block.shape[1])[:, :, None], block, 0.0)
+        steps = block.transpose(0, 1)  # a score of 0, as in the padding, keeps the state
         state = x.new_zeros(lengths.shape[0], self.hidden)
         if torch.compiler.is_exporting():  # a loop would have as many steps as the example has
             from torch._higher_order_ops.scan import scan  # private: PyTorch has no other name for it

@@ -1,0 +1,83 @@
+"""Cross-entropy over all items, whose scores are in memory only for a block of queries at a time."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+SCORES = 2**23  # of a block, about what the caches of a CPU hold
+LEAST_ROWS = 64  # of a block: each block adds to the gradient of all items
+
+
+def blocked_cross_entropy(
+    queries: Tensor, items: Tensor, query_of_target: Tensor, targets: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
+    """Return the mean cross-entropy of targets, whose logits are the dot products of queries and items.
+
+    Equals torch.nn.functional.cross_entropy(queries[query_of_target] @ items.T, targets). The gradients are computed
+    together with the loss, as in Wijmans et al., Cut Your Losses in Large-Vocabulary Language Models, 2025,
+    https://arxiv.org/abs/2411.09009, so that every score is computed once and stored only until the next block; they
+    cannot be differentiated again. Under autocast, the products have its type, and sums over blocks are in float32:
+    torch.nn.functional.linear_cross_entropy sums in bfloat16 there, is three times slower on CPUs, and allows one
+    target for each query.
+
+    Args:
+        queries: (Q, d).
+        items: (M, d).
+        query_of_target: (T,) index of the query of each target.
+        targets: (T,) indices of items.
+        label_smoothing: the share of the target distribution that is uniform over all items.
+    """
+    device = queries.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else queries.dtype
+    with torch.autocast(device, enabled=False):
+        return _BlockedCrossEntropy.apply(queries, items, query_of_target, targets, label_smoothing, dtype)  # type: ignore[no-any-return]
+
+
+class _BlockedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        queries: Tensor,
+        items: Tensor,
+        query_of_target: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        exact = torch.promote_types(dtype, torch.float32)  # of sums
+        q, w = queries.to(dtype), items.to(dtype)
+        query, order = query_of_target.sort()
+        target = targets[order]
+        rows = max(SCORES // len(items), LEAST_ROWS)
+        starts = range(0, len(q), rows)
+        edges = torch.searchsorted(query, torch.arange(0, len(q) + rows, rows, device=query.device)).tolist()
+        count = query.bincount(minlength=len(q))
+        weight = count.to(exact)[:, None] * (len(q) / len(target))  # of a query: its share of the targets, 1 on average
+        loss = q.new_zeros((), dtype=exact)
+        d_queries, d_items = (torch.zeros(x.shape, dtype=exact, device=x.device) for x in (q, w))
+        for start, first, stop in zip(starts, edges[:-1], edges[1:], strict=True):
+            block, w_block = q[start : start + rows], weight[start : start + rows]
+            row, column = query[first:stop] - start, target[first:stop]
+            scores = block @ w.T
+            shares = scores.softmax(1)
+            # the softmax of the highest score is 1 / sum(exp(score - highest))
+            log_sums = scores.amax(1).to(exact) - shares.amax(1).to(exact).log()
+            loss += w_block[:, 0] @ log_sums
+            loss -= (1 - smoothing) * len(q) / len(target) * scores[row, column].sum(dtype=exact)
+            wanted = (1 - smoothing) / count[query[first:stop]]
+            shares.index_put_((row, column), -wanted.to(dtype), accumulate=True)
+            if smoothing:
+                loss -= smoothing * (w_block[:, 0] @ scores.mean(1, dtype=exact))
+                shares -= smoothing / len(items)
+            d_queries[start : start + rows] = (shares @ w) * w_block
+            d_items += shares.T @ (block * w_block).to(dtype)
+        ctx.save_for_backward(d_queries.div_(len(q)).to(queries.dtype), d_items.div_(len(q)).to(items.dtype))
+        return loss / len(q)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        d_queries, d_items = ctx.saved_tensors
+        return gradient * d_queries, gradient * d_items, None, None, None, None

@@ -1,0 +1,74 @@
+"""Test layers that several models share."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from recsys.models.common.attention import Attention, RelativeAttention
+from recsys.models.common.layers import Dropout
+from recsys.models.common.recurrent import gru_states
+
+
+@pytest.mark.parametrize("shape", [(100_003,), (4, 50_001)])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.999, 1.0])
+def test_dropout(shape: tuple[int, ...], share: float) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(shape, requires_grad=True)
+    dropout = Dropout(share)
+    y = dropout(x)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, y.detach())  # the same values are dropped from the gradient
+    kept = y[y != 0]
+    assert len(kept) / x.numel() == pytest.approx(1 - share, abs=4 * (share * (1 - share) / x.numel()) ** 0.5)
+    if share < 1:
+        torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - share)), rtol=0.01, atol=0)
+    torch.testing.assert_close(dropout.eval()(x), x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(dropout.train()(x), y)
+
+
+@pytest.mark.parametrize("make", [Attention, RelativeAttention])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_under_autocast(make: Any, causal: bool) -> None:
+    """The gradients are nearly the ones of float32."""
+    torch.manual_seed(0)
+    module, lengths = make(8, 2, causal=causal), torch.tensor([3, 0, 5])
+    x, weights = torch.randn(8, 8), list(module.parameters())
+    gradients = []
+    for half in (False, True):
+        with torch.autocast("cpu", enabled=half):
+            y = module(x, x, lengths)
+        assert y.dtype == (torch.bfloat16 if half else torch.float32)
+        gradients.append(torch.autograd.grad(y.float().square().sum(), weights))
+    torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_gru_states(half: bool) -> None:
+    """Each list has the states, and the gradients, that nn.GRU gives it alone; under autocast nearly so."""
+    torch.manual_seed(0)
+    gru, lengths = torch.nn.GRU(4, 6, num_layers=2), torch.tensor([3, 0, 5, 1])
+    x, weights = torch.randn(9, 4), list(gru.parameters())
+    with torch.autocast("cpu", enabled=half):
+        states = gru_states(gru, x, lengths)
+    expected = torch.cat([gru(one)[0] for one in x.split(lengths.tolist()) if len(one)])
+    gradients = [torch.autograd.grad(y.float().square().sum(), weights) for y in (states, expected)]
+    tolerance = 0.05 if half else 1e-5
+    torch.testing.assert_close(states, expected, check_dtype=False, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_by_groups_of_similar_lengths(causal: bool) -> None:
+    """Among many lists, each has the states, and the gradients, that it has alone."""
+    torch.manual_seed(0)
+    lengths = torch.tensor([3, 0, 5, 1, 7, 2, 2, 9, 0, 4, 1, 6])
+    module, x = Attention(8, 2, causal=causal), torch.randn(int(lengths.sum()), 8)
+    weights = list(module.parameters())
+    alone = [module(one, one, torch.tensor([len(one)])) for one in x.split(lengths.tolist())]
+    together, expected = module(x, x, lengths), torch.cat(alone)
+    torch.testing.assert_close(together, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), weights) for y in (together, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
