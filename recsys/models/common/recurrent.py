@@ -15,7 +15,8 @@ def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     if not x.shape[0]:  # nn.GRU takes no empty sequence, and its weights need a gradient on every rank
         return gru(x.new_zeros(1, x.shape[1]))[0][:0]
     steps, order = packed(x, lengths)
-    states = gru(steps)[0].data if x.is_cuda else _by_cells(gru, steps)
+    fused = x.is_cuda or torch.compiler.is_compiling()  # which cannot follow steps whose sizes are data
+    states = gru(steps)[0].data if fused else _by_cells(gru, steps)
     return torch.empty_like(states).index_copy(0, order, states)
 
 
