@@ -42,7 +42,7 @@ class PartWriter:
     def _flush(self, rows: int) -> None:
         whole = pl.concat(self._waiting)
         file = self._folder / f"{self._name}-{len(self.files):03d}.parquet"
-        whole.head(rows).rechunk().write_parquet(
+        whole.head(rows).write_parquet(
             file, compression="uncompressed", row_group_size=ROW_GROUP_ROWS, statistics=False
         )
         self.files[file.name] = entry_of(file)
