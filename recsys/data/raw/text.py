@@ -100,7 +100,7 @@ def _blocks(source: SourceConfig, text: "_Utf8Reader", size: int) -> Iterator[by
             continue
         end = data.rfind(b"\n") + 1
         if end:
-            yield rest + data[:end]
+            yield b"".join((rest, memoryview(data)[:end]))  # one copy, not two
             rest = data[end:]
         else:
             rest += data
