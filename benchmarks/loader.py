@@ -1,17 +1,18 @@
 """python benchmarks/loader.py [ROWS] [ROUNDS]: our loader against a bare polars scan of the same columns.
 
-Criteo's shape: 13 floats, 26 ids, a label. Ours: a new loader each round (its first epoch), shuffled, to tensors.
+Criteo's shape: 13 floats, 26 ids, a label. Ours: a new loader each round and an older one, shuffled, to tensors.
 """
 
-import json
-import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from steady import Sample, measure
 
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.writer import PartWriter
@@ -19,6 +20,7 @@ from recsys.data.transforms import LABEL
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
 BATCH = 8192
+AGAINST = "polars scan"
 
 
 def write(folder: Path, rows: int) -> FeatureSpec:
@@ -44,21 +46,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         spec = write(Path(folder), rows)
         files = sorted(Path(folder).glob("*.parquet"))
-        ours, scans = [], []
-        for _ in range(rounds):
-            start = time.perf_counter()
-            seen = sum(b.rows for b in ParquetLoader(files, spec, batch_size=BATCH, training=True, shuffle=True))
-            ours.append(seen / (time.perf_counter() - start))
-            start = time.perf_counter()
-            height = pl.scan_parquet(files).collect().height
-            scans.append(height / (time.perf_counter() - start))
-            print(f"ours {ours[-1] / 1e6:.2f}M rows/s, polars scan {scans[-1] / 1e6:.2f}M: {ours[-1] / scans[-1]:.2f}")
-    ratio = statistics.median(a / b for a, b in zip(ours, scans, strict=True))
-    print(f"median ratio {ratio:.2f} (target 0.30)")
-    result = {"rows": rows, "rounds": rounds, "ours": ours, "polars_scan": scans, "median_ratio": ratio}
-    target = Path(__file__).parent / "results" / "loader.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+
+        def loader() -> ParquetLoader:
+            return ParquetLoader(files, spec, batch_size=BATCH, training=True, shuffle=True)
+
+        later = loader()
+
+        def epoch(of: ParquetLoader) -> int:
+            return sum(batch.rows for batch in of)
+
+        def timed(job: Callable[[], int]) -> Sample:
+            start, cpu = time.perf_counter(), time.process_time()
+            seen = job()
+            return Sample(seen, time.perf_counter() - start, time.process_time() - cpu)
+
+        epoch(later)
+        jobs = {
+            AGAINST: lambda: pl.scan_parquet(files).collect().height,
+            "first epoch": lambda: epoch(loader()),
+            "later epochs": lambda: epoch(later),
+        }
+        measure("loader", {name: partial(timed, job) for name, job in jobs.items()}, AGAINST, rounds, "rows")
 
 
 if __name__ == "__main__":

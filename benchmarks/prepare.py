@@ -5,24 +5,26 @@ scan + hash + write: the same, with numbers parsed and ids written to Parquet.
 ours: `prepare` from nothing: digest, read, split, fit (log, standardise, vocabularies with a threshold), apply, write.
 """
 
-import json
 import resource
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 from omegaconf import OmegaConf
+from steady import Sample, measure
 
 from recsys.cli.console import quiet
 from recsys.config.compose import conf_dir
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples.clicks import write_sample
 from recsys.schema.data_schema import DataConfig
+
+AGAINST = "scan + hash + write"
 
 
 def config(folder: Path) -> DataConfig:
@@ -61,23 +63,14 @@ def main() -> None:
             shutil.rmtree(folder / "prepared", ignore_errors=True)
             prepare(data)
 
-        jobs: dict[str, Callable[[], None]] = {"scan + hash": bare, "scan + hash + write": written, "ours": ours}
-        rates: dict[str, list[float]] = {name: [] for name in jobs}
-        for _ in range(rounds):
-            for name, job in jobs.items():
-                start = time.perf_counter()
-                job()
-                rates[name].append(rows / (time.perf_counter() - start))
-            print(", ".join(f"{name} {r[-1] / 1e3:,.0f}k rows/s" for name, r in rates.items()), flush=True)
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(rates["ours"], rates[name], strict=True))
-        for name in jobs
-        if name != "ours"
-    }
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(", ".join(f"ours is {r:.2f} of {name}" for name, r in ratios.items()) + f"; peak memory {peak:.2f} GiB")
-    result = {"rows": rows, "rates": rates, "median_ratios": ratios, "peak_gib": peak}
-    (Path(__file__).parent / "results" / "prepare.json").write_text(json.dumps(result, indent=1) + "\n")
+        def timed(job: Callable[[], None]) -> Sample:
+            start, cpu = time.perf_counter(), time.process_time()
+            job()
+            return Sample(rows, time.perf_counter() - start, time.process_time() - cpu)
+
+        jobs = {"scan + hash": bare, AGAINST: written, "ours": ours}
+        measure("prepare", {name: partial(timed, job) for name, job in jobs.items()}, AGAINST, rounds, "rows")
+    print(f"peak memory of all and of torch {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def test_each_part_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest
 
 def test_what_was_read_from_raw_files_is_read_again(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
     test = json.loads((home.run / "metrics.json").read_text())["test"]
-    [rows] = (home.folder / "prepared" / "read").glob("*/rows-00000.parquet")
+    [rows] = (home.folder / "prepared" / "read").glob("*/rows-00000.arrow")
     for damage in ("content", "note"):
         shutil.rmtree(home.prepared)
         flip(rows if damage == "content" else rows.with_name("chunk.json"), RNG)

@@ -1,7 +1,7 @@
 """Read raw files in chunks. A chunk is parsed once and kept under a fingerprint.
 
 READ/<fingerprint of the chunk's bytes and of the config that parses them>/
-    rows-00000.parquet ...       parsed rows, text as codes
+    rows-00000.arrow ...         parsed rows, text as codes
     values/<column>.parquet      the text of each code
     bad-00000.parquet ...        rows that cannot be read: line, reason, text, value
     chunk.json                   the number of rows, bad rows and lines
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow.parquet as pq
+import polars.selectors as cs
 
 from recsys.cli.console import say
 from recsys.data.prepare.dictionary import TextCoder
@@ -41,7 +41,8 @@ from recsys.files.manifest import DamagedFile, Entry
 from recsys.schema.data_schema import SourceConfig, SparseConfig
 
 INFO = "chunk.json"
-READ_FORMAT = 4  # increase it if a change makes the same bytes parse differently
+READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently
+FEATURES = ~cs.starts_with("__")  # their numbers are Float64 when read, whatever their type on disk
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 
@@ -94,9 +95,10 @@ class ParsedChunk:
         """Yield the parsed rows with their row numbers, part by part. columns: columns to read, if they exist."""
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
-            file = self._check(f"rows-{i:05d}.parquet")
-            names = None if columns is None else [c for c in pq.read_schema(file).names if c in {*columns, PLACE}]
-            frame = pl.read_parquet(file, columns=names, glob=False)
+            file = self._check(f"rows-{i:05d}.arrow")
+            names = None if columns is None else [c for c in pl.read_ipc_schema(file) if c in {*columns, PLACE}]
+            whole = pl.scan_ipc(file, glob=False).with_columns((cs.by_dtype(pl.Float32) & FEATURES).cast(pl.Float64))
+            frame = (whole if names is None else whole.select(names)).collect()
             if not frame.columns:
                 frame = pl.DataFrame({PLACE: range(place, place + rows)})
             if PLACE not in frame.columns:  # arranged rows have it already
@@ -176,8 +178,15 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
 
 
 def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:
-    """Write a part of a chunk's coded rows."""
-    coded.write_parquet(folder / f"rows-{number:05d}.parquet", compression="lz4", statistics=False)
+    """Write a part of a chunk's coded rows: codes and numbers in narrower types if these hold them exactly.
+
+    Parquet with lz4 takes three times as long, for two thirds of the bytes.
+    """
+    numbers = (cs.by_dtype(pl.Float64) & FEATURES).as_expr()
+    exact = coded.select((numbers.cast(pl.Float32).cast(pl.Float64) == numbers).all())
+    codes = [s.shrink_dtype() for s in coded.get_columns() if s.dtype == pl.UInt32]
+    narrow = coded.with_columns(*(pl.col(s.name).cast(pl.Float32) for s in exact if s.all()), *codes)
+    narrow.write_ipc(folder / f"rows-{number:05d}.arrow", compression="uncompressed")
 
 
 def write_values(folder: Path, coder: TextCoder) -> None:

@@ -15,7 +15,7 @@ class TextCoder:
     def __init__(self, columns: Iterable[str]) -> None:
         space = uuid.uuid4().hex
         self._kinds = {c: pl.Categorical(pl.Categories(c, namespace=space)) for c in columns}
-        # polars drops the values of a category type that no series uses
+        # polars drops the values of a category type that no series uses; the code of "" is 0
         self._alive = [pl.Series([""], dtype=kind) for kind in self._kinds.values()]
         self._sizes: dict[str, list[int]] = {c: [0] for c in self._kinds}
 
@@ -27,7 +27,7 @@ class TextCoder:
             if schema[name] == pl.List:
                 columns.append(x.fill_null([]).cast(pl.List(kind)).to_physical())
             else:
-                columns.append(x.fill_null("").cast(kind).to_physical())
+                columns.append(x.cast(kind).to_physical().fill_null(0))
         coded = frame.with_columns(columns)
         for name, sizes in self._sizes.items():
             codes = coded[name]

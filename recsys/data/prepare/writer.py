@@ -42,8 +42,8 @@ class PartWriter:
     def _flush(self, rows: int) -> None:
         whole = pl.concat(self._waiting)
         file = self._folder / f"{self._name}-{len(self.files):03d}.parquet"
-        whole.head(rows).rechunk().write_parquet(
-            file, compression="lz4", row_group_size=ROW_GROUP_ROWS, statistics=False
+        whole.head(rows).write_parquet(
+            file, compression="uncompressed", row_group_size=ROW_GROUP_ROWS, statistics=False
         )
         self.files[file.name] = entry_of(file)
         self._waiting = [whole.slice(rows)] if whole.height > rows else []

@@ -369,7 +369,7 @@ def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
 
 
 def _gather_from(index: pl.Series) -> Lookup:
-    return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
+    return lambda codes: pl.lit(index).gather(codes)
 
 
 def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:

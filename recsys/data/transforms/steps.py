@@ -102,7 +102,7 @@ class Log(Transform, name="log"):
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
-        x = _at_least(x - p["min"] + 1, 1)
+        x = np.maximum(x - p["min"] + 1, 1)
         return _log(x.ravel()).reshape(x.shape)
 
 
@@ -135,7 +135,7 @@ class Standardise(Log, name="standardise"):
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
-        return _at_most(_at_least((x - p["mean"]) * p["factor"], -FLOAT32_MAX), FLOAT32_MAX)
+        return np.clip((x - p["mean"]) * p["factor"], -FLOAT32_MAX, FLOAT32_MAX)
 
 
 class MinMax(Log, name="minmax"):
