@@ -30,8 +30,8 @@ class _Dots(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         vectors, pair_of = ctx.saved_tensors
-        with_zero = nn.functional.pad(gradient, (0, 1))  # the last column is that of the diagonal
-        symmetric = with_zero.index_select(1, pair_of).unflatten(1, vectors.shape[1:2] * 2)
+        symmetric = gradient.index_select(1, pair_of).unflatten(1, vectors.shape[1:2] * 2)
+        symmetric.diagonal(dim1=1, dim2=2).zero_()
         return torch.bmm(symmetric, vectors), None, None
 
 
@@ -49,7 +49,7 @@ class DotInteraction(nn.Module):
         super().__init__()
         row, column = torch.tril_indices(n, n, offset=-1)
         self.out_features = len(row)
-        pair_of = torch.full((n, n), self.out_features)  # the number of each pair, and one more on the diagonal
+        pair_of = torch.zeros(n, n, dtype=torch.int64)  # the number of each pair; any on the diagonal
         pair_of[row, column] = pair_of[column, row] = torch.arange(self.out_features)
         self.register_buffer("pairs", row * n + column, persistent=False)
         self.register_buffer("pair_of", pair_of.flatten(), persistent=False)

@@ -86,8 +86,8 @@ class Attention(nn.Module):
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
         block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
-        together = block.device.type != "cpu" or block.shape[0] < 2 * GROUPS or torch.compiler.is_compiling()
-        if padded_length() is not None or together:
+        is_captured = padded_length() is not None or torch.compiler.is_compiling()
+        if is_captured or block.device.type != "cpu" or block.shape[0] < 2 * GROUPS:
             return self.out(self._mixed(block, lengths, dim)[at])
         order = lengths.argsort()
         mixed = block.new_zeros(len(lengths), block.shape[1], dim)
