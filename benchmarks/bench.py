@@ -94,7 +94,7 @@ def _ratios(result: Any) -> PageTable:
     """Return a row for each claim."""
     columns = [Column("", left=True), *map(Column, ("by the clock", "by CPU seconds", "goal", ""))]
     bounds = (0.0, max((c[by]["high"] for c in result["claims"] for by in ("clock", "cpu")), default=1.0))
-    rows = []
+    rows: list[list[str | Cell]] = []
     for claim in result["claims"]:
         dots = [
             Dot(claim[by]["median"], colour, f"{label}: {_text(claim[by])}", claim[by]["low"], claim[by]["high"])

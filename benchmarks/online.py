@@ -91,7 +91,8 @@ def ways(pipeline: RowTransforms, rows: list[Row], size: int) -> dict[str, Calla
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    contestants, claims = {}, []
+    contestants: dict[str, Callable[[], Sample]] = {}
+    claims = []
     with tempfile.TemporaryDirectory() as folder:
         pipeline, sample = criteo(Path(folder))
         for kind in ("", ", numbers that never repeat"):

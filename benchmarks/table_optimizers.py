@@ -57,6 +57,7 @@ class Trainer:
         self.train()  # warm up
 
     def train(self) -> None:
+        assert self.module.dmp is not None
         for batch in self.batches:
             self.optimizer.zero_grad()
             loss, _ = self.module.dmp(batch)

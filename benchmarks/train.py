@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -151,9 +151,8 @@ class BehaviourTables(nn.Module):
     def __init__(self, features: FeatureSpec, pairs: Mapping[str, str], dim: int) -> None:
         super().__init__()
         tables = list(features.tables)
-        self.names = [
-            f.name for t in tables for f in features.tables[t]
-        ]  # FBGEMM wants the features of a table together
+        # FBGEMM wants the features of a table together
+        self.names = [f.name for t in tables for f in features.tables[t]]
         self.pairs = dict(pairs)
         self.others = [n for n in self.names if n not in (*pairs, *pairs.values())]
         self.bags = SplitTableBatchedEmbeddingBagsCodegen(
@@ -187,7 +186,7 @@ Inputs = tuple[Tensor, Any, Tensor]
 
 def in_memory(model: Any, batches: list[Batch]) -> list[Inputs]:
     """Return the batches as the tensors that a bare loop takes."""
-    if isinstance(model, DIN):
+    if isinstance(model.embeddings, BehaviourTables):
         return [(b.dense, model.embeddings.inputs(b.sparse), b.labels) for b in batches]
     return [(b.dense, (b.sparse.values().long(), b.sparse.offsets().long()), b.labels) for b in batches]
 
@@ -195,11 +194,12 @@ def in_memory(model: Any, batches: list[Batch]) -> list[Inputs]:
 def bare(make: Callable[[FeatureSpec], nn.Module], features: FeatureSpec, fbgemm: bool) -> nn.Module:
     """Return a model whose tables are replaced by bare ones."""
     model: Any = make(features)
-    if isinstance(model, DIN):
-        model.embeddings = BehaviourTables(features, model.embeddings.pairs, 16)
-    else:
-        model.embeddings = Tables([f.cardinality for f in features.sparse], model.embeddings.dim, fbgemm)
-    return model
+    own = model.embeddings
+    rows = [f.cardinality for f in features.sparse]
+    model.embeddings = (
+        BehaviourTables(features, own.pairs, 16) if hasattr(own, "pairs") else Tables(rows, own.dim, fbgemm)
+    )
+    return cast(nn.Module, model)
 
 
 def bare_loop(model: nn.Module, batches: list[Batch], epochs: int) -> Callable[[], None]:
@@ -289,6 +289,7 @@ class Padded(nn.Module):
 
     def __init__(self, items: int, length: int, dim: int = 50, blocks: int = 2) -> None:
         super().__init__()
+        self.blocks: Any
         self.items, self.places = nn.Embedding(items + 1, dim, padding_idx=0), nn.Embedding(length, dim)
         self.blocks = nn.ModuleList(
             nn.ModuleDict(
@@ -311,7 +312,8 @@ class Padded(nn.Module):
             queries = block["before"](x)
             keys, values = block["keys"](x).chunk(2, dim=-1)
             heads = (block["queries"](queries), keys, values)
-            attended = nn.functional.scaled_dot_product_attention(*(h[:, None] for h in heads), is_causal=True)
+            q, k, v = (h[:, None] for h in heads)
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = block["between"](queries + self.dropout(block["out"](attended[:, 0])))
             x = x + block["feed_forward"](x)
         states = self.norm(x)

@@ -41,7 +41,7 @@ rows, batch, epochs = arguments()
 columns = by_name(rows)
 features = FeatureMap("criteo", ".")
 for name in columns:
-    kind = {"type": "numeric"}
+    kind: dict[str, Any] = {"type": "numeric"}
     if name.startswith("id"):
         kind = {"type": "categorical", "vocab_size": int(rows["cardinalities"][int(name.removeprefix("id_"))])}
     features.features[name] = {"source": "", **kind}
