@@ -22,6 +22,10 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
+class PeerFailed(Exception):
+    """Another library, or its environment, failed."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """What a contestant did in one round, in seconds by the clock and of CPU."""
@@ -84,10 +88,11 @@ def measure(
     claims: Sequence[Claim],
     rounds: int,
     unit: str,
+    parts: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Run the rounds, print them, and write all samples and ratios to benchmarks/results/TOPIC.json.
 
-    A contestant that fails is left out, with a line that says so: a peer may not be installed.
+    A peer that fails is left out, with a line that says so: it may not be installed.
 
     Args:
         topic: name of the file.
@@ -96,6 +101,7 @@ def measure(
         claims: the pairs of contestants that are compared.
         rounds: number of rounds; the order changes from round to round.
         unit: what is counted.
+        parts: parts of a whole by name, to be drawn as bars.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in contestants}
     for r in range(rounds):
@@ -103,10 +109,9 @@ def measure(
         for name in names[r % len(names) :] + names[: r % len(names)]:
             try:
                 samples[name].append(contestants[name]())
-            except subprocess.CalledProcessError as error:
+            except PeerFailed as error:
                 del samples[name]
-                lines = str(error.stderr).strip().splitlines()
-                print(f"{topic}: {name} is left out: {lines[-1] if lines else error}", flush=True)
+                print(f"{topic}: {name} is left out: {error}", flush=True)
     for name, of in samples.items():
         rate, cpu = (statistics.median(s.units / t for s, t in zip(of, ts, strict=True)) for ts in _seconds(of))
         print(f"{topic:12} {name:34} {rate:>12,.4g} {unit}/s, {cpu:>12,.4g} per CPU second", flush=True)
@@ -121,6 +126,7 @@ def measure(
             compared.append({**asdict(claim), "clock": asdict(clock), "cpu": asdict(cpu_ratio)})
     result = {
         "about": about, "unit": unit, "rounds": rounds, "machine": machine(), "claims": compared,
+        "parts": parts or {},
         "samples": {name: [asdict(s) for s in of] for name, of in samples.items()},
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
@@ -165,7 +171,9 @@ def peer(script: str, *arguments: object) -> Callable[[], Sample]:
         command = ["uv", "run", "--quiet", "--script", str(path), *map(str, arguments)]
         environment = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
         with tempfile.TemporaryDirectory() as folder:  # some write logs into the working directory
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        if done.returncode:
+            raise PeerFailed((done.stderr.strip() or "no output").splitlines()[-1])
         return Sample(**json.loads(done.stdout.splitlines()[-1]))
 
     return run
