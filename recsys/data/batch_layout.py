@@ -202,16 +202,27 @@ class ChunkLayout:
                 sizes.append(bag_lengths.int())
             sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
         else:
-            sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
+            sparse = KeyedJaggedTensor(
+                self._keys,
+                values,
+                lengths=lengths,
+                offsets=offsets,
+                stride=size,
+                length_per_key=[size] * len(self._keys),  # TorchRec would sum the lengths
+                offset_per_key=[size * i for i in range(len(self._keys) + 1)],
+            )
         queries = [_lists(x, start, rows, size) for x in chunk.queries]
         targets, history = [JaggedIds(torch.from_numpy(x.astype(np.int64)), n) for x, n in queries] or (None, None)
         return Batch(dense, sparse, labels, weight, group, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached."""
+        """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached.
+
+        Offsets are int64, to which TorchRec converts them for each lookup.
+        """
         if size not in self._shapes:
             n = size * len(self._columns.single)
-            self._shapes[size] = (torch.ones(n, dtype=torch.int32), torch.arange(n + 1, dtype=torch.int32))
+            self._shapes[size] = (torch.ones(n, dtype=torch.int32), torch.arange(n + 1))
         return self._shapes[size]
 
 

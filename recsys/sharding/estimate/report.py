@@ -4,7 +4,7 @@ weights of a table = rows x dim x 4 bytes (float32)
 lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
 all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
 the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
-sums, twice on CPUs, where gloo reduces and scatters by an all-reduce (benchmarks/scaling.py measures it). Replicas
+sums, twice on CPUs, where gloo reduces and scatters by an all-reduce (a benchmark measures it). Replicas
 all-reduce their whole gradient, 2 (W - 1) / W x weights.
 
 Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). Reserved memory is
