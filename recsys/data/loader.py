@@ -5,15 +5,17 @@ a group is divided only where a batch, a Parquet row group or the share of a ran
 
 No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
 one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
-one contiguous view. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the data: the
-current one and, for each of the two chunks ahead, its decoded frame and its arrays. The order depends only on seed,
-epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole state.
+one contiguous view. The first chunks of an epoch are read during the last one of the epoch before, and those of a
+training while its model is built. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the
+data: the current one and, for each of the two chunks ahead, its decoded frame and its arrays. The order depends only on
+seed, epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole state.
 """
 
 import sys
 import time
+import weakref
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -127,6 +129,7 @@ class ParquetLoader:
         world_size: the number of processes.
         vectors: the vectors of dense features, `Fitted.matrices`.
         limit: use only this many batches of each epoch (the first ones); None uses all.
+        epochs: number of epochs of a training, after which nothing is read ahead; None if it is not known.
         check: checks files while rows are read. A damaged file raises DamagedFile at the end of an epoch at the latest.
         device: where batches are yielded; a GPU gets them while it works on earlier ones.
 
@@ -148,10 +151,13 @@ class ParquetLoader:
         world_size: int = 1,
         vectors: Mapping[str, np.ndarray] | None = None,
         limit: int | None = None,
+        epochs: int | None = None,
         check: BackgroundCheck | None = None,
         device: torch.device | None = None,
     ) -> None:
         self._check, self._device = check, device
+        self._epochs = sys.maxsize if epochs is None else epochs
+        self._next: _ChunksAhead | None = None
         self._open_lane = partial(
             ParquetLoader,
             files,
@@ -224,36 +230,52 @@ class ParquetLoader:
             batches.close()
             if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
                 self.epoch, self.step = 0, 0
-        if self._check is not None:
-            self._check.finish()
+        self.finish_check()
 
     def _from_chunks(self) -> Generator[Batch]:
-        groups, step = self._order(), self.step
-        first = step // self._chunk_steps
-        last = -(-self.steps // self._chunk_steps)
-        decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
-
-        def submit(k: int) -> Future[LaidOutChunk]:
-            frame = decoder.submit(self._read, groups, k)
-            return writer.submit(lambda: self._chunk(frame.result(), k))
-
-        ahead = deque(submit(k) for k in range(first, min(first + AHEAD, last)))
+        step, size = self.step, self._chunk_steps
+        chunks = self._chunks_ahead(self.epoch, step // size)
         try:
-            for k in range(first, last):
-                chunk = ahead.popleft().result()
+            while step < self.steps:
+                chunk = chunks.take()
                 if self._check is not None:
                     self._check.finish(wait=False)
-                if k + AHEAD < last:
-                    ahead.append(submit(k + AHEAD))
-                while step < min((k + 1) * self._chunk_steps, self.steps):
-                    batch = self._layout.batch(chunk, step - k * self._chunk_steps)
+                stop = min((step // size + 1) * size, self.steps)
+                if stop == self.steps and self._training and self.epoch + 1 < self._epochs:
+                    self._next = self._read_ahead(self.epoch + 1, 0)
+                while step < stop:
+                    batch = self._layout.batch(chunk, step % size)
                     batch.first_row = self._first + step * self.batch_size
                     step += 1
                     yield batch
                 del chunk, batch  # so that their arrays can be used again
         finally:
-            for pool in (writer, decoder):
-                pool.shutdown(cancel_futures=True)
+            chunks.close()
+
+    def start_reading(self) -> None:
+        """Read the first rows in the background, before they are asked for."""
+        if self._check is not None:
+            self._check.start()
+        self._next = self._read_ahead(self.epoch, self.step // self._chunk_steps)
+
+    def finish_check(self) -> None:
+        """Wait until the files are checked. Raises DamagedFile."""
+        if self._check is not None:
+            self._check.finish()
+
+    def _chunks_ahead(self, epoch: int, first: int) -> "_ChunksAhead":
+        """Return the chunks of an epoch from the first one on, which are perhaps being read already."""
+        chunks, self._next = self._next, None
+        if chunks is not None and (chunks.epoch, chunks.first) == (epoch, first):
+            return chunks
+        if chunks is not None:  # the state of another position was loaded
+            chunks.close()
+        return self._read_ahead(epoch, first)
+
+    def _read_ahead(self, epoch: int, first: int) -> "_ChunksAhead":
+        groups, itself = self._order(epoch), weakref.proxy(self)  # no cycle: threads end with the loader
+        read, lay_out = partial(ParquetLoader._read, itself, groups), partial(ParquetLoader._chunk, itself, epoch)
+        return _ChunksAhead(epoch, first, -(-self.steps // self._chunk_steps), read, lay_out)
 
     def _from_lanes(self) -> Generator[Batch]:
         """Yield the remaining batches of an epoch that began with another number of processes."""
@@ -266,10 +288,10 @@ class ParquetLoader:
 
         yield from lane_batches(open_lane, parts_of(self._rank, self._world_size, self.lanes, step_rows))
 
-    def _order(self) -> list[RowGroup]:
+    def _order(self, epoch: int) -> list[RowGroup]:
         if not self._shuffle:
             return self._groups
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self._groups))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self._groups))
         return [self._groups[i] for i in order]
 
     def _read(self, groups: list[RowGroup], k: int) -> pl.DataFrame:
@@ -290,14 +312,57 @@ class ParquetLoader:
                 self._check.check_now(file for file, _, _ in parts)
             raise
 
-    def _chunk(self, frame: pl.DataFrame, k: int) -> LaidOutChunk:
+    def _chunk(self, epoch: int, frame: pl.DataFrame, k: int) -> LaidOutChunk:
         """Lay out this rank's chunk k, its rows permuted by an order of (seed, epoch, rank, k)."""
         order = None
         if self._shuffle:
-            random = np.random.default_rng([self.seed, self.epoch, self._rank, k])
+            random = np.random.default_rng([self.seed, epoch, self._rank, k])
             grouped = self._columns.grouped
             order = _by_group(frame[GROUP].to_numpy(), random) if grouped else random.permutation(frame.height)
         return self._layout.chunk(frame, min(self._chunk_steps, self.steps - k * self._chunk_steps), order)
+
+
+class _ChunksAhead:
+    """The chunks of an epoch, of which AHEAD are read and laid out in the background before they are taken.
+
+    Args:
+        epoch: the epoch.
+        first, stop: number of the first chunk, and of the one after the last.
+        read: reads a chunk by its number.
+        lay_out: lays out what was read of a chunk.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        first: int,
+        stop: int,
+        read: Callable[[int], pl.DataFrame],
+        lay_out: Callable[[pl.DataFrame, int], LaidOutChunk],
+    ) -> None:
+        self.epoch, self.first = epoch, first
+        self._read, self._lay_out = read, lay_out
+        self._decoder, self._writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
+        self._numbers = iter(range(first, stop))
+        self._futures = deque[Future[LaidOutChunk]]()
+        for _ in range(AHEAD):
+            self._submit()
+
+    def _submit(self) -> None:
+        if (k := next(self._numbers, None)) is not None:
+            frame, lay_out = self._decoder.submit(self._read, k), self._lay_out
+            self._futures.append(self._writer.submit(lambda: lay_out(frame.result(), k)))
+
+    def take(self) -> LaidOutChunk:
+        """Return the next chunk, and begin with another one."""
+        chunk = self._futures.popleft().result()
+        self._submit()
+        return chunk
+
+    def close(self) -> None:
+        """Stop reading."""
+        for pool in (self._writer, self._decoder):
+            pool.shutdown(cancel_futures=True)
 
 
 def _by_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -9,7 +9,7 @@ from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
-from recsys.errors import UserError
+from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.checkpoint_folders import best_checkpoint
 from recsys.training.checkpoints import newest_intact_checkpoint
@@ -40,6 +40,8 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     path = folder.path
     training = split_loader(cfg, prepared, "train", ranks, training=True)
     _check_batches(cfg, len(training))
+    if not folder.resumed:
+        training.start_reading()
     steps = steps_of(cfg, len(training))
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
@@ -55,7 +57,11 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         # Lightning does not restore the loader from a checkpoint at the end of an epoch
         training.load_state_dict(start.loader_position)
         module.start = start
-    trainer.fit(module, training, validation, ckpt_path=newest)
+    try:
+        trainer.fit(module, training, validation, ckpt_path=newest)
+    except NotFinite:
+        training.finish_check()  # a damaged file may be the cause
+        raise
     best = best_checkpoint(path)
     if cfg.calibration != "none" and validation is not None:
         _calibrate(cfg, path, trainer, module, validation, best, ranks)

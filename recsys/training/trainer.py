@@ -215,6 +215,7 @@ def split_loader(
         buffer_rows=cfg.loader.buffer_rows,
         rank=ranks.rank,
         world_size=ranks.world_size,
+        epochs=cfg.trainer.max_epochs if training else None,
         limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
         check=prepared.check_in_background(files[ranks.rank :: ranks.world_size]),
         device=None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank),

@@ -1,6 +1,7 @@
 """The loader: every row once, the same rows as polars reads, in equal steps, resumable at any batch."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,33 @@ def test_resume_after_any_batch(tmp_path: Path, shuffle: bool) -> None:
         assert all(same(a, b) for a, b in zip(rest, batches[done:], strict=True)), done
 
 
+@pytest.mark.parametrize("kind", list(SPECS))
+def test_reading_ahead_changes_no_batch(tmp_path: Path, kind: str) -> None:
+    paths = files(tmp_path, table(500), files=2)
+
+    def make(epochs: int | None = None) -> ParquetLoader:
+        return ParquetLoader(
+            paths, SPECS[kind], batch_size=8, training=True, shuffle=True, buffer_rows=32, epochs=epochs
+        )
+
+    alone = []
+    for number in range(3):
+        loader = make()
+        loader.load_state_dict({"epoch": number, "step": 0})
+        alone.append(list(loader))
+    ahead = make(epochs=3)
+    ahead.start_reading()
+    for batches in alone:
+        assert all(same(a, b) for a, b in zip(list(ahead), batches, strict=True))
+    assert ahead._next is None  # after the last epoch nothing is read
+    ahead = make()
+    ahead.start_reading()
+    ahead.load_state_dict({"epoch": 1, "step": 21})  # another position than the one that was read
+    assert all(same(a, b) for a, b in zip(list(ahead), alone[1][21:], strict=True))
+    del ahead, loader
+    assert none_is_left()
+
+
 def test_an_evaluation_cut_short_leaves_the_next_one_whole(tmp_path: Path) -> None:
     loader = ParquetLoader(files(tmp_path, table(100)), SPECS["single"], batch_size=10)
     for i, _ in enumerate(loader):
@@ -278,19 +306,25 @@ def test_an_evaluation_cut_short_leaves_the_next_one_whole(tmp_path: Path) -> No
     assert epoch(loader) == epoch(loader) == list(range(100))
 
 
-def threads() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name.startswith("loader")]
+def none_is_left() -> bool:
+    """Whether the threads of loaders end, some of which may have just been deleted."""
+    stop = time.monotonic() + 5
+    while any("loader" in t.name for t in threading.enumerate()):
+        if time.monotonic() > stop:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def test_breaking_off_leaves_no_thread(tmp_path: Path) -> None:
     loader = ParquetLoader(files(tmp_path, table(1000)), SPECS["multi"], batch_size=10, buffer_rows=20)
     for _ in loader:
         break
-    assert not threads()
+    assert none_is_left()
     batches: Iterator[Batch] = iter(loader)
     next(batches)
     del batches
-    assert not threads()
+    assert none_is_left()
 
 
 def test_an_error_of_the_reader_reaches_the_consumer(tmp_path: Path) -> None:
@@ -299,7 +333,7 @@ def test_an_error_of_the_reader_reaches_the_consumer(tmp_path: Path) -> None:
     paths[1].unlink()
     with pytest.raises(FileNotFoundError):
         list(loader)
-    assert not threads()
+    assert none_is_left()
 
 
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
