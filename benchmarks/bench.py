@@ -86,7 +86,11 @@ def _rates(result: Any) -> Markup:
         name: statistics.median(s["units"] / s["wall"] for s in samples) for name, samples in result["samples"].items()
     }
     stacks = [
-        Stack([Part(rate, "var(--c0)" if name.startswith("recsys") else "var(--other)")], name, f"{rate:,.4g}")
+        Stack(
+            [Part(rate, "var(--c0)" if name.startswith("recsys") else "var(--other)")],
+            name,
+            f"{rate:,.0f}" if rate >= 100 else f"{rate:.2g}",
+        )
         for name, rate in rates.items()
     ]
     return lying(stacks, Axis(0, max(rates.values()), LEFT, RIGHT, marks=()), wide=WIDE, thick=16)

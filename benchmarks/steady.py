@@ -114,7 +114,7 @@ def measure(
                 print(f"{topic}: {name} is left out: {error}", flush=True)
     for name, of in samples.items():
         rate, cpu = (statistics.median(s.units / t for s, t in zip(of, ts, strict=True)) for ts in _seconds(of))
-        print(f"{topic:12} {name:34} {rate:>12,.4g} {unit}/s, {cpu:>12,.4g} per CPU second", flush=True)
+        print(f"{topic:12} {name:34} {rate:>12,.1f} {unit}/s, {cpu:>12,.1f} per CPU second", flush=True)
     compared = []
     for claim in claims:
         if claim.ours in samples and claim.other in samples:
