@@ -295,7 +295,7 @@ class Padded(nn.Module):
             nn.ModuleDict(
                 {
                     "before": nn.LayerNorm(dim), "between": nn.LayerNorm(dim),
-                    "queries": nn.Linear(dim, dim), "keys": nn.Linear(dim, 2 * dim), "out": nn.Linear(dim, dim),
+                    "query": nn.Linear(dim, dim), "key_value": nn.Linear(dim, 2 * dim), "out": nn.Linear(dim, dim),
                     "feed_forward": nn.Sequential(
                         nn.Linear(dim, dim), nn.Dropout(0.2), nn.ReLU(), nn.Linear(dim, dim), nn.Dropout(0.2)
                     ),
@@ -310,8 +310,8 @@ class Padded(nn.Module):
         x = self.dropout(self.items(inputs) * self.items.embedding_dim**0.5 + self.places.weight[-inputs.shape[1] :])
         for block in self.blocks:
             queries = block["before"](x)
-            keys, values = block["keys"](x).chunk(2, dim=-1)
-            heads = (block["queries"](queries), keys, values)
+            keys, values = block["key_value"](x).chunk(2, dim=-1)
+            heads = (block["query"](queries), keys, values)
             q, k, v = (h[:, None] for h in heads)
             attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = block["between"](queries + self.dropout(block["out"](attended[:, 0])))
@@ -352,7 +352,7 @@ def sequences(name: str, rounds: int, folder: Path) -> None:
     text.write_text("".join(f"{u} {i}\n" for u, values in enumerate(lists, 1) for i in values))
     arguments = [
         "model=sasrec", "data=movielens_1m", f"data.root={folder}", f"data.prepared={folder}/prepared",
-        f"trainer.batch_size={batch}", "trainer.max_epochs=2", "trainer.early_stopping.patience=null",
+        f"trainer.batch_size={batch}", "trainer.max_epochs=4", "trainer.early_stopping.patience=null",
     ]  # fmt: skip
     folders = (folder / f"run-{i}" for i in itertools.count())
     contestants = {
