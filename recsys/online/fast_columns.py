@@ -1,7 +1,7 @@
-"""Compute features without polars where they are functions of one raw column of the same row.
+"""Compute features without polars where they are functions of one raw column, of the same row or of earlier ones.
 
 polars takes about 0.1 ms for each expression, even for one row. `ColumnFeatures` is compiled once for a pipeline. All
-other features (joined and derived columns, crosses, lags, vectors in rows, ...) go through polars.
+other features (joined and derived columns, crosses, differences, vectors in rows, ...) go through polars.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from recsys.data.transforms.column_names import ROW
 from recsys.data.transforms.fitted import dense_expr
 from recsys.data.transforms.resolved_data import NUMBERS, DenseColumn, is_split
 from recsys.data.transforms.steps import Params
+from recsys.online.fast_groups import GroupFeatures
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.online.fast_numbers import NumberFeatures, NumberParser, bucket_ids_of, chain_of, is_fast, table_rows
-from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose
+from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose, text_cleaner
 from recsys.online.row_frames import RowFrames
 from recsys.schema.data_schema import SparseConfig
 
@@ -28,6 +29,7 @@ class ColumnFeatures:
     """The features of a pipeline that are computed by column.
 
     dense, sparse: keys of data.dense and data.sparse whose features go through polars
+    groups: the features of earlier rows; None without groups, and if only polars arranges them
     """
 
     def __init__(self, frames: RowFrames) -> None:
@@ -36,7 +38,7 @@ class ColumnFeatures:
         self._singles = {name: i for i, name in enumerate(single_valued(self._features))}
         self._raw = {c.name: c for c in frames.columns if c.name not in _made_columns(frames)}
         self._places: dict[str, int] = {}  # of raw columns among the cells
-        self._numbers, self._looked_up = NumberFeatures(), LookupFeatures()
+        self._numbers, self._looked_up, self.groups = NumberFeatures(), LookupFeatures(), self._group_features()
         self._remembered: dict[str, list[str]] = {}  # raw column -> features
         dense = {c.parsed: self._add_dense(n, c) for n, c in data.dense_columns.items()}
         sparse = {n: self._add_sparse(n, s) for n, s in data.sparse_columns.items()}
@@ -59,12 +61,28 @@ class ColumnFeatures:
         arrays = Arrays.empty(rows, self._features)
         self._numbers.write(cells, arrays)
         self._looked_up.write(cells, arrays)
+        if self.groups is not None:
+            self.groups.write(cells, arrays)
         if self._memo is not None:
             self._memo.write(cells, arrays, self._slices)
         return arrays
 
     def _place(self, column: str) -> int:
         return self._places.setdefault(column, len(self._places))
+
+    def _group_features(self) -> GroupFeatures | None:
+        data = self._fitted.data
+        if (c := data.group) is None or (raw := self._raw.get(c.by)) is None:
+            return None
+        known = raw.dtype == pl.String or raw.dtype.is_integer()
+        if not known or text_cleaner(data.source, c.by) is not None:  # which may make names missing
+            return None
+        if c.order is None:
+            return GroupFeatures((raw, self._place(c.by)), None, c.gap)
+        if (by := self._raw.get(c.order)) is None or not _holds_numbers(by):
+            return None
+        parser = NumberParser.from_column(data.source, c.order, by.dtype)
+        return GroupFeatures((raw, self._place(c.by)), (parser, self._place(c.order)), c.gap)
 
     def _add_dense(self, name: str, c: DenseColumn) -> bool:
         """Add a dense feature; return False if it cannot be added."""
@@ -95,9 +113,17 @@ class ColumnFeatures:
     def _add_sparse(self, name: str, s: SparseConfig) -> bool:
         """Add a sparse feature; return False if it cannot be added."""
         data, raw = self._fitted.data, self._raw.get(s.column or name)
-        looks_back = not (s.lag is None and s.difference is None and s.last is None)
+        looks_back = not (s.lag is None and s.last is None)
+        if looks_back and (self.groups is None or s.age or is_split(s) or s.encode in NUMBERS):
+            return False
         # features that models do not see are checked, and so is a missing item
-        if raw is None or looks_back or s.cross is not None or s.model is False or name == data.item_feature:
+        if (
+            raw is None
+            or s.difference is not None
+            or s.cross is not None
+            or s.model is False
+            or name == data.item_feature
+        ):
             return False
         if is_split(s):
             return self._remember(name, raw)
@@ -107,6 +133,13 @@ class ColumnFeatures:
         lookup = Lookup.from_column(data, raw, self._place(raw.name), index, s.buckets or 1)
         if lookup is None:
             return False
+        if self.groups is not None and looks_back:
+            number = self.groups.add(lookup)
+            if s.lag is not None:
+                self.groups.lags.append((self._singles[name], number, s.lag))
+            else:
+                self.groups.lasts.append((name, number, s.last or 0))
+            return True
         (self._looked_up.hashes if s.encode == "hash" else self._looked_up.ids).append((self._singles[name], lookup))
         return True
 

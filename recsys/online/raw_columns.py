@@ -97,8 +97,9 @@ class Transpose:
         """
         if set(map(type, rows)) != {dict}:
             rows = [_as_dict(row) for row in rows]
-        keys = tuple(rows[0])
-        if len(rows) > FEW and all(map(keys.__eq__, map(tuple, rows))):  # as the rows of one client usually are
+        keys = list(rows[0])
+        # as the rows of one client usually are
+        if len(rows) > FEW and list(chain.from_iterable(rows)) == keys * len(rows):
             values: list[Any] = list(chain.from_iterable(map(dict.values, rows)))  # type: ignore[arg-type]
             return self.columns({key: values[i :: len(keys)] for i, key in enumerate(keys)}, len(rows))
         try:
@@ -123,8 +124,10 @@ def python_columns(columns: Mapping[str, Any], rows: int) -> dict[str, list[Any]
     """Return columns (lists, tuples, numpy arrays, polars Series) as lists. Raises UserError for a wrong length."""
     lists = {}
     for name, values in columns.items():
-        to_list = getattr(values, "tolist", None) or getattr(values, "to_list", None)
-        lists[name] = list(values) if to_list is None else to_list()
+        if type(values) is not list:
+            to_list = getattr(values, "tolist", None) or getattr(values, "to_list", None)
+            values = list(values) if to_list is None else to_list()
+        lists[name] = values
         if len(lists[name]) != rows:
             raise UserError(f"column {name}: has {len(lists[name])} values for {rows} rows; give one for each row")
     return lists

@@ -43,7 +43,8 @@ class RowTransforms:
         if self.fitted.data.sequences is None:
             self._fast = ColumnFeatures(self._frames)
             # with groups, each row has to have one, whatever the features
-            if self._fast.dense or self._fast.sparse or self.fitted.data.group is not None:
+            checks_groups = self.fitted.data.group is None or self._fast.groups is not None
+            if self._fast.dense or self._fast.sparse or not checks_groups:
                 self._rest = RowFrames(rows.restricted(self._fast.dense, self._fast.sparse))
 
     @classmethod

@@ -36,7 +36,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "ranking", "/recommend")
-    rows = _rows(core, request.get("rows"), "rows")
+    rows = _rows(core, request.get("rows"), "rows", has_lists=body.count(b"[") > 1)
     core.check_rows(len(rows))
     shared, payload = request.get("shared"), RowsPayload(rows)
     if shared is not None:
@@ -114,11 +114,16 @@ def _query(core: Core, loaded: LoadedVersion, body: Any, where: str) -> Query:
     return replace(make_query(history, body, where), context=known_values)
 
 
-def _rows(core: Core, rows: Any, key: str) -> list[Any]:
-    """Return a list of rows, after checks of its types and of the lengths of lists in it."""
+def _rows(core: Core, rows: Any, key: str, has_lists: bool = True) -> list[Any]:
+    """Return a list of rows, after checks of its types and of the lengths of lists in it.
+
+    has_lists: whether a value of a row may be a list
+    """
     longest = core.settings.max_list
     if type(rows) is not list:
         raise bad(f"{key}: must be a list of JSON objects of columns and values; /docs shows an example")
+    if not has_lists and set(map(type, rows)) <= {dict}:
+        return rows
     for i, row in enumerate(rows):
         if type(row) is not dict:
             raise bad(f"{key}[{i}]: a row is a JSON object of columns and values")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -93,7 +94,7 @@ class ColumnsPayload(_ByRow):
     def merge(self, others: Sequence[ColumnsPayload]) -> ColumnsPayload:
         parts = (self, *others)
         names = dict.fromkeys(name for p in parts for name in p.columns)
-        merged = {n: [v for p in parts for v in p.columns.get(n) or [None] * p.count] for n in names}
+        merged = {n: list(chain.from_iterable(p.columns.get(n) or [None] * p.count for p in parts)) for n in names}
         return ColumnsPayload(merged, sum(p.count for p in parts))
 
     def compute(self, servable: Servable) -> Result:

@@ -173,7 +173,7 @@ class Fitted:
 
     def candidate_ids(self, items: pl.Series) -> pl.Series:
         """Return the candidate id of each item, 0 if it is not a candidate: (P,) text -> (P,) Int32."""
-        return self._look_up_candidate(items)
+        return self.candidate_index.look_up(items)
 
     def code_indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
         """Return the index of each code, by column. values: the text of each code, by column."""
@@ -227,11 +227,12 @@ class Fitted:
     def _lookups(self) -> dict[str, TextLookup]:
         """The lookup of each column of text: 1 + the value's row in its fitted table, 0 if unknown; or its hash."""
         lookups = {name: self._text_lookup(name, self.indexes[name]) for name in self.data.text_columns}
-        return lookups | {n: self._look_up_candidate for n in self.data.query_columns}  # noqa: C420 (there may be none)
+        return lookups | {n: self.candidate_index.look_up for n in self.data.query_columns}  # noqa: C420 (there may be none)
 
     @cached_property
-    def _look_up_candidate(self) -> TextLookup:
-        return ValueIndex.from_values(self.candidates).look_up
+    def candidate_index(self) -> ValueIndex:
+        """Maps items to candidate ids, and all other text to 0."""
+        return ValueIndex.from_values(self.candidates)
 
     @cached_property
     def indexes(self) -> Mapping[str, ValueIndex | None]:

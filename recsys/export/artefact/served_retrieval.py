@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +16,11 @@ from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
 from recsys.index import Index
+from recsys.online.fast_queries import FastQueries
 from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
 from recsys.online.row_frames import RowFrames
+from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row, TensorSpec
 
 UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
@@ -40,6 +43,7 @@ class ServedRetrieval:
         self._frames = RowFrames(artefact.raw_rows())
         self.columns, self.example = self._frames.names, artefact.example
         self._fitted, self._types = self._frames.fitted, self._frames.rows.types
+        self._fast = FastQueries.from_frames(self._frames)
         self._scorer = scorer_of(artefact, threads, exact=exact)
         self._index = self._scorer.index if isinstance(self._scorer, VectorScorer) else None
         about = artefact.about
@@ -101,13 +105,21 @@ class ServedRetrieval:
 
     def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""
-        for made in in_batches(self._fitted, self._parsed(queries), max(1, BLOCK // (1 + self._items))):
+        for made in self._made(queries):
             places = [int(group) for group in made.groups]
             if self._index is not None and all(queries[place].candidates is None for place in places):
                 yield from self._by_index(self._index, queries, made, places)
                 continue
             for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
                 yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
+
+    def _made(self, queries: Sequence[Query]) -> Iterable[Queries]:
+        """Return what the scorer reads of the queries, in batches."""
+        size = max(1, BLOCK // (1 + self._items))
+        if self._fast is not None:
+            with suppress(*UNUSUAL):  # polars reads the rows, or says what is wrong with them
+                return [self._fast(*self._completed(queries, i, i + size)) for i in range(0, len(queries), size)]
+        return in_batches(self._fitted, self._parsed(queries), size)
 
     def _by_index(
         self, index: Index, queries: Sequence[Query], made: Queries, places: Sequence[int]
@@ -143,13 +155,19 @@ class ServedRetrieval:
         return np.union1d(seen, self._places(query.exclude)) if query.exclude else np.unique(seen)
 
     def _names(self, places: np.ndarray) -> list[Any]:
-        names = self._candidates.gather(places)
+        names = self._candidates[places]
         return (names if self._item_type == pl.String else names.cast(self._item_type, strict=False)).to_list()
 
-    def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
-        """Return the parsed rows of all queries, each query a group of its own."""
-        rows, owner, unordered = [], [], set()
-        for i, query in enumerate(queries):
+    def _completed(
+        self, queries: Sequence[Query], start: int = 0, stop: int | None = None
+    ) -> tuple[list[Row], list[int], set[int]]:
+        """Return the rows of some queries with a group, an item and an order, the number of each row's query, and the
+        queries whose rows are in order already.
+        """
+        rows: list[Row] = []
+        owner: list[int] = []
+        unordered = set()
+        for i, query in enumerate(queries[start:stop], start):
             given = [dict(row) for row in query.rows] or [{}]
             for row in given:
                 if row.get(self._group) is None:
@@ -161,6 +179,11 @@ class ServedRetrieval:
                     unordered.add(i)
             rows += given
             owner += [i] * len(given)
+        return rows, owner, unordered
+
+    def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
+        """Return the parsed rows of all queries, each query a group of its own."""
+        rows, owner, unordered = self._completed(queries)
         parsed = self._frames.parsed(rows, past=True)
         lines = parsed[LINE].to_numpy()
         ordered = np.array([i not in unordered for i in owner])[lines]
@@ -177,7 +200,7 @@ class ServedRetrieval:
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
         """Transform the rows of one history."""
         rows = rows if shared is None else [{**shared, **row} for row in rows]
-        made = Queries.from_rows(self._fitted, self._parsed([Query(rows)]))
+        [made] = self._made([Query(rows)])
         return graph_inputs(made.arrays, self._fitted.features, one_length=True)
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
