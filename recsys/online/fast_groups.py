@@ -22,6 +22,7 @@ class GroupFeatures:
     gap: a longer one begins a new session
     lags: for each such feature, its place in `Arrays.ids`, its lookup, and how many rows before it reads
     lasts: for each such feature, its name, its lookup, and the most rows that it has
+    lookups, size: the lookups that were added, and their number
     """
 
     group: tuple[RawColumn, int]
@@ -29,14 +30,14 @@ class GroupFeatures:
     gap: float | None
     lags: list[tuple[int, int, int]] = field(default_factory=list)
     lasts: list[tuple[str, int, int]] = field(default_factory=list)
-    _lookups: LookupFeatures = field(default_factory=LookupFeatures)
-    _size: int = 0  # number of lookups
+    lookups: LookupFeatures = field(default_factory=LookupFeatures)
+    size: int = 0
 
     def add(self, lookup: Lookup) -> int:
         """Add a lookup and return its number."""
-        (self._lookups.hashes if lookup.index is None else self._lookups.ids).append((self._size, lookup))
-        self._size += 1
-        return self._size - 1
+        (self.lookups.hashes if lookup.index is None else self.lookups.ids).append((self.size, lookup))
+        self.size += 1
+        return self.size - 1
 
     def write(self, cells: Sequence[Cells], arrays: Arrays) -> None:
         """Write all features. Raises ValueError, TypeError or OverflowError for rows that polars has to read."""
@@ -67,6 +68,6 @@ class GroupFeatures:
 
     def _ids(self, cells: Sequence[Cells], rows: int) -> np.ndarray:
         """Return the ids of rows for each lookup: (rows, lookups) int32."""
-        ids = np.empty((rows, self._size), np.int32)
-        self._lookups.write(cells, Arrays(np.empty((rows, 0), np.float32), ids, {}, {}))
+        ids = np.empty((rows, self.size), np.int32)
+        self.lookups.write(cells, Arrays(np.empty((rows, 0), np.float32), ids, {}, {}))
         return ids
