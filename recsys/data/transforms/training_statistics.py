@@ -34,6 +34,7 @@ class Moments:
         new = Moments()
         new.n = values.len() - values.null_count()
         if new.n:
+            values = values.rechunk()  # polars' variance of several pieces depends on where they are cut
             new.mean, new.var = _float(values.mean()), _float(values.var(ddof=0))
             new.min, new.max = _float(values.min()), _float(values.max())
         self.merge(new)
