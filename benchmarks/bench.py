@@ -170,6 +170,9 @@ def main() -> int:
         record()
         return 0
     if names == ["smoke"]:
+        if not SMOKE.is_file():
+            print("smoke: nothing is recorded yet; run bench.py record first", file=sys.stderr)
+            return 2
         slower = check_smoke(json.loads(SMOKE.read_text()), smoke())
         print("\n".join(slower) or "No ratio is below the spread of the recorded ones.")
         return 1 if slower else 0
