@@ -34,9 +34,9 @@ def evaluate(millions: int, exact_rows: int, users: bool) -> None:
 
 def groups(users: int) -> None:
     """Measure GAUC of users with two rows each, in random order."""
-    random = np.random.default_rng(0)
-    p = random.random(2 * users, np.float32)
-    gauc(random.permutation(2 * users) // 2, p, random.random(2 * users) < p)
+    rng = np.random.default_rng(0)
+    p = rng.random(2 * users, np.float32)
+    gauc(rng.permutation(2 * users) // 2, p, rng.random(2 * users) < p)
 
 
 def main() -> None:

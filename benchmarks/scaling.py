@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -62,8 +63,9 @@ def hosts() -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            subprocess.run(["rm", "-rf", f"/etc/netns/{name}"])
+            with contextlib.suppress(subprocess.CalledProcessError):
+                run("ip", "netns", "del", name)
+            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
 def sent(names: list[str], arguments: Sequence[str], run: Path, port: int) -> int:

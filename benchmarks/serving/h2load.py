@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from loads import HERE, Server
+from loads import HERE, Server, arguments
 from steady import Claim, Sample, measure
 from tritonclient.grpc import service_pb2 as pb
 
@@ -85,11 +85,8 @@ def contestant(
 
 
 def main() -> None:
-    words = [a for a in sys.argv[1:] if "=" not in a]
-    options = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
-    if len(words) != 1:
-        sys.exit(__doc__)
-    artefact, n = Path(words[0]).resolve(), int(options.get("requests", "4000"))
+    artefact, options = arguments(__doc__)
+    n = int(options.get("requests", "4000"))
     server = Server(HERE, artefact, PORT, GRPC)
     try:
         contestants = {
@@ -101,8 +98,7 @@ def main() -> None:
         about = "binary tensors from h2load over 16 connections; CPU seconds of the server"
         measure("serving_h2load", about, contestants, claims, int(options.get("rounds", "5")), "rows")
     finally:
-        server.process.terminate()
-        server.process.wait()
+        server.stop()
 
 
 if __name__ == "__main__":

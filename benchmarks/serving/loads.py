@@ -35,6 +35,14 @@ LOADS = {  # arguments of recsys.loadtest
 LISTS = {"/recommend, 1 history": ("protocol=rows", "batch_sizes=[1]")}
 
 
+def arguments(usage: str | None) -> tuple[Path, dict[str, str]]:
+    """Return the artefact and the options of this process, or exit with the usage."""
+    words = [a for a in sys.argv[1:] if "=" not in a]
+    if len(words) != 1:
+        sys.exit(usage)
+    return Path(words[0]).resolve(), dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
+
+
 class Server:
     """recsys.serve of a checkout, with one worker. tails: p99 / p50 of each load's rounds"""
 
@@ -61,6 +69,11 @@ class Server:
         fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def stop(self) -> None:
+        """End the server."""
+        self.process.terminate()
+        self.process.wait()
+
     def load(self, name: str, artefact: Path, arguments: tuple[str, ...], seconds: str) -> Callable[[], Sample]:
         """Return a round of a load."""
 
@@ -82,11 +95,8 @@ class Server:
 
 
 def main() -> None:
-    words = [a for a in sys.argv[1:] if "=" not in a]
-    options = dict(a.split("=", 1) for a in sys.argv[1:] if "=" in a)
-    if len(words) != 1:
-        sys.exit(__doc__)
-    artefact, seconds = Path(words[0]).resolve(), options.get("seconds", "3")
+    artefact, options = arguments(__doc__)
+    seconds = options.get("seconds", "3")
     lists = "retrieval" in (artefact / "manifest.json").read_text()
     loads = LISTS if lists else LOADS
     checkouts = {"now": HERE} | ({"before": Path(options["before"]).resolve()} if "before" in options else {})
@@ -103,8 +113,7 @@ def main() -> None:
         )  # fmt: skip
     finally:
         for server in servers.values():
-            server.process.terminate()
-            server.process.wait()
+            server.stop()
     for name, server in servers.items():
         for load, tails in server.tails.items():
             print(f"{name}, {load}: p99 / p50 {statistics.median(tails):.2f} ({min(tails):.2f} - {max(tails):.2f})")

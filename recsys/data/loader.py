@@ -5,7 +5,7 @@ a group is divided only where a batch, a Parquet row group or the share of a ran
 
 No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
 one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
-one contiguous view. The first chunks of an epoch are read during the last one of the epoch before, and those of a
+one contiguous view. The first chunks of an epoch are read while the epoch before ends, and the first chunks of a
 training while its model is built. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the
 data: the current one and, for each of the two chunks ahead, its decoded frame and its arrays. The order depends only on
 seed, epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole state.

@@ -243,7 +243,7 @@ def _by_group_and_score(group: np.ndarray, score: np.ndarray) -> tuple[np.ndarra
     """
     whole = np.issubdtype(group.dtype, np.integer)
     if whole and score.dtype == np.float32 and int(group.max()) - int(group.min()) < 2**31:
-        bits = (score + np.float32(0)).view(np.int32).astype(np.int64)  # + 0: the bits of -0 are not those of 0
+        bits = (score + np.float32(0)).view(np.int32).astype(np.int64)  # + 0: -0 has other bits than 0
         ascending = bits ^ ((bits >> 63) & 0x7FFFFFFF)
         key = ((group - group.min()).astype(np.int64) << 32) + (ascending + 2**31)
         order = np.argsort(key)
@@ -314,7 +314,7 @@ class BinaryMetrics:
         self._sample = together.take(sampled(self._keys(together.place), self.exact_rows / self._seen))
 
     def _keys(self, place: np.ndarray) -> np.ndarray:
-        """Return what rows are sampled by: groups, or single rows."""
+        """Return the keys by which rows are sampled: their groups, or the rows themselves."""
         return place if self.groups is None else groups_at(self.groups, place)
 
     def compute(self) -> dict[str, float]:

@@ -114,7 +114,7 @@ class ServedRetrieval:
                 yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
 
     def _made(self, queries: Sequence[Query]) -> Iterable[Queries]:
-        """Return what the scorer reads of the queries, in batches."""
+        """Turn the queries into batches of inputs for the scorer."""
         size = max(1, BLOCK // (1 + self._items))
         if self._fast is not None:
             with suppress(*UNUSUAL):  # polars reads the rows, or says what is wrong with them
