@@ -30,15 +30,14 @@ SHARDINGS = ("rowwise", "tablewise", "columnwise")
 BATCH, RATE = 8192, "1gbit"
 STEPS = (5, 35)
 MODEL = ["model=dlrm", "data=criteo", "data.sample.rows=300000", "model.dim=32", "model.bottom_mlp=[64,32]"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def train(arguments: Sequence[str], run: Path, shares: list[float]) -> Sample:
     """Train in the processes that the arguments name."""
     command = [sys.executable, "-m", "recsys.train", *MODEL, f"trainer.batch_size={BATCH}", f"run_dir={run}"]
-    subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, env=ENVIRONMENT)
+    subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
     of = json.loads((run / "metrics.json").read_text())["train"]
-    shares.append(of.get("collectives", 0.0))
+    shares.append(of["time"].get("collectives", 0.0))
     return Sample(of["samples"], of["seconds"], of["cpu_seconds"])
 
 
@@ -75,7 +74,7 @@ def sent(names: list[str], arguments: Sequence[str], run: Path, port: int) -> in
         command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
         command += [f"--node_rank={i}", "--nproc_per_node=1", "--master_addr=10.78.0.1", f"--master_port={port}"]
         command += ["-m", "recsys.train", *MODEL, f"trainer.batch_size={BATCH}", f"run_dir={run}", *arguments]
-        environment = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "veth"}
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "veth"}
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
     for process in processes:
         _, errors = process.communicate()
@@ -119,7 +118,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepared, numbers = folder / "prepared", itertools.count()
-        common = [f"data.prepared={prepared}", "trainer.max_epochs=1"]
+        common = [f"data.prepared={prepared}", "trainer.max_epochs=3", "trainer.threads=1"]
+        common += ["trainer.early_stopping.patience=null"]
         shares: dict[str, list[float]] = {s: [] for s in ("one process", *SHARDINGS)}
 
         def contestant(key: str, arguments: Sequence[str]) -> Callable[[], Sample]:

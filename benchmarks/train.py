@@ -80,6 +80,8 @@ RANKING = {
     "dlrm": Ranking(
         "DLRM small, batch 8192, samples of Criteo's shape",
         ("model=dlrm", "model.dim=16", "model.bottom_mlp=[64,32,16]", "model.top_mlp=[64,32]"),
+        rows=1_000_000,
+        epochs=3,
         bound=lambda f: DLRM(f, dim=16, bottom_mlp=(64, 32, 16), top_mlp=(64, 32), device=META),
         bags=True,
         peer=("FuxiCTR", "dlrm_fuxictr", 6),
@@ -106,7 +108,7 @@ RANKING = {
     ),
     "din": Ranking(
         "DIN, histories of 10 items, batch 4096, samples of behaviour",
-        ("model=din",), batch=4096, rows=120_000, data="sample_behaviour", bound=lambda f: DIN(f, device=META),
+        ("model=din",), batch=4096, rows=300_000, data="sample_behaviour", bound=lambda f: DIN(f, device=META),
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from recsys.cli.console import say
 from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
-from recsys.distributed.ranks import Ranks
+from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.checkpoint_folders import best_checkpoint
@@ -78,7 +78,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     train = {
         "samples": throughput.samples,
         "seconds": throughput.seconds,
-        "cpu_seconds": throughput.cpu_seconds,
+        "cpu_seconds": sum(gather_values(throughput.cpu_seconds)),
         "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
