@@ -49,6 +49,8 @@ TOPICS = {
     "deepfm": Topic("train", ("deepfm", "3")),
     "din": Topic("train", ("din", "3")),
     "sasrec": Topic("train", ("sasrec", "3")),
+    "softmax": Topic("train", ("softmax", "2")),
+    "ranking": Topic("train", ("ranking", "2")),
     "table_optimizers": Topic("table_optimizers", ("5",), ("2",)),
     "loader": Topic("loader", (), ("1000000", "3")),
     "prepare": Topic("prepare", ("1000000", "3"), ("200000", "3")),

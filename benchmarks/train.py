@@ -6,6 +6,8 @@
     deepfm      deep 128-64, Adam for tables too, batch 8192
     din         histories of 10 items, batch 4096
     sasrec      2 blocks, dim 50, lists of MovieLens 1M's lengths up to 200 items, one negative, batch 128
+    softmax     2 blocks, dim 64, lists of 50 items, losses over 18,000 items, batch 256; and ranking them
+    ranking     the same with 50,000 items
 
 Ranking models train on the built-in samples, with row-wise Adagrad for the tables and Adam for the rest where nothing
 else is said. A bound has the model's own dense part and optimizers over one TBE of FBGEMM, in a bare loop over batches
@@ -48,6 +50,7 @@ from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 
 OURS, COMPILED, BOUND = "recsys.train", "recsys.train bf16-mixed compiled", "bare TBE loop"
+LOGITS = "padded loop, all logits in memory"
 
 
 @dataclass(frozen=True)
@@ -224,14 +227,22 @@ def bare_loop(model: nn.Module, batches: list[Batch], epochs: int) -> Callable[[
     return train
 
 
-def by_command(arguments: Sequence[str], folders: Iterator[Path]) -> Callable[[], Sample]:
-    """Return a round of python -m recsys.train, of which the training counts, without its start."""
+def by_command(
+    arguments: Sequence[str], folders: Iterator[Path], validations: list[Sample] | None = None
+) -> Callable[[], Sample]:
+    """Return a round of python -m recsys.train, of which the training counts, without its start.
+
+    validations: gets the samples of the validations during training, of as many rows as are trained
+    """
 
     def run() -> Sample:
         folder = next(folders)
         command = [sys.executable, "-m", "recsys.train", *arguments, f"run_dir={folder}"]
         subprocess.run(command, check=True, capture_output=True, text=True)
         train = json.loads((folder / "metrics.json").read_text())["train"]
+        if validations is not None:
+            seconds = train["validation_seconds"], train["validation_cpu_seconds"]
+            validations.append(Sample(train["samples"], *seconds))
         return Sample(train["samples"], train["seconds"], train["cpu_seconds"])
 
     return run
@@ -287,11 +298,15 @@ def rank(name: str, rounds: int, folder: Path) -> None:
 
 
 class Padded(nn.Module):
-    """SASRec over padded lists, with scaled_dot_product_attention and one negative a place. (B, L) -> loss"""
+    """SASRec over padded lists, with scaled_dot_product_attention. (B, L) -> loss
 
-    def __init__(self, items: int, length: int, dim: int = 50, blocks: int = 2) -> None:
+    full: whether the loss is a softmax over all items, not one negative a place
+    """
+
+    def __init__(self, items: int, length: int, dim: int = 50, blocks: int = 2, full: bool = False) -> None:
         super().__init__()
         self.blocks: Any
+        self.full = full
         self.items, self.places = nn.Embedding(items + 1, dim, padding_idx=0), nn.Embedding(length, dim)
         self.blocks = nn.ModuleList(
             nn.ModuleDict(
@@ -319,19 +334,24 @@ class Padded(nn.Module):
             x = block["between"](queries + self.dropout(block["out"](attended[:, 0])))
             x = x + block["feed_forward"](x)
         states = self.norm(x)
+        if self.full:
+            real = targets > 0
+            return nn.functional.cross_entropy(states[real] @ self.items.weight.T, targets[real])
         negatives = torch.randint(1, self.items.num_embeddings, targets.shape)
         right, wrong = ((states * self.items(i)).sum(-1) for i in (targets, negatives))
         loss = -(nn.functional.logsigmoid(right) + nn.functional.logsigmoid(-wrong))
         return (loss * (targets > 0)).sum() / (targets > 0).sum()
 
 
-def padded_loop(lists: Sequence[Sequence[int]], items: int, length: int, batch: int) -> Callable[[], None]:
+def padded_loop(
+    lists: Sequence[Sequence[int]], items: int, length: int, batch: int, dim: int = 50, full: bool = False
+) -> Callable[[], None]:
     """Return an epoch of a bare loop over padded lists in memory."""
     rows = torch.zeros(len(lists), length + 1, dtype=torch.int64)
     for row, values in zip(rows, lists, strict=True):
         kept = values[-length - 1 :]
         row[-len(kept) :] = torch.tensor(kept)
-    model = Padded(items, length)
+    model = Padded(items, length, dim, full=full)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def train() -> None:
@@ -343,19 +363,29 @@ def padded_loop(lists: Sequence[Sequence[int]], items: int, length: int, batch: 
     return train
 
 
+def write_lists(file: Path, users: int, items: int, lengths: Callable[[], int]) -> list[list[int]]:
+    """Write lists of items, as ml-1m.txt has them, and return them."""
+    random = np.random.default_rng(0)
+    lists = [(random.permutation(items)[: lengths()] + 1).tolist() for _ in range(users)]
+    file.write_text("".join(f"{u} {i}\n" for u, values in enumerate(lists, 1) for i in values))
+    return lists
+
+
+def sequence_arguments(folder: Path, batch: int) -> list[str]:
+    """Return the arguments of SASRec on lists that `write_lists` wrote to ml-1m.txt."""
+    return [
+        "model=sasrec", "data=movielens_1m", f"data.root={folder}", f"data.prepared={folder}/prepared",
+        f"trainer.batch_size={batch}", "trainer.early_stopping.patience=null",
+    ]  # fmt: skip
+
+
 def sequences(name: str, rounds: int, folder: Path) -> None:
     """Measure SASRec on lists of MovieLens 1M's lengths and number of items."""
     users, items, length, batch, steps = 1500, 3416, 200, 128, 8
-    random = np.random.default_rng(0)
-    lists = [
-        (random.permutation(items)[: min(20 + random.geometric(1 / 145), 1500)] + 1).tolist() for _ in range(users)
-    ]
+    random = np.random.default_rng(1)
     text = folder / "ml-1m.txt"
-    text.write_text("".join(f"{u} {i}\n" for u, values in enumerate(lists, 1) for i in values))
-    arguments = [
-        "model=sasrec", "data=movielens_1m", f"data.root={folder}", f"data.prepared={folder}/prepared",
-        f"trainer.batch_size={batch}", "trainer.max_epochs=4", "trainer.early_stopping.patience=null",
-    ]  # fmt: skip
+    lists = write_lists(text, users, items, lambda: min(20 + random.geometric(1 / 145), 1500))
+    arguments = [*sequence_arguments(folder, batch), "trainer.max_epochs=4"]
     folders = (folder / f"run-{i}" for i in itertools.count())
     contestants = {
         OURS: by_command(arguments, folders),
@@ -367,14 +397,41 @@ def sequences(name: str, rounds: int, folder: Path) -> None:
     measure(name, about, contestants, claims, rounds, "sequences")
 
 
+def softmax(name: str, rounds: int, folder: Path) -> None:
+    """Measure SASRec with losses over many items, and the ranking of all items in validations."""
+    users, items, length, batch, dim = (4000, 18_000, 50, 256, 64) if name == "softmax" else (4000, 50_000, 50, 256, 64)
+    lists = write_lists(folder / "ml-1m.txt", users, items, lambda: length + 2)
+    arguments = sequence_arguments(folder, batch)
+    arguments += [f"data.sequences.max_length={length}", f"model.dim={dim}", "trainer.max_epochs=2"]
+    folders = (folder / f"run-{i}" for i in itertools.count())
+    ranking: list[Sample] = []
+    full = [*arguments, "loss=full_softmax"]
+    sampled = by_command([*arguments, "loss=sampled_softmax"], folders, ranking)
+    contestants = {
+        f"{OURS}, all items": by_command(full, folders),
+        f"{OURS}, all items, bf16-mixed": by_command([*full, "trainer.precision=bf16-mixed"], folders),
+        f"{OURS}, 256 items": sampled,
+        "validation": lambda: ranking.pop(),
+    }
+    losses = list(contestants)[:3]
+    claims = [Claim("validation", name, 5) for name in losses]
+    if name == "softmax":
+        loop = padded_loop([values[:-1] for values in lists], items, length, batch, dim, full=True)
+        contestants[LOGITS] = timed(loop, users)
+        claims += [Claim(name, LOGITS, 3) for name in losses]
+    about = f"SASRec, {items:,} items, lists of {length}, batch {batch}: losses, and ranking of all items"
+    measure(name, about, contestants, claims, rounds, "sequences")
+
+
 def main() -> None:
     name, *rest = sys.argv[1:] or ["dlrm"]
     rounds = int(rest[0]) if rest else 3
-    if name not in (*RANKING, "sasrec"):
-        sys.exit(f"{name}: must be one of {', '.join(RANKING)}, sasrec")
+    topics = dict.fromkeys(RANKING, rank) | {"sasrec": sequences, "softmax": softmax, "ranking": softmax}
+    if name not in topics:
+        sys.exit(f"{name}: must be one of {', '.join(topics)}")
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
-        (rank if name in RANKING else sequences)(name, rounds, Path(folder))
+        topics[name](name, rounds, Path(folder))
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class Throughput(pl.Callback):
         self.samples = 0
         self.seconds = 0.0
         self.cpu_seconds = 0.0  # of all threads of this process, since it started or resumed
+        self.validation_seconds = self.validation_cpu_seconds = 0.0  # of the validations during training
         self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
         self._total = 0  # rows of the whole training
@@ -48,10 +49,11 @@ class Throughput(pl.Callback):
         self._loader: Any = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"samples": self.samples, "seconds": self.seconds}
+        return {"samples": self.samples, "seconds": self.seconds, "validation_seconds": self.validation_seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples, self.seconds = state["samples"], state["seconds"]
+        self.validation_seconds = state.get("validation_seconds", 0.0)
         self._before = self.seconds
 
     def parts(self, module: RecsysModule) -> dict[str, float]:
@@ -112,7 +114,13 @@ class Throughput(pl.Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.resume_clock()  # after a validation and its checkpoint
 
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.resume_clock()
+
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self.validation_seconds += time.monotonic() - self._since
+            self.validation_cpu_seconds += time.process_time() - self._cpu_since
         self.resume_clock()  # validation may run within an epoch
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -12,6 +12,7 @@ from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.training.callbacks import Throughput
 from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
@@ -25,6 +26,8 @@ from recsys.training.trainer import (
     steps_of,
 )
 
+LONG = 60.0  # seconds of validations that are worth a word
+MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
 LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
 
 
@@ -62,6 +65,8 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     except NotFinite:
         training.finish_check()  # a damaged file may be the cause
         raise
+    if ranks.rank == 0 and (advice := _slow_validations(cfg, throughput)) is not None:
+        say(advice)
     best = best_checkpoint(path)
     if cfg.calibration != "none" and validation is not None:
         _calibrate(cfg, path, trainer, module, validation, best, ranks)
@@ -80,6 +85,8 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         "seconds": throughput.seconds,
         "cpu_seconds": sum(gather_values(throughput.cpu_seconds)),
         "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
+        "validation_seconds": throughput.validation_seconds,
+        "validation_cpu_seconds": sum(gather_values(throughput.validation_cpu_seconds)),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
         **({} if module.compiled is None else {"compile_seconds": module.compiled.seconds}),
@@ -95,6 +102,18 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
             logger.finalize("success")
 
     return RunResults(splits, train, best, log, sliced or {})
+
+
+def _slow_validations(cfg: RunConfig, throughput: Throughput) -> str | None:
+    """Return a line that says so if a long training has spent much time on validations."""
+    training, validating = throughput.seconds, throughput.validation_seconds
+    if validating < max(LONG, MOST_OF_TRAINING * training) or cfg.trainer.validate_every_n_steps is not None:
+        return None
+    every = math.ceil(cfg.trainer.validate_every * validating / (MOST_OF_TRAINING * training))
+    return (
+        f"validations took {validating:.0f} s, and training {training:.0f} s: "
+        f"trainer.validate_every={every} (epochs) makes that a tenth"
+    )
 
 
 def _check_batches(cfg: RunConfig, batches: int) -> None:
