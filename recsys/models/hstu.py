@@ -12,7 +12,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import from_end, last_values, list_sums, repeat_rows, to_block
+from recsys.models.common.lists import from_block, from_end, last_values, list_sums, repeat_rows, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -67,7 +67,7 @@ class HSTUBlock(nn.Module):
             more = to_block(value_bias, lengths)[0].transpose(1, 2)[:, :, :, None]
             q, k = torch.cat([q, torch.ones_like(more)], dim=3), torch.cat([k, more], dim=3)
         weights = nn.functional.silu(q @ k.transpose(2, 3) + bias)
-        mixed = (weights @ (v / self.length)).transpose(1, 2).reshape(-1, dim)[at]
+        mixed = from_block((weights @ (v / self.length)).transpose(1, 2).reshape(-1, dim), at)
         return x + self.out(self.between(mixed) * u)
 
     def _last_states(self, x: Tensor, lengths: Tensor, value_bias: Tensor | None) -> Tensor:

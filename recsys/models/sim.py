@@ -94,5 +94,5 @@ class SIM(nn.Module):
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
         at, found = self.search(sparse[self.category].values(), sparse[self.categories].values(), lengths)
-        interest = self.attention(target, (history + self.places(lengths))[at], found)  # (B, W)
+        interest = self.attention(target, (history + self.places(lengths)).index_select(0, at), found)  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))

@@ -9,9 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import from_end, from_start, is_filled, padded_length, to_block
-
-GROUPS = 4  # of lists that are padded together on CPUs
+from recsys.models.common.lists import (
+    GROUPS,
+    from_block,
+    from_end,
+    from_start,
+    groups_by_length,
+    is_filled,
+    padded_length,
+    to_block,
+)
 
 
 class PlacesFromEnd(nn.Embedding):
@@ -77,32 +84,32 @@ class Attention(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim} is not divisible by heads={heads}")
-        self.heads, self.causal, self.weight_dropout = heads, causal, weight_dropout
+        self.dim, self.heads, self.causal, self.weight_dropout = dim, heads, causal, weight_dropout
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.out = nn.Sequential(nn.Linear(dim, dim), Dropout(dropout)) if projection else nn.Sequential()
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
-        dim = queries.shape[1]
-        block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        q, k_v = self.query(queries), self.key_value(values)
         is_captured = padded_length() is not None or torch.compiler.is_compiling()
-        if is_captured or block.device.type != "cpu" or block.shape[0] < 2 * GROUPS:
-            return self.out(self._mixed(block, lengths, dim)[at])
-        order = lengths.argsort()
-        mixed = block.new_zeros(len(lengths), block.shape[1], dim)
-        for rows in order.chunk(GROUPS):  # of similar lengths: the time grows with the square of the longest
-            longest = max(int(lengths[rows[-1]]), 1)
-            part = self._mixed(block[rows, :longest], lengths[rows], dim)
-            mixed[rows, :longest] = part.view(len(rows), longest, dim).to(mixed.dtype)
-        return self.out(mixed.flatten(0, 1)[at])
+        if is_captured or q.device.type != "cpu" or len(lengths) < 2 * GROUPS or not len(q):
+            block, at = to_block(torch.cat([q, k_v], dim=1), lengths)
+            q, k_v = block.split([self.dim, 2 * self.dim], dim=2)
+            return self.out(from_block(self._mixed(q, k_v, lengths), at))
+        groups, places, at = groups_by_length(lengths)
+        shapes = [(len(of), max(int(of[-1]), 1)) for of in groups]
+        sizes = [rows * longest for rows, longest in shapes]
+        parts = zip(*(x.index_select(0, places).split(sizes) for x in (q, k_v)), groups, shapes, strict=True)
+        mixed = [self._mixed(q.view(*shape, -1), k_v.view(*shape, -1), of) for q, k_v, of, shape in parts]
+        return self.out(from_block(torch.cat(mixed), at))
 
-    def _mixed(self, block: Tensor, lengths: Tensor, dim: int) -> Tensor:
-        """Attend within padded lists: queries, keys and values (B, L, 3 * dim), lengths (B,) -> (B * L, dim)."""
-        q, k, v = (self._by_head(x) for x in block.split(dim, dim=2))
+    def _mixed(self, queries: Tensor, keys_values: Tensor, lengths: Tensor) -> Tensor:
+        """Attend within padded lists: (B, L, dim), keys and values (B, L, 2 * dim), lengths (B,) -> (B * L, dim)."""
+        q, k, v = (self._by_head(x) for x in (queries, *keys_values.chunk(2, dim=2)))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
-            mask = (is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None])[:, None, None, :]
+            mask = (is_filled(lengths, q.shape[2]) | (lengths == 0)[:, None])[:, None, None, :]
         drop = self.weight_dropout if self.training else 0.0
         return _merge_heads(attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal))
 
@@ -184,7 +191,7 @@ class RelativeAttention(nn.Module):
         bias = _by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)
         mixed = attend(q + self.u, k, v, bias)
-        return self.out(_merge_heads(mixed)[at])
+        return self.out(from_block(_merge_heads(mixed), at))
 
 
 def sinusoids(distances: Tensor, dim: int) -> Tensor:

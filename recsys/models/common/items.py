@@ -194,7 +194,7 @@ def states_at(states: Tensor, at: Tensor) -> Tensor:
     """Return the states (P, d) at these indices (Q,) as (Q, d), zeros for an index of -1."""
     if not states.shape[0]:
         return states.new_zeros(len(at), states.shape[1])
-    return torch.where((at >= 0)[:, None], states[at.clamp(min=0)], 0)
+    return torch.where((at >= 0)[:, None], states.index_select(0, at.clamp(min=0)), 0)
 
 
 class Scorer(nn.Module):

@@ -8,7 +8,7 @@ they write x.shape[0] instead of len(x), which PyTorch's tracer would make a con
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from recsys.batch import segment_ids_of
 
+GROUPS = 4  # of lists that are padded together
 _length: int | None = None
 
 
@@ -62,8 +63,36 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
         return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
     longest = max(int(lengths.max()), 1) if len(lengths) else 1
     at = segment_ids_of(lengths) * longest + from_start(lengths)
-    block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
-    return block.view(len(lengths), longest, -1), at
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return torch.ops.fbgemm.jagged_to_padded_dense(x, [offsets], [longest], 0.0), at
+
+
+def from_block(rows: Tensor, at: Tensor | slice) -> Tensor:
+    """Return the values (P, d) of lists from the rows (B * L, d) of their block. at: as `to_block` returns it"""
+    return rows if isinstance(at, slice) else rows.index_select(0, at)  # rows[at] has a slow backward pass on CPUs
+
+
+def groups_by_length(lengths: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """Divide lists (B,) into GROUPS of similar lengths, whose blocks need less padding than one block of all.
+
+    Returns:
+        The lengths of each group's lists, in ascending order. A group's block is as long as its longest list, and at
+        least 1.
+        The index of the value (P values in all) at each place of the blocks, one block after another; after the end of
+        a list, that of any value.
+        The index among these places of each of the P values, (P,).
+    """
+    order = lengths.argsort()
+    groups = lengths[order].chunk(GROUPS)
+    longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), _sizes(groups))
+    values, places = lengths.cumsum(0) - lengths, longest.cumsum(0) - longest  # the first ones of each list
+    padded = torch.repeat_interleave(values[order], longest) + from_start(longest)
+    at = torch.repeat_interleave(places[order.argsort()], lengths) + from_start(lengths)
+    return groups, padded.clamp(max=len(at) - 1), at
+
+
+def _sizes(groups: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([len(of) for of in groups], device=groups[0].device)
 
 
 def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
@@ -139,7 +168,8 @@ def list_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the softmax of each list's scores: (P, H), lengths (B,) -> (P, H)."""
     block, at = to_block(scores, lengths)
     filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
-    return block.masked_fill(~filled[:, :, None], -math.inf).softmax(1).flatten(0, 1)[at]
+    shares = block.masked_fill(~filled[:, :, None], -math.inf).softmax(1)
+    return from_block(shares.flatten(0, 1), at)
 
 
 def list_means(x: Tensor, lengths: Tensor) -> Tensor:
