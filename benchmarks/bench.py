@@ -4,6 +4,7 @@
     just bench dlrm loader   some of them
     just bench smoke         three minutes: fails if a ratio is below the spread of the recorded ones
     just bench record        what `smoke` compares with, measured anew: three times as long
+    just bench page start    print the page of some topics, or of all, without measuring
 
 Results are in benchmarks/results: a file of JSON for each topic, and report.html.
 """
@@ -25,7 +26,7 @@ from recsys.pages import render
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, colour, lying
 from recsys.pages.charts.plots import Dot, dots_in_cell
-from recsys.pages.page_table import Cell, Column, PageTable
+from recsys.pages.page_table import Cell, Column, PageTable, Paint
 
 LEFT, RIGHT, WIDE = 330, 760, 860  # pixels of bars, and of a picture
 HERE = Path(__file__).parent
@@ -77,26 +78,28 @@ def results(names: Sequence[str]) -> dict[str, Any]:
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
 
 
-def write_page(target: Path) -> None:
-    """Write the page of all results."""
-    topics = [(name, r, [_rates(r), *_parts(r)], _ratios(r)) for name, r in results(list(TOPICS)).items()]
-    target.write_text(render(HERE / "bench_page.html", title="Benchmarks of recsys", topics=topics))
+def page(names: Sequence[str]) -> str:
+    """Return the page of the results of these topics."""
+    topics = [(name, r, [_rates(r), *_parts(r)], _paints(r), _ratios(r)) for name, r in results(names).items()]
+    return render(HERE / "bench_page.html", title="Benchmarks of recsys", topics=topics)
 
 
 def _rates(result: Any) -> Markup:
-    """Draw the median rate of each contestant."""
+    """Draw the median rate of each contestant, or the seconds of a unit if it takes about a second or more."""
     rates = {
         name: statistics.median(s["units"] / s["wall"] for s in samples) for name, samples in result["samples"].items()
     }
+    slow = max(rates.values()) < 10
+    values = {name: 1 / rate if slow else rate for name, rate in rates.items()}
     stacks = [
         Stack(
-            [Part(rate, "var(--c0)" if name.startswith("recsys") else "var(--other)")],
+            [Part(value, "var(--c0)" if name.startswith("recsys") else "var(--other)")],
             name,
-            f"{rate:,.0f}" if rate >= 100 else f"{rate:.2g}",
+            f"{value:.2f} s" if slow else f"{value:,.0f}" if value >= 100 else f"{value:.2g}",
         )
-        for name, rate in rates.items()
+        for name, value in values.items()
     ]
-    return lying(stacks, Axis(0, max(rates.values()), LEFT, RIGHT, marks=()), wide=WIDE, thick=16)
+    return lying(stacks, Axis(0, max(values.values()), LEFT, RIGHT, marks=()), wide=WIDE, thick=16)
 
 
 def _parts(result: Any) -> list[Markup]:
@@ -108,6 +111,12 @@ def _parts(result: Any) -> list[Markup]:
         stack = Stack(drawn, name, f"{total:.2f}")
         bars.append(lying([stack], Axis(0, total, LEFT, RIGHT, marks=()), wide=WIDE, thick=26))
     return bars
+
+
+def _paints(result: Any) -> list[Paint]:
+    """Return the legend of the parts."""
+    parts = [f"{part} {v:.2f}" for of in result["parts"].values() for part, v in of.items()]
+    return [Paint(name, colour(i)) for i, name in enumerate(parts)]
 
 
 def _ratios(result: Any) -> PageTable:
@@ -184,11 +193,15 @@ def main() -> int:
         slower = check_smoke(json.loads(SMOKE.read_text()), smoke())
         print("\n".join(slower) or "No ratio is below the spread of the recorded ones.")
         return 1 if slower else 0
-    if unknown := [name for name in names if name not in TOPICS]:
-        print(f"{unknown[0]}: must be one of {', '.join(TOPICS)}, smoke or record", file=sys.stderr)
+    measured = names if names[0] != "page" else names[1:] or list(TOPICS)
+    if unknown := [name for name in measured if name not in TOPICS]:
+        print(f"{unknown[0]}: must be one of {', '.join(TOPICS)}, smoke, record or page", file=sys.stderr)
         return 2
+    if names[0] == "page":
+        print(page(measured))
+        return 0
     run(names)
-    write_page(RESULTS / "report.html")
+    (RESULTS / "report.html").write_text(page(list(TOPICS)))
     print(f"Page of all results: {os.path.relpath(RESULTS / 'report.html')}")
     return 0
 
