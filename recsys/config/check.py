@@ -21,6 +21,7 @@ from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, range_problem
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
+PIPELINES = ("none", "base", "sparse_dist", "prefetch", "auto")
 PRECISIONS = ("32-true", "bf16-mixed", "auto")
 MOST_NAME_BYTES = 255  # that file systems take
 
@@ -78,6 +79,8 @@ def _check_numbers(cfg: RunConfig, processes: int) -> None:
     t = cfg.trainer
     if t.precision not in PRECISIONS:
         raise UserError(f"trainer.precision={t.precision}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
+    if t.pipeline not in PIPELINES:
+        raise UserError(f"trainer.pipeline={t.pipeline}: must be {', '.join(PIPELINES[:-1])} or {PIPELINES[-1]}")
     if t.batch_size % processes:
         raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by {processes} processes")
     if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
@@ -165,6 +168,9 @@ def _check_devices(cfg: RunConfig) -> None:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if accelerator == "gpu" and gpus == 0:
         raise UserError("trainer.accelerator=gpu: no GPU was found; use trainer.accelerator=cpu")
+    if accelerator == "cpu" and cfg.trainer.pipeline == "prefetch":
+        why = "reads rows of tables that a GPU caches (UVM caching), and there is no GPU"
+        raise UserError(f"trainer.pipeline=prefetch: {why}; use trainer.pipeline=sparse_dist")
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
     if cfg.trainer.devices > have:

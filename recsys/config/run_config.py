@@ -73,6 +73,14 @@ class RunConfig:
         """The kind of device: cpu or gpu, with `auto` resolved."""
         return device_of(self.trainer.accelerator)
 
+    @property
+    def pipeline(self) -> str:
+        """TorchRec's train pipeline, with `auto` resolved. Retrieval models look up items that a step draws."""
+        given = self.trainer.pipeline
+        if given == "auto":
+            given = "sparse_dist" if self.accelerator == "gpu" else "none"
+        return given if self.kind.scores_rows or given == "none" else "base"
+
     def changed(self, values: Mapping[str, Any]) -> RunConfig:
         """Return a copy with other values. values: by dotted key, such as trainer.devices; not keys of data"""
         plain = deepcopy(self.plain)

@@ -1,4 +1,4 @@
-"""Copy batches to a GPU while it works on earlier ones."""
+"""Hand out batches with those that come next, and copy them to a GPU while it works on earlier ones."""
 
 from collections import deque
 from collections.abc import Generator
@@ -40,4 +40,38 @@ def copied_ahead(batches: Generator[Batch], device: torch.device) -> Generator[B
             yield batch
     finally:
         pool.shutdown(cancel_futures=True)  # waits for the copy in progress
+        batches.close()
+
+
+def pinned_ahead(batches: Generator[Batch]) -> Generator[Batch]:
+    """Yield the batches in page-locked memory, to which a thread copies them. The caller copies them to a GPU."""
+
+    def fetch() -> Batch | None:
+        batch = next(batches, None)
+        return None if batch is None else batch.pin_memory()
+
+    with ThreadPoolExecutor(1, "loader-pin") as pool:
+        ahead = deque(pool.submit(fetch) for _ in range(AHEAD))
+        try:
+            while (batch := ahead.popleft().result()) is not None:
+                ahead.append(pool.submit(fetch))
+                yield batch
+        finally:
+            for future in ahead:
+                future.cancel()
+    batches.close()
+
+
+def with_upcoming(batches: Generator[Batch], upcoming: deque[Batch], number: int) -> Generator[Batch]:
+    """Yield the batches, while `upcoming` has the next ones: `number` of them, or fewer before the end."""
+    upcoming.clear()
+    try:
+        while True:
+            while len(upcoming) <= number and (batch := next(batches, None)) is not None:
+                upcoming.append(batch)
+            if not upcoming:
+                return
+            yield upcoming.popleft()
+    finally:
+        upcoming.clear()
         batches.close()

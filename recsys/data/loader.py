@@ -29,7 +29,7 @@ import torch
 
 from recsys.batch import Batch
 from recsys.data.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
-from recsys.data.device_copies import copied_ahead
+from recsys.data.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.transforms.column_names import GROUP
 from recsys.errors import UserError
@@ -132,6 +132,8 @@ class ParquetLoader:
         epochs: number of epochs of a training, after which nothing is read ahead; None if it is not known.
         check: checks files while rows are read. A damaged file raises DamagedFile at the end of an epoch at the latest.
         device: where batches are yielded; a GPU gets them while it works on earlier ones.
+        upcoming: number of batches that are read before they are handed out, for pipelines: `upcoming` has them, and
+            they stay on the CPU, in page-locked memory if `device` is a GPU.
 
     Raises:
         UserError: there are fewer training rows than processes.
@@ -154,8 +156,10 @@ class ParquetLoader:
         epochs: int | None = None,
         check: BackgroundCheck | None = None,
         device: torch.device | None = None,
+        upcoming: int = 0,
     ) -> None:
         self._check, self._device = check, device
+        self.upcoming, self._upcoming = deque[Batch](), upcoming
         self._epochs = sys.maxsize if epochs is None else epochs
         self._next: _ChunksAhead | None = None
         self._open_lane = partial(
@@ -218,7 +222,9 @@ class ParquetLoader:
             self._check.start()
         batches = self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
         if self._device is not None and self._device.type == "cuda":
-            batches = copied_ahead(batches, self._device)
+            batches = pinned_ahead(batches) if self._upcoming else copied_ahead(batches, self._device)
+        if self._upcoming:
+            batches = with_upcoming(batches, self.upcoming, self._upcoming)
         start = time.perf_counter()
         try:
             for batch in batches:

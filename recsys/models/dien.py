@@ -80,6 +80,10 @@ class DIEN(nn.Module, AuxiliaryLoss):
         return self._loss
 
 
+for name in ("gru_states", "list_softmax", "repeat_rows"):  # TorchRec's pipelines trace `forward`
+    torch.fx.wrap(name)
+
+
 @torch.fx.wrap  # type: ignore[misc]
 def _next_item_loss(predicted: Tensor, items: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean logistic loss of next items and of drawn ones: predictions and items (P, W) of B lists."""

@@ -108,6 +108,8 @@ class TrainerConfig:
     eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
     precision: str = "32-true"  # 32-true | bf16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
+    # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
+    pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs
     log_every_n_steps: int = number(50, at_least=1)
     # intra-op threads of a process; null: the cores divided by the processes
     threads: int | None = number(None, at_least=1, limit=4096)

@@ -32,13 +32,23 @@ class _EveryType:
     TorchRec's sharders offer row-wise types on CUDA only, although they run over gloo. If FBGEMM has no fused CPU
     kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay), tables use the dense kernel, and
     `RowOptimizer` updates the rows of each batch.
+
+    Args:
+        optim: the optimizer of the tables.
+        device: the device of the tables.
+        infos: the tables, by name.
+        prefetch: whether a pipeline loads the rows of the next batch into the cache; FBGEMM then keeps the rows of the
+            current one there.
     """
 
     TYPES = TYPES
 
-    def __init__(self, optim: SparseOptimConfig, device: torch.device, infos: dict[str, TableInfo]) -> None:
+    def __init__(
+        self, optim: SparseOptimConfig, device: torch.device, infos: dict[str, TableInfo], prefetch: bool = False
+    ) -> None:
         self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
-        super().__init__(fused_params=_fused_params(optim) if self.fused else {})  # type: ignore[call-arg]
+        self._more = {"prefetch_pipeline": True} if prefetch else {}
+        super().__init__(fused_params=self._params() if self.fused else {})  # type: ignore[call-arg]
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return list(self.TYPES)
@@ -53,8 +63,11 @@ class _EveryType:
     def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fused:
             info = self._infos[next(iter(params))]  # all tables of a collection have the same dim
-            self._fused_params = _fused_params(self._optim, info.dim / info.width)
+            self._fused_params = self._params(info.dim / info.width)
         return super().shard(module, params, *args, **kwargs)  # type: ignore[misc]
+
+    def _params(self, share: float = 1.0) -> dict[str, Any]:
+        return _fused_params(self._optim, share) | self._more
 
 
 class Sharder(_EveryType, EmbeddingBagCollectionSharder):

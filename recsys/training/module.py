@@ -28,6 +28,7 @@ from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
+from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
 from recsys.training.run_state import RunState
 
@@ -64,6 +65,10 @@ class RecsysModule(pl.LightningModule):
         self.timing = Timing(torch.device("cpu"))
         # whether the optimizer has stepped since the last batch (False while gradients accumulate)
         self.stepped = True
+        # whether the current batch is the first one of a step, and whether it is logged
+        self._first, self._logs = True, False
+        self._pipeline: Pipeline | None = None
+        self._pipeline_kind: str | None = None  # sparse_dist or prefetch
         self.dmp: DistributedModelParallel | None = None
         self.plan: list[dict[str, Any]] = []
         self.tables: dict[str, TableInfo] = {}
@@ -104,6 +109,7 @@ class RecsysModule(pl.LightningModule):
             local_world_size=p.local_world_size,
             load_factors=p.load_factors,
             accumulate=self._updates.accumulate,
+            prefetch=self._updates.pipeline == PREFETCH,
         )
         self.plan = describe(plan, self.tables)
         self.timing = Timing(device)
@@ -112,9 +118,18 @@ class RecsysModule(pl.LightningModule):
             task.set_candidates(task.candidates.to(device))
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed, p.vectors)
+        if self._updates.pipeline in KINDS:
+            self._choose_pipeline(task)
         if self._updates.compile:
             self._compile(task)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
+
+    def _choose_pipeline(self, task: Task | RetrievalTask) -> None:
+        if (problem := Pipeline.problem(task)) is None:
+            self._pipeline_kind = self._updates.pipeline
+        else:
+            does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
+            say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
 
     def _compile(self, task: Task | RetrievalTask) -> None:
         if isinstance(task, RetrievalTask):
@@ -157,48 +172,82 @@ class RecsysModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.dmp is not None
-        optimizer, accumulate = self.optimizers(), self._updates.accumulate
+        accumulate = self._updates.accumulate
+        self._first = batch_idx % accumulate == 0
+        self._logs = (batch_idx + 1) % (self._log_every * accumulate) == 0
         self.stepped = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
-        if batch_idx % accumulate == 0:
-            # zero_grad also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
-            optimizer.zero_grad()  # type: ignore[union-attr]
         if batch.rows == 1 and has_batch_norm(self.dmp):
             why = "a batch has 1 row in each process, and batch normalisation needs 2 or more"
             fail_together(UserError(f"trainer.batch_size: {why}; set model.batch_norm=false or add training rows"))
-        with self.timing.part("forward"), self._stance(batch.rows):
-            loss, _ = self.dmp(batch)
-        log = (batch_idx + 1) % (self._log_every * accumulate) == 0
-        if (loss.device.type == "cpu" or log) and not bool(torch.isfinite(loss)):
-            raise NotFinite(self._loss_message(batch, float(loss)))
-        with self.timing.part("backward"):
-            self.manual_backward(loss / accumulate)
-        if self.stepped:
-            with self.timing.part("optimizer"):
-                self._step(optimizer, log)
-        self._loss = loss.detach()
-        if log:
+        pipeline = self._open_pipeline()
+        if pipeline is not None:
+            pipeline.train(batch)
+        else:
+            self._zero_grad()
+            loss, _ = self._forward(batch.to(self.device))
+            self._backward(loss)
+            self._step()
+        assert self._loss is not None
+        if self._logs:
             self.log("train/loss", self._loss, rank_zero_only=True)
             loss_of = getattr(self.dmp.module, "loss", None)
             for name, value in loss_of.logged().items() if isinstance(loss_of, LabelLosses) else ():
                 self.log(f"train/{name}", value, rank_zero_only=True)
         return self._loss
 
+    def _open_pipeline(self) -> Pipeline | None:
+        """Return the pipeline that trains, if any; it is made for the first batch."""
+        assert self.dmp is not None
+        kind = self._pipeline_kind
+        if self._pipeline is None and kind is not None:
+            parts, loader = StepParts(self._zero_grad, self._forward, self._backward, self._step), self._loader
+            self._pipeline = Pipeline(kind, self.dmp, parts, self.device, loader.upcoming)
+        return self._pipeline
+
+    @property
+    def _loader(self) -> Any:
+        return self.trainer.train_dataloader
+
+    def _zero_grad(self) -> None:
+        if self._first:
+            # this also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
+            self.optimizers().zero_grad()  # type: ignore[union-attr]
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch divided by the number of batches of a step, and the predictions."""
+        assert self.dmp is not None
+        with self.timing.part("forward"), self._stance(batch.rows):
+            loss, predictions = self.dmp(batch)
+        if (loss.device.type == "cpu" or self._logs) and not bool(torch.isfinite(loss)):
+            raise NotFinite(self._loss_message(batch, float(loss)))
+        self._loss = loss.detach()
+        return loss / self._updates.accumulate, predictions
+
+    def _backward(self, loss: Tensor) -> None:
+        with self.timing.part("backward"):
+            self.manual_backward(loss)
+
+    def _step(self) -> None:
+        if self.stepped:
+            with self.timing.part("optimizer"):
+                self._update()
+
     def _stance(self, rows: int) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled is None else self.compiled.context(rows, self.training)
 
-    def _step(self, optimizer: Any, log: bool) -> None:
+    def _update(self) -> None:
         assert self._optimizers is not None
         if self._updates.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(list(self._optimizers.dense.values()), self._updates.clip_norm)
-            if log:
+            if self._logs:
                 self.log("train/grad_norm", norm, rank_zero_only=True)
-        optimizer.step()
+        self.optimizers().step()  # type: ignore[union-attr]
         if self.ema is not None:
             self.ema.update()
         if self._updates.by_step:
             for scheduler in self._schedulers():
                 scheduler.step()
-            if log:
+            if self._logs:
                 group = self._optimizers.groups()["dense"][0]
                 self.log("train/lr_factor", group["lr"] / (group["initial_lr"] or 1), rank_zero_only=True)
 
@@ -220,6 +269,8 @@ class RecsysModule(pl.LightningModule):
 
     def _begin(self, loader: Any, brief: bool = False) -> None:
         assert self.dmp is not None
+        if self._pipeline is not None:
+            self._pipeline.drain()
         self.evaluator.begin(self.dmp.module, loader, brief)
 
     def _evaluate(self, batch: Batch) -> None:

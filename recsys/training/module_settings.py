@@ -45,6 +45,7 @@ class Updates:
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
     compile: whether the dense part is compiled
+    pipeline: TorchRec's pipeline, sparse_dist or prefetch; others need nothing of the module
     """
 
     make_optimizer: MakeOptimizer | None = None
@@ -55,3 +56,4 @@ class Updates:
     ema: float | None = None
     monitor: str = "validation/auc"
     compile: bool = False
+    pipeline: str = "none"

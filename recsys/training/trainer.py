@@ -26,6 +26,7 @@ from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEa
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.module_settings import Placement, Updates
+from recsys.training.pipelines import AHEAD, BASE, KINDS, NONE
 from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
@@ -64,6 +65,7 @@ def build_module(
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             compile=cfg.trainer.compile,
+            pipeline=cfg.pipeline,
         ),
         evaluator=kind.evaluator(cfg, features, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
@@ -204,6 +206,8 @@ def split_loader(
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     files = prepared.files(split)
+    device = None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank)
+    pipeline = cfg.pipeline if training else BASE
     return ParquetLoader(
         files,
         fitted.features,
@@ -218,7 +222,8 @@ def split_loader(
         epochs=cfg.trainer.max_epochs if training else None,
         limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
         check=prepared.check_in_background(files[ranks.rank :: ranks.world_size]),
-        device=None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank),
+        device=None if pipeline == NONE else device,
+        upcoming=AHEAD if pipeline in KINDS else 0,
     )
 
 

@@ -138,7 +138,7 @@ def test_histories_of_a_retrieval_model(tmp_path: Path, protocol: str, sizes: li
         settings = config(served, folder, protocol, rows=str(folder), batch_sizes=sizes)
         plan = prepare(settings)
         for size, m in zip(sizes, run(settings).measurements, strict=True):
-            assert m.errors == 0 and m.requests > 3 and m.rows_per_s == size * m.requests_per_s
+            assert m.errors == 0 and m.requests > 0 and m.rows_per_s == size * m.requests_per_s
         if protocol == "rows":
             bodies = {n: [json.loads(r.partition(b"\r\n\r\n")[2]) for r in made] for n, made in plan.requests.items()}
             one, other = ({"history": h} for h in HISTORIES[:2])

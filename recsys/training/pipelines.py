@@ -1,0 +1,103 @@
+"""Train with TorchRec's pipelines, which distribute the ids of the next batch while the current one is trained."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist, TrainPipelineSparseDist
+from torchrec.distributed.train_pipeline.tracing import Tracer
+from torchrec.distributed.types import ShardedModule
+
+from recsys.batch import Batch
+
+NONE, BASE, SPARSE_DIST, PREFETCH = "none", "base", "sparse_dist", "prefetch"
+PIPELINES = (NONE, BASE, SPARSE_DIST, PREFETCH)
+AHEAD = 2  # batches that a pipeline holds beside the one that is trained
+KINDS: dict[str, type[TrainPipelineSparseDist[Batch, Tensor]]] = {
+    SPARSE_DIST: TrainPipelineSparseDist,
+    PREFETCH: PrefetchTrainPipelineSparseDist,
+}
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """The parts of a training step, which a pipeline calls in this order.
+
+    zero_grad: clears the gradients
+    forward: returns the loss to be differentiated, (), and the predictions
+    backward: computes the gradients of a loss
+    step: updates the weights
+    """
+
+    zero_grad: Callable[[], None]
+    forward: Callable[[Batch], tuple[Tensor, Tensor]]
+    backward: Callable[[Tensor], None]
+    step: Callable[[], None]
+
+
+class Pipeline:
+    """Trains a sharded model batch by batch with one of TorchRec's pipelines.
+
+    The loader keeps the batches that come next, `upcoming`, so that its position is that of the batch that is trained:
+    a checkpoint needs nothing of the pipeline.
+
+    Args:
+        kind: sparse_dist or prefetch.
+        dmp: the model.
+        parts: the parts of a step.
+        device: the device of the model.
+        upcoming: the batches after the current one, which the loader updates.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        dmp: DistributedModelParallel,
+        parts: StepParts,
+        device: torch.device,
+        upcoming: Sequence[Batch],
+    ) -> None:
+        self._upcoming = upcoming
+        self._pipeline: Any = KINDS[kind](
+            dmp, _PartsAsOptimizer(parts), device, execute_all_batches=True, custom_model_fwd=parts.forward
+        )
+        self._pipeline._backward = parts.backward
+
+    @classmethod
+    def problem(cls, model: nn.Module) -> str | None:
+        """Return why a model cannot be trained in a pipeline, or None: torch.fx must be able to trace it."""
+        leaves = [name for name, m in model.named_modules() if not _has_tables(m)]
+        try:
+            Tracer(leaf_modules=leaves).trace(model)
+        except Exception as e:  # whatever the model's code raises for the stand-ins of its inputs
+            return f"torch.fx cannot trace its forward pass ({str(e).splitlines()[0].rstrip('.')})"
+        return None
+
+    def train(self, batch: Batch) -> None:
+        """Train a batch, of which the pipeline may already have distributed the ids."""
+        todo = [batch, *self._upcoming]
+        self._pipeline.progress(iter(todo[len(self._pipeline.batches) :]))
+
+    def drain(self) -> None:
+        """Give the model its own forward pass back, and forget the batches that are not trained yet. Collective."""
+        for context in self._pipeline.contexts:
+            for _, splits in context.fused_splits_awaitables:
+                splits.wait()
+            for request in context.input_dist_tensors_requests.values():
+                request.wait()
+        self._pipeline.detach()
+        self._pipeline.reset()
+
+
+def _has_tables(module: nn.Module) -> bool:
+    return any(isinstance(m, ShardedModule) for m in module.modules() if m is not module)
+
+
+class _PartsAsOptimizer:
+    """The optimizer that TorchRec's pipelines expect."""
+
+    def __init__(self, parts: StepParts) -> None:
+        self.zero_grad, self.step = parts.zero_grad, parts.step
