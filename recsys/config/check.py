@@ -20,9 +20,8 @@ from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, range_problem
 
-# Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PIPELINES = ("none", "base", "sparse_dist", "prefetch", "auto")
-PRECISIONS = ("32-true", "bf16-mixed", "auto")
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "auto")
 MOST_NAME_BYTES = 255  # that file systems take
 
 

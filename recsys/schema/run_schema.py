@@ -106,7 +106,9 @@ class TrainerConfig:
     batch_size: int = number(2048, at_least=1, limit=MOST_ROWS)
     accumulate: int = number(1, at_least=1)  # number of batches whose gradients are averaged for one step
     eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
-    precision: str = "32-true"  # 32-true | bf16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
+    # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
+    precision: str = "32-true"
+    loss_scale: float | None = number(None, above=0)  # of 16-mixed; null: doubled and halved as gradients allow
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
     pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs

@@ -26,6 +26,7 @@ from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
+from recsys.training.loss_scale import LossScale
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
@@ -78,6 +79,7 @@ class RecsysModule(pl.LightningModule):
         self._optimizers: Optimizers | None = None
         self._loss: Tensor | None = None
         self.compiled: CompiledModel | None = None
+        self.loss_scale: LossScale | None = None
 
     @property
     def sparse_optimizer(self) -> str:
@@ -120,6 +122,8 @@ class RecsysModule(pl.LightningModule):
         init_tables(self.dmp, self.tables, seed, p.vectors)
         if self._updates.pipeline in KINDS:
             self._choose_pipeline(task)
+        if self._updates.float16:
+            self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.compile:
             self._compile(task)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
@@ -218,9 +222,11 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         with self.timing.part("forward"), self._stance(batch.rows):
             loss, predictions = self.dmp(batch)
+        self._loss = loss.detach()
+        if self.loss_scale is not None:
+            return loss * (self.loss_scale.value / self._updates.accumulate), predictions
         if (loss.device.type == "cpu" or self._logs) and not bool(torch.isfinite(loss)):
             raise NotFinite(self._loss_message(batch, float(loss)))
-        self._loss = loss.detach()
         return loss / self._updates.accumulate, predictions
 
     def _backward(self, loss: Tensor) -> None:
@@ -228,9 +234,28 @@ class RecsysModule(pl.LightningModule):
             self.manual_backward(loss)
 
     def _step(self) -> None:
+        scale = self.loss_scale
+        if scale is not None:
+            assert self._optimizers is not None
+            dense = list(self._optimizers.dense.values())
+            with self.timing.part("backward"):
+                scale.release(dense)
+            if self.stepped and not self._unscaled(scale, dense):
+                return
         if self.stepped:
             with self.timing.part("optimizer"):
                 self._update()
+
+    def _unscaled(self, scale: LossScale, dense: list[Tensor]) -> bool:
+        """Return whether the gradients of a step are finite, and unscaled. If not, the step must be skipped."""
+        if self._logs:
+            self.log("train/loss_scale", scale.value, rank_zero_only=True)
+        try:
+            return scale.end_step(dense)
+        except NotFinite as e:
+            raise NotFinite(
+                f"{e}, at step {self.global_step}; {self._advice()}, or trainer.precision=bf16-mixed"
+            ) from e
 
     def _stance(self, rows: int) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled is None else self.compiled.context(rows, self.training)
@@ -337,6 +362,8 @@ class RecsysModule(pl.LightningModule):
         state |= self._optimizers.state_dict()
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
+        if self.loss_scale is not None:
+            state["loss_scale"] = self.loss_scale.state_dict()
         sharded_checkpoint.save(
             path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan
         )
@@ -378,10 +405,14 @@ class RecsysModule(pl.LightningModule):
         self._optimizers.load_state_dict(state, self._schedulers())
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
+        skipped = 0
+        if self.loss_scale is not None and "loss_scale" in state:
+            self.loss_scale.load_state_dict(state["loss_scale"])
+            skipped = self.loss_scale.skipped
         if "adam" in self.sparse_optimizer:
-            self.dmp.fused_optimizer.set_optimizer_step(run_state.batches)  # for Adam's bias correction
+            self.dmp.fused_optimizer.set_optimizer_step(run_state.batches - skipped)  # for Adam's bias correction
         self.last_checkpoint = path
-        return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema")}
+        return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema", "loss_scale")}
 
 
 def all_finite(x: Tensor) -> bool:

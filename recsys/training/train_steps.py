@@ -89,6 +89,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         "validation_cpu_seconds": sum(gather_values(throughput.validation_cpu_seconds)),
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
+        **({} if module.loss_scale is None else {"skipped_steps": module.loss_scale.skipped}),
         **({} if module.compiled is None else {"compile_seconds": module.compiled.seconds}),
         "time": {**throughput.parts(module), **collectives_of(trainer)},
     }

@@ -24,6 +24,7 @@ from recsys.files.atomic import write_json
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
+from recsys.training.loss_scale import Float16
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.pipelines import AHEAD, BASE, KINDS, NONE
@@ -65,6 +66,8 @@ def build_module(
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             compile=cfg.trainer.compile,
+            float16=cfg.trainer.precision == Float16.precision,
+            loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,
         ),
         evaluator=kind.evaluator(cfg, features, candidates),
@@ -143,12 +146,15 @@ def build_trainer(
     precision = precision_of(cfg.trainer.precision, accelerator)
     if cfg.trainer.precision == "auto":
         say(f"trainer.precision=auto: {precision} on this machine")
+    if precision == Float16.precision and accelerator == "cpu":
+        say(f"trainer.precision={precision}: CPUs compute slowly in float16; bf16-mixed is faster")
     trainer = pl.Trainer(
         accelerator="cpu" if accelerator == "cpu" else "gpu",
         strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
         devices=ranks.local_world_size,
         num_nodes=ranks.world_size // ranks.local_world_size,
-        precision=precision,  # type: ignore[arg-type]
+        precision=None if precision == Float16.precision else precision,  # type: ignore[arg-type]
+        plugins=[Float16("cpu" if accelerator == "cpu" else "cuda")] if precision == Float16.precision else None,
         max_epochs=cfg.trainer.max_epochs,
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,

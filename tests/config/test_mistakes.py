@@ -78,7 +78,7 @@ MISTAKES = [
     (["sweep=optuna"], r"^sweep=optuna: applies only to sweeps; add -m: python -m recsys.train -m"),
     (["model.dim=8", "sweep.jobs=2"], r"^sweep.jobs=2: applies only to sweeps; add -m"),
     (["seed=-1"], r"seed=-1: must be from 0"),
-    (["trainer.precision=17"], r"trainer.precision=17: must be 32-true, bf16-mixed or auto"),
+    (["trainer.precision=17"], r"trainer.precision=17: must be 32-true, bf16-mixed, 16-mixed or auto"),
     (
         ["checkpoint.mode=sideways"],
         r"checkpoint.mode=sideways: validation/auc is better when it is higher; set .*=max$",

@@ -4,17 +4,15 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-import torch
+from checkpoint_states import assert_same
 from forks import ok, run_forked
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
 from recsys.data.device_copies import with_upcoming
 from recsys.errors import UserError
-from recsys.files.checkpoint_folders import newest_checkpoint
 from recsys.models.dnn import DNN
 from recsys.training.run import Run, train
 
@@ -28,30 +26,6 @@ BUSY = [  # validations and checkpoints within epochs, and steps of several batc
 
 def run(home: Path, name: str, *more: str) -> Run:
     return train(compose("train", [*DATA, f"data.prepared={home}/prepared", *more, f"run_dir={home / name}"]))
-
-
-def state(folder: Path, tmp: Path) -> dict[str, torch.Tensor]:
-    """Return weights and optimizer state of the newest checkpoint."""
-    newest = newest_checkpoint(folder)
-    assert newest is not None
-    dcp_to_torch_save(newest, tmp)
-    found: dict[str, torch.Tensor] = {}
-
-    def flat(value: object, name: str) -> None:
-        if isinstance(value, dict):
-            for key, v in value.items():
-                flat(v, f"{name}/{key}")
-        elif isinstance(value, torch.Tensor):
-            found[name] = value
-
-    flat(torch.load(tmp, weights_only=False), "")
-    return found
-
-
-def assert_same(a: Path, b: Path, tmp: Path) -> None:
-    one, other = state(a, tmp / "a"), state(b, tmp / "b")
-    assert one.keys() == other.keys() and len(one) > 10
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 @pytest.fixture(scope="module")
