@@ -15,8 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 from rich.table import Table
 
 from recsys.cli import command_line
@@ -24,9 +27,6 @@ from recsys.cli.console import results
 from recsys.config.compose import compose, conf_dir
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), (https://\S+?)(?=[.,]?(?:\s|$))")
 LONG = "--long"
@@ -57,12 +57,34 @@ class Entry:
 
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     """Yield all choices of `model`; with overrides, each is checked with them."""
-    for name in sorted(f.stem for f in (conf_dir() / "model").glob("*.yaml")):
-        cfg = compose("train", [f"model={name}", *overrides])
-        module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
+    for name, run in configs(overrides):
+        module = import_module(str(run.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        run = RunConfig.of(cfg)
-        yield Entry(name, _kind(run), paper, _problem(cfg) if overrides else None, run)
+        yield Entry(name, _kind(run), paper, _problem(run) if overrides else None, run)
+
+
+def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
+    """Yield the name and the config of each choice of `model`.
+
+    Hydra takes a tenth of a second for a config. Models whose YAML files have the same defaults, such as a loss, differ
+    in the node `model` alone, and share one, unless that node refers to others.
+    """
+    shared: dict[str, RunConfig] = {}
+    chosen = any(o.lstrip("+~").startswith("model") for o in overrides)
+    for file in sorted((conf_dir() / "model").glob("*.yaml")):
+        own = Path.cwd() / "conf" / "model" / file.name  # the user's, which Hydra prefers
+        node: Any = OmegaConf.load(own if own.is_file() else file)
+        defaults = str(node.pop("defaults", None))
+        try:
+            model: Any = OmegaConf.to_container(OmegaConf.create({"model": node}), resolve=True)
+        except InterpolationResolutionError:
+            model = None
+        if chosen or model is None or defaults not in shared:
+            run = RunConfig.of(compose("train", [f"model={file.stem}", *overrides]))
+            shared.setdefault(defaults, run)
+        else:
+            run = replace(shared[defaults], model=model["model"], plain={**shared[defaults].plain, **model})
+        yield file.stem, run
 
 
 def _kind(cfg: RunConfig) -> str:
@@ -96,7 +118,7 @@ def needs(cfg: RunConfig) -> str:
     return "names of features; see its YAML"
 
 
-def _problem(cfg: DictConfig) -> str | None:
+def _problem(cfg: RunConfig) -> str | None:
     """Return why a config cannot be trained, None if it can."""
     from recsys.config.check import check
 
@@ -140,6 +162,7 @@ def _show(overrides: Sequence[str], *, long: bool = False) -> None:
 
 def run() -> None:
     """Run the command."""
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # LightGBM imports it, for a second, and we do not use it
     long = LONG in sys.argv
     arguments = [a for a in sys.argv[1:] if a != LONG]
     if any(a in command_line.HELP for a in arguments):

@@ -1,5 +1,6 @@
 """python -m recsys.models: what it lists, and what fits a data set."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_models_that_fit_a_data_set(
     if models is not None:
         (tmp_path / "model").mkdir()
         for name in models:
-            (tmp_path / "model" / f"{name}.yaml").touch()
+            shutil.copy(conf_dir() / "model" / f"{name}.yaml", tmp_path / "model")
         monkeypatch.setattr(model_list, "conf_dir", lambda: tmp_path)
     code, out, _ = listed(monkeypatch, capsys, "data=sample_sequences")
     [command] = [line for line in out.splitlines() if line.startswith("Train all that fit: ")]
@@ -119,3 +120,18 @@ def test_mistakes(
 ) -> None:
     code, _, err = listed(monkeypatch, capsys, *arguments)
     assert (code, err.strip()) == (2, message)
+
+
+def test_models_that_share_a_config_get_what_hydra_composes_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those with other defaults, with references, and of the user's own conf/."""
+    own = tmp_path / "conf" / "model"
+    own.mkdir(parents=True)
+    (own / "wukong.yaml").write_text("_target_: recsys.models.dnn.DNN\ndim: 8\ndeep_mlp: ['${trainer.batch_size}']\n")
+    monkeypatch.chdir(tmp_path)
+    found = dict(model_list.configs(["data=frappe", "trainer.batch_size=64"]))
+    for name in ("autoint", "dlrm", "sasrec", "two_tower", "xdeepfm", "wukong"):
+        run = RunConfig.of(compose("train", [f"model={name}", "data=frappe", "trainer.batch_size=64"]))
+        assert found[name] == run
+    assert found["wukong"].model["deep_mlp"] == [64]
