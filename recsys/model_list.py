@@ -162,7 +162,6 @@ def _show(overrides: Sequence[str], *, long: bool = False) -> None:
 
 def run() -> None:
     """Run the command."""
-    sys.modules["sklearn"] = None  # type: ignore[assignment]  # LightGBM imports it, for a second, and we do not use it
     long = LONG in sys.argv
     arguments = [a for a in sys.argv[1:] if a != LONG]
     if any(a in command_line.HELP for a in arguments):
