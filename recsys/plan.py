@@ -109,7 +109,7 @@ def _plan(
             return infeasible(planner, sharders, task, machines, sparse)
     # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
     usable = planner._storage_reservation.last_reserved_topology
-    result = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[union-attr]
+    result = report(planner._best_plan or [], machines, sparse, sharding.comms, batch_size, cluster.name, usable)  # type: ignore[union-attr]
     if not is_fused(sparse, torch.device(machines.compute_device)):
         for t in result.tables:
             t.kernel = "dense"  # as in training, because FBGEMM's CPU kernels lack this optimizer

@@ -160,6 +160,8 @@ def _try_scheduler(cfg: RunConfig) -> None:
 def _check_devices(cfg: RunConfig) -> None:
     import torch
 
+    from recsys.sharding.comms import check_comms
+
     accelerator = cfg.accelerator
     if accelerator not in ("cpu", "gpu"):
         valid = ("auto", "cpu", "gpu")
@@ -170,6 +172,7 @@ def _check_devices(cfg: RunConfig) -> None:
     if accelerator == "cpu" and cfg.trainer.pipeline == "prefetch":
         why = "reads rows of tables that a GPU caches (UVM caching), and there is no GPU"
         raise UserError(f"trainer.pipeline=prefetch: {why}; use trainer.pipeline=sparse_dist")
+    check_comms(cfg.sharding, "cpu" if accelerator == "cpu" else "cuda")
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
     if cfg.trainer.devices > have:

@@ -32,6 +32,14 @@ class TableRule:
 
 
 @dataclass
+class CommsConfig:
+    """Number types in which devices exchange the vectors of tables: fp32 | fp16 | bf16 | int8."""
+
+    forward: str = "fp32"  # of vectors
+    backward: str = "fp32"  # of their gradients
+
+
+@dataclass
 class ShardingConfig:
     """Sharding settings: the types and kernels that the planner may choose from, and limits."""
 
@@ -44,6 +52,7 @@ class ShardingConfig:
     cache_hit_rate: float | None = number(None, above=0, below=1)
     # memory of a device, before TorchRec's reserve of 15%; null: all of it
     hbm_gib: float | None = number(None, above=0)
+    comms: CommsConfig = field(default_factory=CommsConfig)
     padding: str = "16"  # off | 16 | 64 | 128: pad table rows to a multiple of this many bytes
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 

@@ -20,6 +20,7 @@ from recsys.errors import DoesNotFit
 from recsys.memory import GIB
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.comms import check_comms
 from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
@@ -56,6 +57,7 @@ def make_planner(
         prefetch: see `Sharder`.
     """
     device = topology.compute_device
+    check_comms(sharding, device)
     infos, nodes = tables(module), topology.world_size // topology.local_world_size
     allowed = constraints(sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors)
     for d in topology.devices if sharding.hbm_gib else ():
@@ -66,7 +68,7 @@ def make_planner(
         topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
-    return planner, [kind(optim, torch.device(device), infos, prefetch) for kind in kinds]
+    return planner, [kind(optim, torch.device(device), infos, sharding.comms, prefetch) for kind in kinds]
 
 
 def make_plan(

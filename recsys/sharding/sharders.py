@@ -10,7 +10,8 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingType
 
-from recsys.schema.run_schema import SparseOptimConfig
+from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
+from recsys.sharding.comms import codecs
 from recsys.sharding.tables import TableInfo
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
@@ -37,6 +38,7 @@ class _EveryType:
         optim: the optimizer of the tables.
         device: the device of the tables.
         infos: the tables, by name.
+        comms: the number types of the exchanged vectors.
         prefetch: whether a pipeline loads the rows of the next batch into the cache; FBGEMM then keeps the rows of the
             current one there.
     """
@@ -44,11 +46,18 @@ class _EveryType:
     TYPES = TYPES
 
     def __init__(
-        self, optim: SparseOptimConfig, device: torch.device, infos: dict[str, TableInfo], prefetch: bool = False
+        self,
+        optim: SparseOptimConfig,
+        device: torch.device,
+        infos: dict[str, TableInfo],
+        comms: CommsConfig,
+        prefetch: bool = False,
     ) -> None:
         self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
         self._more = {"prefetch_pipeline": True} if prefetch else {}
-        super().__init__(fused_params=self._params() if self.fused else {})  # type: ignore[call-arg]
+        super().__init__(  # type: ignore[call-arg]
+            fused_params=self._params() if self.fused else {}, qcomm_codecs_registry=codecs(comms, device)
+        )
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         return list(self.TYPES)

@@ -23,7 +23,8 @@ from typing import Any
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ShardingOption
 
-from recsys.schema.run_schema import SparseOptimConfig
+from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
+from recsys.sharding.comms import bytes_of_vector
 
 
 @dataclass
@@ -127,6 +128,7 @@ def report(
     options: Sequence[ShardingOption],
     topology: Topology,
     optim: SparseOptimConfig,
+    comms: CommsConfig,
     batch_size: int,
     cluster: str,
     usable: Topology | None = None,
@@ -134,6 +136,7 @@ def report(
     """Return the report of the options that the planner chose.
 
     Args:
+        comms: the number types of the exchanged vectors.
         batch_size: rows per step and device.
         usable: the topology that the planner left to the tables.
     """
@@ -142,6 +145,7 @@ def report(
     tables = []
     groups: dict[Any, int] = {}
     on_device: list[set[int]] = [set() for _ in devices]
+    received = [0.0] * world  # bytes of ids and lengths that each other device sends to a device
     for o in options:
         group = groups.setdefault(_group_key(o), len(groups) + 1)
         rows, dim = o.tensor.shape
@@ -176,13 +180,19 @@ def report(
             vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
             replica = 2 * (world - 1) / world * rows * dim * 4
             twice = o.is_pooled and o.sharding_type == "row_wise" and topology.compute_device == "cpu"
-            sent = replica if o.sharding_type == "data_parallel" else (3 if twice else 2) * vectors * width * 4
+            forward, backward = (bytes_of_vector(name, width) for name in (comms.forward, comms.backward))
+            exchanged = vectors * (forward * (2 if twice else 1) + backward)
+            sent = replica if o.sharding_type == "data_parallel" else exchanged
+            if o.sharding_type != "data_parallel":
+                received[s.rank] += 4 * (ids / world + batch_size * len(o.input_lengths))
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
             d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
             if world > 1:  # TorchRec also counts them for a single device
                 d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
+    for d, of in zip(devices, received, strict=True):
+        d.sent_bytes += sum(received) - of
     left = (usable or topology).devices
     for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
         d.hbm_free, d.ddr_free = rest.storage.hbm - d.hbm, rest.storage.ddr - d.ddr
