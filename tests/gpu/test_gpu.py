@@ -182,3 +182,28 @@ def test_labels_and_losses(tmp_path: Path, labels: str, arguments: tuple[str, ..
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
+
+
+PIPELINED = ["model=dlrm", "data=criteo", "data.sample.rows=20000", "trainer.batch_size=512", "trainer.accelerator=gpu"]
+
+
+@pytest.mark.parametrize("pipeline", ["base", "sparse_dist", "prefetch"])
+def test_a_pipeline_on_a_gpu_trains_what_the_plain_loop_trains(tmp_path: Path, pipeline: str) -> None:
+    """With tables of which the GPU caches a tenth, so that prefetch has rows to load; validations within the epoch."""
+    cached = ["sharding.kernels=[fused_uvm_caching]", "sharding.cache_load_factor=0.1"]
+    more = [*PIPELINED, *cached, "trainer.validate_every_n_steps=7", f"data.prepared={tmp_path}/prepared"]
+    losses = {}
+    for name in ("none", pipeline):
+        run = train(compose("train", [*more, f"trainer.pipeline={name}", f"run_dir={tmp_path}/{name}"]))
+        losses[name] = run.metrics["test"]["logloss"]
+    assert losses[pipeline] == pytest.approx(losses["none"], abs=1e-5)
+
+
+@pytest.mark.parametrize("pipeline", ["none", "sparse_dist"])
+def test_float16_on_a_gpu_learns_what_float32_learns(tmp_path: Path, pipeline: str) -> None:
+    more = [*PIPELINED, f"data.prepared={tmp_path}/prepared", f"trainer.pipeline={pipeline}"]
+    losses = {}
+    for precision in ("32-true", "bf16-mixed", "16-mixed"):
+        run = train(compose("train", [*more, f"trainer.precision={precision}", f"run_dir={tmp_path}/{precision}"]))
+        losses[precision] = run.metrics["test"]["logloss"]
+    assert losses["16-mixed"] == pytest.approx(losses["32-true"], abs=2e-3)
