@@ -8,13 +8,8 @@ from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_
 from recsys.errors import UserError, did_you_mean
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
 
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}  # of a number
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.25}  # of a number; 32 of int8 share a scale and an offset
 COLUMNS_WHOLE = {"table_wise", "column_wise", "data_parallel"}  # types whose vectors no device adds up
-
-
-def bytes_of_vector(name: str, width: int) -> int:
-    """Return the bytes of a vector of so many numbers of a type; in int8 it has a scale and an offset of its own."""
-    return BYTES[name] * width + (8 if name == "int8" else 0)
 
 
 def codecs(comms: CommsConfig, device: torch.device) -> Any:

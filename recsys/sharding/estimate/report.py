@@ -24,7 +24,7 @@ from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ShardingOption
 
 from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
-from recsys.sharding.comms import bytes_of_vector
+from recsys.sharding.comms import BYTES
 
 
 @dataclass
@@ -180,8 +180,7 @@ def report(
             vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
             replica = 2 * (world - 1) / world * rows * dim * 4
             twice = o.is_pooled and o.sharding_type == "row_wise" and topology.compute_device == "cpu"
-            forward, backward = (bytes_of_vector(name, width) for name in (comms.forward, comms.backward))
-            exchanged = vectors * (forward * (2 if twice else 1) + backward)
+            exchanged = vectors * width * (BYTES[comms.forward] * (2 if twice else 1) + BYTES[comms.backward])
             sent = replica if o.sharding_type == "data_parallel" else exchanged
             if o.sharding_type != "data_parallel":
                 received[s.rank] += 4 * (ids / world + batch_size * len(o.input_lengths))
