@@ -23,7 +23,7 @@ def check_comms(sharding: ShardingConfig, device: str) -> None:
     for direction in ("forward", "backward"):
         key, name = f"sharding.comms.{direction}", getattr(sharding.comms, direction)
         if name not in BYTES:
-            raise UserError(f"{key}={name}: must be {', '.join(BYTES)}{did_you_mean(name, BYTES)}")
+            raise UserError(f"{key}={name}: must be fp32, fp16, bf16 or int8{did_you_mean(name, BYTES)}")
         if device == "cpu" and name == "bf16":  # TorchRec would take fp16, and only log it
             raise UserError(f"{key}=bf16: collectives on CPUs (gloo) have no bfloat16; use {key}=fp16")
         if device == "cpu" and name == "int8" and not (sharding.types and set(sharding.types) <= COLUMNS_WHOLE):
