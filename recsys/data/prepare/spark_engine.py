@@ -112,9 +112,8 @@ class Spark(Engine):
             parts = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
             empty = pl.LazyFrame(schema=schema)
             # cast back: Spark has fewer types than polars
-            return pl.concat(
-                [empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in parts)]
-            ).collect()
+            cast = [f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in parts]
+            return pl.concat([empty, *cast]).collect().sort(keys)
         except PySparkException as e:
             raise RuntimeError(f"Spark: {one_line(e)}") from e
         finally:

@@ -20,7 +20,7 @@ class Count(Transform, name="count"):
 
     def fit(self, seen: pl.DataFrame) -> Params:
         log = pl.col("count").cast(pl.Float64).log1p().alias("encoded")
-        return {"table": seen.sort("value").select("value", log)}
+        return {"table": seen.select("value", log)}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return pl.lit(pl.Series([0.0]).append(p["table"]["encoded"])).gather(x)
@@ -79,7 +79,7 @@ class Target(Transform, name="target"):
             own = pl.col("fold") == fold
             less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "count"), strict=True)]
             columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
-        return {"prior": prior, "table": seen.group_by("value").agg(columns).sort("value")}
+        return {"prior": prior, "table": seen.group_by("value", maintain_order=True).agg(columns)}
 
     def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
         mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)

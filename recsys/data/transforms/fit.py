@@ -112,7 +112,7 @@ class Training(Protocol):
         """Yield the statistics of each chunk, in order. Tables may be left out and kept for `total`."""
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
-        """Return the sum of the last pass's tables of these names, without counts below `least`."""
+        """Return the sum of the last pass's tables of these names, as `sum_tables` does, in the order of `keys`."""
 
 
 def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
@@ -204,12 +204,10 @@ def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: 
     vocabularies = {}
     for table, names in features.items():
         least = max(1 if sparse[n].min_count is None else sparse[n].min_count or 0 for n in names)
-        vocabularies[table] = (
-            training.total(names, ["value"], least)
-            .sort(["count", "value"], descending=[True, False])
-            .with_row_index("id", offset=OUT_OF_VOCABULARY + 1)
-            .select("value", pl.col("count").cast(pl.UInt32), pl.col("id").cast(pl.Int32))
-        )
+        by_value = training.total(names, ["value"], least).with_columns(pl.col("count").cast(pl.UInt32))
+        by_count = by_value.sort("count", descending=True, maintain_order=True)  # ties stay in the order of the values
+        ids = pl.int_range(len(by_count), dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
+        vocabularies[table] = by_count.with_columns(ids.alias("id"))
     return vocabularies
 
 
@@ -232,7 +230,7 @@ class InMemory:
         yield partial
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
-        return sum_tables(pl.concat([self._tables[n] for n in names]).lazy(), keys, least).collect()
+        return sum_tables(pl.concat([self._tables[n] for n in names]).lazy(), keys, least).collect().sort(keys)
 
 
 def sum_tables(tables: pl.LazyFrame, keys: Sequence[str], least: int) -> pl.LazyFrame:
