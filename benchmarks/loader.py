@@ -15,6 +15,7 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.writer import PartWriter
 from recsys.data.transforms import LABEL
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.memory import keep_freed_memory
 
 BATCH = 8192
 SCAN = "polars scan"
@@ -40,6 +41,7 @@ def write(folder: Path, rows: int) -> FeatureSpec:
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000_000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    keep_freed_memory()  # as recsys.train does
     with tempfile.TemporaryDirectory() as folder:
         spec = write(Path(folder), rows)
         files = sorted(Path(folder).glob("*.parquet"))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import polars as pl
@@ -105,6 +106,7 @@ class ChunkLayout:
         self._slices = dense_slices(features)
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
+        self._lock = Lock()  # of the buffers: several chunks are laid out at a time
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def chunk(self, frame: pl.DataFrame, batches: int, order: np.ndarray | None) -> LaidOutChunk:
@@ -138,9 +140,10 @@ class ChunkLayout:
             alone = not self._columns.vectors and not self._columns.row_vectors
             in_place = order is None and alone
             by_row = dense[:rows] if in_place else self._buffer((rows, len(names)), np.float32)
-            column = self._buffer((rows,), np.float32)
+            by_column = self._buffer((len(names), rows), np.float32)
             for i, name in enumerate(names):
-                by_row[:, i] = _copy(frame, name, column)
+                _copy(frame, name, by_column[i])
+            by_row[:] = by_column.T  # at once: column by column would write each cache line many times
             if not alone:
                 dense[:rows, [self._slices[name].start for name in names]] = _permute(by_row, order)
             elif order is not None:
@@ -156,27 +159,27 @@ class ChunkLayout:
         rows, size = frame.height, self._batch_size
         ids = self._buffer((batches, len(self._columns.single), size), np.int32)
         ids[rows // size :] = 0
-        column = self._buffer((rows,), np.int32)
+        column, permuted = self._buffer((rows,), np.int32), self._buffer((rows,), np.int32)
+        whole = rows // size
         for i, name in enumerate(self._columns.single):
             values = _copy(frame, name, column)
-            for b in range(batches):
-                start, stop = b * size, min((b + 1) * size, rows)
-                out = ids[b, i, : stop - start]
-                if order is None:
-                    out[:] = values[start:stop]
-                else:
-                    np.take(values, order[start:stop], out=out, mode="clip")
+            if order is not None:
+                values = np.take(values, order, out=permuted, mode="clip")
+            ids[:whole, i] = values[: whole * size].reshape(whole, size)
+            if rows > whole * size:
+                ids[whole, i, : rows - whole * size] = values[whole * size :]
         return ids
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
-        for old in self._buffers:
-            if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:
-                # self._buffers, the loop and the argument; a chunk or a batch would hold a fourth reference
-                return old
-        new = np.empty(shape, dtype)
-        self._buffers = [*self._buffers[1 - KEPT_BUFFERS :], new]
-        return new
+        with self._lock:
+            for old in self._buffers:
+                if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:
+                    # self._buffers, the loop and the argument; a chunk or a batch would hold a fourth reference
+                    return old
+            new = np.empty(shape, dtype)
+            self._buffers = [*self._buffers[1 - KEPT_BUFFERS :], new]
+            return new
 
     def batch(self, chunk: LaidOutChunk, b: int) -> Batch:
         """Return batch number `b` of a chunk; its tensors are views of the chunk's arrays where they can be."""

@@ -3,12 +3,13 @@
 If rows have groups (data.group.together), the rows of a group stay together: groups are permuted instead of rows, and
 a group is divided only where a batch, a Parquet row group or the share of a rank ends.
 
-No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
-one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
-one contiguous view. The first chunks of an epoch are read while the epoch before ends, and the first chunks of a
-training while its model is built. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the
-data: the current one and, for each of the two chunks ahead, its decoded frame and its arrays. The order depends only on
-seed, epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole state.
+No Python code runs per row. One thread decodes the chunks (several row groups each, in random order) that come next;
+others permute their rows and lay them out as [batches, features, rows], so that the ids of a batch are one contiguous
+view. The first chunks of an epoch are read while the epoch before ends, and the first chunks of a
+training while its model is built. A chunk is a whole number of batches. Memory is six chunks, whatever the size of the
+data: the current one and, for each of the two chunks ahead, its decoded frame, its arrays and half as much to work in.
+The order depends only on seed, epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole
+state.
 """
 
 import sys
@@ -348,7 +349,7 @@ class _ChunksAhead:
     ) -> None:
         self.epoch, self.first = epoch, first
         self._read, self._lay_out = read, lay_out
-        self._decoder, self._writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
+        self._decoder, self._writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(AHEAD, "loader-layout")
         self._numbers = iter(range(first, stop))
         self._futures = deque[Future[LaidOutChunk]]()
         for _ in range(AHEAD):
