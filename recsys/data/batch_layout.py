@@ -256,12 +256,10 @@ def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
 
 def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return values and offsets (rows + 1,) of a list column, its rows permuted by `order`."""
-    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy()
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    if order is None:
-        return values, starts
-    new_lengths = lengths[order]
-    offsets = np.concatenate([[0], np.cumsum(new_lengths)])
-    index = np.repeat(starts[:-1][order] - offsets[:-1], new_lengths) + np.arange(offsets[-1])
-    return values[index], offsets
+    lengths = column.list.len().fill_null(0).to_numpy()
+    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy(writable=order is not None)
+    if order is not None:
+        tensors = (torch.from_numpy(x) for x in (order.astype(np.int32), lengths.astype(np.int32), values))
+        new_lengths, new_values, _ = torch.ops.fbgemm.permute_1D_sparse_data(*tensors, None, None)
+        lengths, values = new_lengths.numpy(), new_values.numpy()
+    return values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

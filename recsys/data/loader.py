@@ -8,6 +8,7 @@ others permute their rows and lay them out as [batches, features, rows], so that
 view. The first chunks of an epoch are read while the epoch before ends, and the first chunks of a
 training while its model is built. A chunk is a whole number of batches. Memory is six chunks, whatever the size of the
 data: the current one and, for each of the two chunks ahead, its decoded frame, its arrays and half as much to work in.
+To these come decoded row groups that a training keeps for its later epochs, as many as it was allowed.
 The order depends only on seed, epoch, rank and chunk, so epoch, step and the number of lanes (lanes.py) are the whole
 state.
 """
@@ -126,6 +127,7 @@ class ParquetLoader:
         shuffle: shuffle the rows, in a different order each epoch.
         seed: seed of the order.
         buffer_rows: number of rows of a chunk, within which rows are shuffled.
+        keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         rank: rank of this process.
         world_size: the number of processes.
         vectors: the vectors of dense features, `Fitted.matrices`.
@@ -150,6 +152,7 @@ class ParquetLoader:
         shuffle: bool = False,
         seed: int = 0,
         buffer_rows: int = 262_144,
+        keep_bytes: int = 0,
         rank: int = 0,
         world_size: int = 1,
         vectors: Mapping[str, np.ndarray] | None = None,
@@ -163,6 +166,8 @@ class ParquetLoader:
         self.upcoming, self._upcoming = deque[Batch](), upcoming
         self._epochs = sys.maxsize if epochs is None else epochs
         self._next: _ChunksAhead | None = None
+        self._kept: dict[RowGroup, pl.DataFrame] = {}
+        self._kept_bytes, self._keep_bytes = 0, keep_bytes
         self._open_lane = partial(
             ParquetLoader,
             files,
@@ -281,7 +286,8 @@ class ParquetLoader:
 
     def _read_ahead(self, epoch: int, first: int) -> "_ChunksAhead":
         groups, itself = self._order(epoch), weakref.proxy(self)  # no cycle: threads end with the loader
-        read, lay_out = partial(ParquetLoader._read, itself, groups), partial(ParquetLoader._chunk, itself, epoch)
+        keep = epoch + 1 < self._epochs
+        read, lay_out = partial(ParquetLoader._read, itself, groups, keep), partial(ParquetLoader._chunk, itself, epoch)
         return _ChunksAhead(epoch, first, -(-self.steps // self._chunk_steps), read, lay_out)
 
     def _from_lanes(self) -> Generator[Batch]:
@@ -301,22 +307,36 @@ class ParquetLoader:
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self._groups))
         return [self._groups[i] for i in order]
 
-    def _read(self, groups: list[RowGroup], k: int) -> pl.DataFrame:
-        """Read the rows of this rank's chunk k, decoded by all of polars' threads."""
+    def _read(self, groups: list[RowGroup], keep: bool, k: int) -> pl.DataFrame:
+        """Read the rows of this rank's chunk k. keep: keep row groups in memory while `keep_bytes` allow it."""
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rank_rows)
-        parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
+        parts = list(_segments(groups, start, stop))
         if not parts:  # this rank has no row left, but must take the same number of steps as the others
-            parts = [(groups[0].file, 0, 0)]
-        scans = [pl.scan_parquet(f, glob=False).select(self._columns.names).slice(at, rows) for f, at, rows in parts]
+            parts = [(groups[0], 0, 0)]
+        if keep and self._kept_bytes < self._keep_bytes:
+            new = [g for g, _, _ in parts if g not in self._kept]
+            for group, frame in zip(new, self._decode([(g, 0, g.rows) for g in new]), strict=True):
+                self._kept[group] = frame
+                self._kept_bytes += int(frame.estimated_size())
+        decoded = iter(self._decode([part for part in parts if part[0] not in self._kept]))
+        frames = [self._kept[g].slice(a, b - a) if g in self._kept else next(decoded) for g, a, b in parts]
+        return pl.concat(frames, rechunk=False)
+
+    def _decode(self, parts: Sequence[tuple[RowGroup, int, int]]) -> list[pl.DataFrame]:
+        """Read the rows from first to stop of row groups, decoded by all of polars' threads."""
+        scans = [
+            pl.scan_parquet(g.file, glob=False).select(self._columns.names).slice(g.first + a, b - a)
+            for g, a, b in parts
+        ]
         # common-subplan elimination would share the scans of one file by reading all of it
         separate = pl.QueryOptFlags(comm_subplan_elim=False)
         try:
-            return pl.concat(pl.collect_all(scans, optimizations=separate), rechunk=False)
+            return pl.collect_all(scans, optimizations=separate)
         except pl.exceptions.PolarsError:
             if self._check is not None:
-                self._check.check_now(file for file, _, _ in parts)
+                self._check.check_now(g.file for g, _, _ in parts)
             raise
 
     def _chunk(self, epoch: int, frame: pl.DataFrame, k: int) -> LaidOutChunk:

@@ -139,6 +139,8 @@ class LoaderConfig:
     shuffle: bool = True
     # number of rows shuffled together; memory use grows with it, not with the data
     buffer_rows: int = number(262_144, at_least=1)
+    # MiB of rows that each process keeps in memory for later epochs, which decode only the others; 0 keeps none
+    keep_mb: int = number(1024, at_least=0)
 
 
 @dataclass

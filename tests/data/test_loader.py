@@ -352,6 +352,35 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     assert most <= 6 * 500 * 5 * 4  # six chunks of 500 rows: two dense, a label, two ids
 
 
+@pytest.mark.parametrize("keep_bytes", [1, 20_000, 1 << 30])
+def test_rows_that_are_kept_change_no_batch(tmp_path: Path, keep_bytes: int) -> None:
+    paths = files(tmp_path, table(1000), group=64, files=2)
+
+    def loader(keep_bytes: int) -> ParquetLoader:
+        options: dict[str, Any] = {"batch_size": 33, "training": True, "shuffle": True, "buffer_rows": 150, "epochs": 4}
+        return ParquetLoader(paths, SPECS["multi"], **options, keep_bytes=keep_bytes)
+
+    kept, plain = loader(keep_bytes), loader(0)
+    for epoch in range(4):
+        plain_batches = list(plain)
+        if keep_bytes == 1 << 30 and epoch == 3:  # all rows are kept by now
+            for path in paths:
+                path.unlink()
+        assert all(same(a, b) for a, b in zip(kept, plain_batches, strict=True))
+    groups = -(-500 // 64) * 2
+    assert {1: range(1, 5), 20_000: range(5, groups), 1 << 30: range(groups, groups + 1)}[keep_bytes].count(
+        len(kept._kept)
+    )
+    assert not plain._kept
+
+
+def test_the_last_epoch_keeps_no_rows(tmp_path: Path) -> None:
+    once = ParquetLoader(
+        files(tmp_path, table(500)), SPECS["single"], batch_size=50, training=True, epochs=1, keep_bytes=1 << 30
+    )
+    assert len(list(once)) == 10 and not once._kept
+
+
 def test_no_rows(tmp_path: Path) -> None:
     frame = table(0)
     loader = ParquetLoader(files(tmp_path, frame), SPECS["multi"], batch_size=8)
