@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from recsys.models.common.attention import Attention, RelativeAttention
-from recsys.models.common.layers import Dropout
+from recsys.models.common.layers import Dropout, PReLU
 from recsys.models.common.recurrent import gru_states
 
 
@@ -72,3 +73,24 @@ def test_attention_by_groups_of_similar_lengths(causal: bool) -> None:
     torch.testing.assert_close(together, expected)
     gradients = [torch.autograd.grad(y.square().sum(), weights) for y in (together, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("slope", [0.25, -0.5, 0.0])
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_prelu_equals_pytorchs(slope: float, rows: int) -> None:
+    results = []
+    for layer in (PReLU(init=slope), nn.PReLU(init=slope)):
+        x = torch.randn(rows, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        y = layer(x.t().mul(2))  # a gradient and an input that are not contiguous
+        y.t().square().sum().backward()
+        results.append((y.detach(), x.grad, layer.weight.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_prelu_in_half_precision_is_pytorchs() -> None:
+    layer, x = PReLU(), torch.randn(5, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer(x.bfloat16()), nn.functional.prelu(x.bfloat16(), layer.weight.bfloat16()))
+    with torch.no_grad():
+        assert torch.equal(layer(x), nn.functional.prelu(x, layer.weight))
