@@ -34,7 +34,9 @@ from recsys.sharding.estimate.clock import (
     links_ms,
     step_clock,
 )
+from recsys.sharding.estimate.compare import PlanAttempt, best_first, verdict
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork, dense_work, few_rows
+from recsys.sharding.estimate.plan_page import page
 from recsys.sharding.estimate.report import DeviceReport, PlanReport
 from recsys.sharding.estimate.traffic import exchanged, reduced
 from recsys.task import Task
@@ -43,7 +45,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "sharding.md").read_text()
 MODEL = ["model.dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256]"]
 ROWS = re.findall(r"^\| `([\w-]+)` .* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+)(: beyond 1\.5)? \|$", DOCS, re.M)
 WITHIN = 1.5
-BEYOND = {"h100-x128-auto"}  # docs/sharding.md says why
+BEYOND = {"h100-x128-auto", "dgx-h100-eager", "dgx-a100-compiled"}  # docs/sharding.md says why
 
 
 def command(name: str) -> list[str]:
@@ -59,7 +61,7 @@ def clock_of(*overrides: str) -> StepClock:
 
 
 def test_the_documentation_has_every_published_row() -> None:
-    assert len(ROWS) == 7
+    assert len(ROWS) == 9
     assert {name for name, *_, beyond in ROWS if beyond} == BEYOND
 
 
@@ -71,6 +73,25 @@ def test_steps_are_predicted_as_published(name: str, published: str, predicted: 
     times = clock.step_ms / float(published)
     assert times == pytest.approx(float(ratio), abs=0.006)
     assert (max(times, 1 / times) > WITHIN) is (name in BEYOND) is bool(beyond)
+
+
+def test_the_page_shows_the_parts() -> None:
+    report = planned("cluster=dgx_a100")
+    assert report.clock is not None
+    text = page([PlanAttempt("auto", report)])
+    assert all(f">{part}</td>" in text for part in report.clock.parts) and "beside it: launches by the host" in text
+
+
+def test_plans_are_compared_by_the_whole_step() -> None:
+    attempts = [PlanAttempt(name, planned("cluster=dgx_a100", f"sharding={name}")) for name in ("rowwise", "tablewise")]
+    plans = [attempt.plan for attempt in attempts if attempt.plan is not None]
+    for plan_, ms in zip(plans, (3.0, 2.0), strict=True):
+        assert plan_.clock is not None and plan_.compared_ms == plan_.clock.step_ms
+        plan_.clock.parts, plan_.clock.host_ms, plan_.clock.copies_ms = {"lookups": ms}, 0, 0
+    assert [attempt.name for attempt in best_first(attempts)] == ["tablewise", "rowwise"]
+    assert (
+        verdict(attempts) == "best: sharding=tablewise, 2 ms per step, 1.50 times as fast as rowwise, the second best"
+    )
 
 
 def small_task(features: FeatureSpec, **widths: Any) -> Task:
