@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from recsys.config.run_config import RunConfig
     from recsys.features import FeatureSpec
     from recsys.schema.command_schemas import ClusterConfig
+    from recsys.sharding.estimate.clock import StepClock
     from recsys.sharding.estimate.compare import PlanAttempt
     from recsys.sharding.estimate.report import PlanReport
     from recsys.sharding.infeasible import Infeasibility
@@ -70,7 +71,54 @@ def plan(cfg: DictConfig) -> PlanReport:
         raise DoesNotFit(
             f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {result}{fits}", result
         )
+    clock = _clock(run, cluster, features, result)
+    if isinstance(clock, str):
+        result.no_clock = clock
+    else:
+        result.clock = clock
     return result
+
+
+def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report: PlanReport) -> StepClock | str:
+    """Predict the time of a whole step, or return why it cannot be predicted."""
+    import torch
+
+    from recsys.config.kinds import build_task
+    from recsys.sharding.estimate.clock import step_clock
+    from recsys.sharding.estimate.dense_work import dense_work, few_rows
+
+    if cluster.device == "cpu":
+        return "the time outside of the tables is predicted for GPUs only"
+    if not run.kind.scores_rows:
+        return "the time outside of the tables is predicted for ranking models only"
+    if cluster.half_tflops is None or cluster.float32_tflops is None:
+        return "set cluster.half_tflops and cluster.float32_tflops to predict the time outside of the tables"
+    lengths, rows = _lengths(run), report.batch_size // report.world_size
+    precision = run.trainer.precision
+    try:
+        with torch.random.fork_rng(devices=[]):
+            task = build_task(run, few_rows(features), torch.device("cpu"))
+        work = dense_work(task, features, lengths, rows, half=precision != "32-true", compiled=run.trainer.compile)
+    except Exception as e:  # the plan does not depend on it; a class of the user's may need other rows
+        return f"the model fails for rows that are made up: {type(e).__name__}: {e}".splitlines()[0]
+    if work is None:
+        return "the kernels of this model depend on the number of rows"
+    pipeline = run.trainer.pipeline
+    return step_clock(
+        report.devices,
+        work,
+        cluster,
+        rows=report.batch_size,
+        row_bytes=sum(8 * lengths.get(f.name, 1.0) + 4 for f in features.sparse)
+        + 4 * (features.dense_width + len(features.labels)),
+        pipeline="sparse_dist" if pipeline == "auto" else pipeline,
+        sharding_types=len({t.type for t in report.tables} - {"data_parallel"}),
+    )
+
+
+def _lengths(run: RunConfig) -> dict[str, float]:
+    """Return the expected number of ids per row of each feature (data.sparse.X.mean_length)."""
+    return {name: c.mean_length or 1.0 for name, c in run.data.sparse_columns.items()}
 
 
 def _plan(
@@ -121,7 +169,7 @@ def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
 
     For prepared data the number is taken to be 1, since features.json has no lengths of bags.
     """
-    lengths = {name: c.mean_length or 1.0 for name, c in run.data.sparse_columns.items()}
+    lengths = _lengths(run)
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}

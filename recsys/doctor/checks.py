@@ -17,16 +17,16 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from recsys.cli.versions import VersionMismatch, check_versions, version_of
+from recsys.doctor.probe import SECONDS
 from recsys.errors import UserError
 from recsys.memory import GIB
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
 EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}  # module -> recsys[extra]
-PROBE_SECONDS = 180
 LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
 LEAST_SHARED_MIB = 512
 ROOT_FIX = "data.root=DIR, the folder of the raw files"
-BYTES = 256 << 20  # bytes to copy, write and read to measure speeds
+BYTES = 128 << 20  # bytes to copy, write and read to measure speeds
 
 State = Literal["ok", "note", "problem"]
 
@@ -74,19 +74,20 @@ def packages(_: DictConfig) -> Iterator[Finding]:
 
 def kernels(_: DictConfig) -> Iterator[Finding]:
     """Run kernels and collectives on each device."""
-    yield _probe("cpu", "FBGEMM's kernels on the CPU")
-    yield _probe("gloo", "collectives on the CPU (gloo)")
     gpus, driver = _gpus()
+    on_gpus = {"cuda": "FBGEMM's kernels on the GPU", "nccl": "collectives on the GPU (NCCL)"}
+    has_kernels = version_of("fbgemm-gpu") is not None
+    tests = {"cpu": "FBGEMM's kernels on the CPU", "gloo": "collectives on the CPU (gloo)"}
+    found = _probe(tests | (on_gpus if gpus and has_kernels else {}))
+    yield from found[:2]
     if not gpus:
         yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
     yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
-    if version_of("fbgemm-gpu") is None:
+    if not has_kernels:
         fix = "uv sync --no-group cpu --group cuda"
-        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has no GPU kernels", fix)
-        return
-    yield _probe("cuda", "FBGEMM's kernels on the GPU")
-    yield _probe("nccl", "collectives on the GPU (NCCL)")
+        yield Finding("problem", on_gpus["cuda"], "fbgemm-gpu-cpu has no GPU kernels", fix)
+    yield from found[2:]
 
 
 def machine(cfg: DictConfig) -> Iterator[Finding]:
@@ -111,8 +112,6 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
 def data(cfg: DictConfig) -> Iterator[Finding]:
     """Check that the data of the config can be read."""
     from recsys.config.settings import data_config
-    from recsys.data.check_data import check_data, check_files, names_files
-    from recsys.data.raw.read_sources import read_blocks
 
     config = data_config(cfg)
     what = f"data={config.name}"
@@ -124,6 +123,9 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
     if config.root is None and not config.source.parts:
         yield Finding("problem", what, "data.root is not set", ROOT_FIX)
         return
+    from recsys.data.check_data import check_data, check_files, names_files
+    from recsys.data.raw.read_sources import read_blocks
+
     if not names_files(config):
         yield Finding("note", what, f"format {config.source.format} is read when the data is prepared")
         return
@@ -147,26 +149,41 @@ CHECKS: dict[str, Callable[[DictConfig], Iterator[Finding]]] = {
 }
 
 
-def _probe(name: str, what: str) -> Finding:
-    """Run a probe in a process of its own, since a mismatched kernel may crash the process."""
+def _probe(tests: dict[str, str]) -> list[Finding]:
+    """Run tests in processes of their own, since a mismatched kernel may crash its process.
+
+    Args:
+        tests: name of each test of recsys.doctor.probe, and what it tests.
+    """
+    command = [sys.executable, "-m", "recsys.doctor.probe", *tests]
+    results: dict[str, dict[str, Any]]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=(len(tests) + 1) * SECONDS)
+    except subprocess.TimeoutExpired:
+        results = {name: {"failed": "PyTorch cannot be imported: no answer"} for name in tests}
+    else:
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
+            results = {name: {"failed": why} for name in tests}
+        else:
+            results = json.loads(done.stdout.splitlines()[-1])
+    return [_finding(name, what, results[name]) for name, what in tests.items()]
+
+
+def _finding(name: str, what: str, result: dict[str, Any]) -> Finding:
+    """Return the finding of a test's result."""
     fix = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
     if name in ("cuda", "nccl"):
         fix = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
-    command = [sys.executable, "-m", "recsys.doctor.probe", name]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return Finding("problem", what, f"did not answer within {PROBE_SECONDS} s", fix)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
-        return Finding("problem", what, why, fix)
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if not measured["right"]:
+    if "failed" in result:
+        return Finding("problem", what, result["failed"], fix)
+    if not result["right"]:
         return Finding("problem", what, "returns wrong numbers", fix)
-    speed = measured.get("lookups_per_second")
-    result = f"works; {speed / 1e6:,.1f} million rows looked up and updated per second" if speed else "works"
-    return Finding("ok", what, result)
+    speed = result.get("lookups_per_second")
+    return Finding(
+        "ok", what, f"works; {speed / 1e6:,.1f} million rows looked up and updated per second" if speed else "works"
+    )
 
 
 def _gpus() -> tuple[list[str], str]:

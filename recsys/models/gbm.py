@@ -68,7 +68,8 @@ class GBM(nn.Module, FittedRankingModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.features, self.booster = features, booster_of(library)
+        self.features = features
+        self.booster = booster_of(library, load=device is None or device.type != "meta")
         self._settings = BoosterSettings(
             *(trees, leaves, learning_rate, min_rows, l2, row_share, column_share, patience),
             classes=0,

@@ -1,9 +1,12 @@
 """The doctor tries the parts of this machine, and reports each problem with the command that fixes it."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -14,7 +17,7 @@ from forks import WARM, run_forked, warm_python
 
 from recsys.cli import versions
 from recsys.config.compose import compose
-from recsys.doctor import checks
+from recsys.doctor import checks, probe
 from recsys.doctor.checks import Finding
 
 
@@ -60,17 +63,45 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", warm_python())
-    crashed = checks._probe("cuda", "GPU kernels")  # there is no GPU, or no build for one
+    tests = {"cuda": "GPU kernels", "gloo": "collectives"}
+    crashed, collectives = checks._probe(tests)  # there is no GPU, or no build for one
     if crashed.state == "problem":
         assert crashed.result and "uv sync --no-group cpu --group cuda" in crashed.fix
-    answers = iter([(-11, "", ""), (0, json.dumps({"right": False}), "")])
+    assert collectives == Finding("ok", "collectives", "works")
+    answers = iter([(-11, "", ""), (0, json.dumps({"cpu": {"right": False}}), "")])
 
     def run(*_: Any, **__: Any) -> Any:
         return subprocess.CompletedProcess([], *next(answers))
 
     monkeypatch.setattr(checks.subprocess, "run", run)
-    assert checks._probe("cpu", "kernels").result == "the process ended by signal 11"
-    assert checks._probe("cpu", "kernels").result == "returns wrong numbers"
+    assert [f.result for f in checks._probe({"cpu": "kernels"})] == ["the process ended by signal 11"]
+    assert [f.result for f in checks._probe({"cpu": "kernels"})] == ["returns wrong numbers"]
+
+
+@pytest.mark.parametrize(
+    ("test", "result"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "the process ended by signal 9"),
+        (lambda: time.sleep(60), "did not answer within 0.2 s"),
+        (lambda: [][1], "IndexError: list index out of range"),
+    ],
+)
+def test_a_test_that_crashes_ends_its_own_process_alone(
+    test: Any, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "SECONDS", 0.2 if "0.2" in result else 60)
+    monkeypatch.setattr(probe, "_kernel", lambda _: test())
+    assert probe.in_a_fork("cpu") == {"failed": result}
+
+
+def test_pytorch_is_imported_once_for_all_tests() -> None:
+    """An import of PyTorch takes most of the doctor's CPU seconds; forks that import it again print a line each."""
+    command = [sys.executable, "-X", "importtime", "-m", "recsys.doctor.probe", "cpu", "gloo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    assert imported.count("torch") == 1 and imported.count("fbgemm_gpu") == 1
+    assert not {"sympy", "torch._dynamo.eval_frame", "torchrec", "polars"} & {*imported}
+    assert set(json.loads(done.stdout)) == {"cpu", "gloo"}
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """GBM: the same predictions as each library gives on the same arrays; labels, weights, early stopping, columns."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +223,25 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(e.value) == (
         "model: library=xgboost: the Python package xgboost is not installed; pip install 'recsys[gbm]'"
     )
+
+
+def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "catboost.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file\\nmore')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "catboost", raising=False)
+    with pytest.raises(ValueError, match=r"^library=catboost: .* cannot be loaded: libgomp[^\n]+file$"):
+        booster_of("catboost")
+
+
+def test_a_check_of_a_config_imports_no_library_of_trees() -> None:
+    program = """
+import sys, torch, recsys
+from recsys.config.check import check
+check(recsys.compose("train", ["model=gbm", "data=criteo"]))
+print([m for m in ("lightgbm", "sklearn", "pandas") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

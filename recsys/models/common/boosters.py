@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -325,15 +326,22 @@ class CatBoost:
 BOOSTERS: dict[str, Booster] = {"lightgbm": LightGBM(), "xgboost": XGBoost(), "catboost": CatBoost()}
 
 
-def booster_of(library: str) -> Booster:
-    """Return a library. Raises ValueError if its package is not installed or cannot be loaded."""
-    try:
-        import_module(library)
-    except (ImportError, OSError) as e:
+def booster_of(library: str, *, load: bool = True) -> Booster:
+    """Return a library. Raises ValueError if its package is not installed or cannot be loaded.
+
+    Args:
+        load: import the package. Otherwise only its files are looked for, since LightGBM imports pandas and
+            scikit-learn, which takes longer than a check of a config.
+    """
+    if find_spec(library) is None:
         why = f"the Python package {library} is not installed; pip install 'recsys[gbm]'"
-        if not (isinstance(e, ModuleNotFoundError) and e.name == library):  # a shared library may be missing
-            why = f"the Python package {library} cannot be loaded: {str(e).splitlines()[0]}"
-        raise ValueError(f"library={library}: {why}") from e
+        raise ValueError(f"library={library}: {why}")
+    try:
+        if load:
+            import_module(library)
+    except (ImportError, OSError) as e:  # a shared library may be missing
+        why = str(e).splitlines()[0]
+        raise ValueError(f"library={library}: the Python package {library} cannot be loaded: {why}") from e
     return BOOSTERS[library]
 
 

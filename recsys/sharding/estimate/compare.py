@@ -9,7 +9,7 @@ from recsys.sharding.estimate.report import PlanReport
 
 COLUMNS = (
     "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
-    "max sent MB", "reason",
+    "max sent MB", "whole step ms", "reason",
 )  # fmt: skip
 
 
@@ -32,7 +32,9 @@ class PlanAttempt:
 
 
 def best_first(attempts: list[PlanAttempt]) -> list[PlanAttempt]:
-    """Sort plans by the time of a step, to a hundredth of a millisecond, then by memory; infeasible ones last.
+    """Sort plans by the time of a whole step, to a hundredth of a millisecond, then by memory; infeasible ones last.
+
+    Where no whole step is predicted, they are sorted by the time in the embeddings.
 
     Infeasible choices are sorted by the bytes that are missing.
     """
@@ -43,7 +45,7 @@ def _rank(t: PlanAttempt) -> tuple[bool, float, int]:
     if t.plan is None:
         assert t.error is not None
         return True, t.error.infeasible.bytes_over, 0
-    return False, round(t.plan.step_ms, 2), max(d.hbm + d.ddr for d in t.plan.devices)
+    return False, round(t.plan.compared_ms, 2), max(d.hbm + d.ddr for d in t.plan.devices)
 
 
 def cells(t: PlanAttempt) -> list[str]:
@@ -58,7 +60,7 @@ def cells(t: PlanAttempt) -> list[str]:
     sent = max(d.sent_bytes for d in p.devices) / 1e6
     return [
         t.name, "yes", *(f"{n / GIB:,.1f}" for n in memory), *(f"{n:.3g}" for n in times), p.bound,
-        f"{p.imbalance:.2f}", f"{sent:,.1f}", "",
+        f"{p.imbalance:.2f}", f"{sent:,.1f}", "" if p.clock is None else f"{p.clock.step_ms:.3g}", "",
     ]  # fmt: skip
 
 
@@ -78,11 +80,11 @@ def verdict(attempts: list[PlanAttempt]) -> str:
     first, *others = best_first(attempts)
     if first.plan is None:
         return "no choice fits"
-    text = f"best: sharding={first.name}, {first.plan.step_ms:.3g} ms per step"
+    text = f"best: sharding={first.name}, {first.plan.compared_ms:.3g} ms per step"
     second = next((o for o in others if o.plan is not None), None)
     if second is None or second.plan is None:
         return text + (", the only one that fits" if others else "")
-    gain = second.plan.step_ms / first.plan.step_ms if first.plan.step_ms else 1.0
+    gain = second.plan.compared_ms / first.plan.compared_ms if first.plan.compared_ms else 1.0
     if gain < 1.005:
         return text + f", as fast as {second.name}" + (" with less memory" if _rank(first) < _rank(second) else "")
     return text + f", {gain:.2f} times as fast as {second.name}, the second best"

@@ -9,6 +9,7 @@ from recsys.pages.charts.bars import colour
 from recsys.pages.formatting import size
 from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 from recsys.sharding.estimate import plan_charts
+from recsys.sharding.estimate.clock import StepClock
 from recsys.sharding.estimate.compare import COLUMNS, PlanAttempt, best_first, cells, verdict
 from recsys.sharding.estimate.plan_charts import WORST, bytes_of
 from recsys.sharding.estimate.report import DeviceReport, PlanReport
@@ -61,6 +62,7 @@ def _section(name: str, p: PlanReport) -> dict[str, Any]:
         "memory": [chart for kind in kinds for chart in _memory(p, kind)],
         "unused": f"{unused / GIB:,.0f} GiB" if unused else "",
         "time": plan_charts.time(p),
+        "clock": None if p.clock is None else _clock(p.clock),
         "tables": _tables(p),
         "devices": PageTable(columns(DEVICES), [_device_cells(d) for d in p.devices]),
     }
@@ -96,14 +98,35 @@ def _facts(p: PlanReport) -> list[tuple[str, str]]:
     kind = "hbm" if any(d.hbm_size for d in p.devices) else "ddr"
     fullest = max(p.devices, key=lambda d: bytes_of(d, kind))
     whole = f"{bytes_of(fullest, kind, '_size') / GIB:,.0f} GiB {kind.upper()}"
+    clock = p.clock
+    whole_step = (
+        []
+        if clock is None
+        else [
+            (f"{clock.step_ms:.3g} ms", f"per whole step (predicted), bound by {clock.bound}"),
+            (f"{clock.rows_per_second:,.0f}", "rows per second (predicted)"),
+        ]
+    )
     return [
+        *whole_step,
         (weights, f"weights, and {state} of optimizer state"),
         (size(bytes_of(fullest, kind)), f"of {whole}, on the fullest device"),
-        (f"{p.step_ms:.3g} ms", f"per step: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links"),
+        (
+            f"{p.step_ms:.3g} ms",
+            f"per step in the embeddings: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links",
+        ),
         (p.bound, "bounds the slowest device"),
         (f"{p.imbalance:.2f}", "imbalance: slowest device over mean"),
         (str(max(d.groups for d in p.devices)), "lookup kernels per device, one per group"),
     ]
+
+
+def _clock(clock: StepClock) -> PageTable:
+    """Return the parts of a whole step."""
+    rows: list[Cells] = [[part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}"] for part, ms in clock.parts.items()]
+    beside = {"beside it: launches by the host": clock.host_ms, "beside it: copies and ids": clock.copies_ms}
+    rows += [[lane, f"{ms:.2f}", ""] for lane, ms in beside.items()]
+    return PageTable(columns(("part", "ms", "share"), LEFT), rows)
 
 
 def _comparison(order: Sequence[PlanAttempt]) -> PageTable:

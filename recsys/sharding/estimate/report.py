@@ -4,8 +4,8 @@ weights of a table = rows x dim x 4 bytes (float32)
 lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
 all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
 the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
-sums, twice on CPUs, where gloo reduces and scatters by an all-reduce (a benchmark measures it). Replicas
-all-reduce their whole gradient, 2 (W - 1) / W x weights.
+sums, within a node first; on CPUs twice, where gloo reduces and scatters by an all-reduce (a benchmark measures it).
+Replicas all-reduce their whole gradient, 2 (W - 1) / W x weights.
 
 Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). Reserved memory is
 the part that its planner does not give to tables: for the dense part with its optimizer and gradients, for the ids of a
@@ -24,7 +24,8 @@ from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ShardingOption
 
 from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
-from recsys.sharding.comms import BYTES
+from recsys.sharding.estimate.clock import StepClock
+from recsys.sharding.estimate.traffic import ShardTraffic
 
 
 @dataclass
@@ -58,7 +59,12 @@ class DeviceReport:
     ddr_reserved: int = 0
     ids: float = 0.0
     lookup_bytes: float = 0.0
+    gathered_bytes: float = 0.0  # by lookups, see ShardTraffic
+    updated_bytes: float = 0.0
+    host_bytes: float = 0.0
     sent_bytes: float = 0.0
+    sent_id_bytes: float = 0.0  # of sent_bytes: ids and lengths
+    sent_between_bytes: float = 0.0  # of the other sent_bytes: to other nodes
     compute_ms: float = 0.0
     links_ms: float = 0.0
     tables: int = 0
@@ -89,11 +95,18 @@ class PlanReport:
     devices: list[DeviceReport] = field(default_factory=list)
     sharding: str = ""  # name of the config's choice, if it has one
     devices_a_node: int = 1
+    clock: StepClock | None = None
+    no_clock: str = ""  # why a whole step cannot be predicted
 
     @property
     def step_ms(self) -> float:
-        """Time of the slowest device, which all others wait for."""
+        """Time of the slowest device in the embeddings, which all others wait for."""
         return max((d.step_ms for d in self.devices), default=0.0)
+
+    @property
+    def compared_ms(self) -> float:
+        """Time by which plans are compared: of a whole step, or in the embeddings if that is not known."""
+        return self.step_ms if self.clock is None else self.clock.step_ms
 
     @property
     def imbalance(self) -> float:
@@ -109,6 +122,8 @@ class PlanReport:
 
     def to_json(self) -> dict[str, Any]:
         summary = {"step_ms": self.step_ms, "bound": self.bound, "imbalance": self.imbalance}
+        if self.clock is not None:
+            summary |= {"whole_step_ms": self.clock.step_ms, "rows_per_second": self.clock.rows_per_second}
         return asdict(self) | {"summary": summary | {"bytes": sum(t.bytes for t in self.tables)}}
 
 
@@ -174,24 +189,20 @@ def report(
             assert s.rank is not None and s.storage is not None and s.perf is not None
             d = devices[s.rank]
             on_device[s.rank].add(group)
-            height, width = s.size
-            whole = batch_size * world * sum(o.input_lengths)  # ids of all devices' rows
-            ids = {"data_parallel": whole / world}.get(o.sharding_type, whole * height / rows)
-            vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
-            replica = 2 * (world - 1) / world * rows * dim * 4
-            twice = o.is_pooled and o.sharding_type == "row_wise" and topology.compute_device == "cpu"
-            exchanged = vectors * width * (BYTES[comms.forward] * (2 if twice else 1) + BYTES[comms.backward])
-            sent = replica if o.sharding_type == "data_parallel" else exchanged
-            if o.sharding_type != "data_parallel":
-                received[s.rank] += 4 * (ids / world + batch_size * len(o.input_lengths))
+            width = s.size[1]
+            traffic = ShardTraffic.of(o, s, topology, comms, batch_size, optimizer_bytes(1, width, optim.name))
+            received[s.rank] += traffic.id_bytes
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
-            d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
-            d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
+            d.ids, d.lookup_bytes = d.ids + traffic.ids, d.lookup_bytes + traffic.ids * (width * 4 + 8)
+            d.gathered_bytes, d.updated_bytes = d.gathered_bytes + traffic.gathered, d.updated_bytes + traffic.updated
+            d.host_bytes, d.sent_bytes = d.host_bytes + traffic.host, d.sent_bytes + traffic.within + traffic.between
+            d.sent_between_bytes, d.tables = d.sent_between_bytes + traffic.between, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
             if world > 1:  # TorchRec also counts them for a single device
                 d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
     for d, of in zip(devices, received, strict=True):
-        d.sent_bytes += sum(received) - of
+        d.sent_id_bytes = sum(received) - of
+        d.sent_bytes += d.sent_id_bytes
     left = (usable or topology).devices
     for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
         d.hbm_free, d.ddr_free = rest.storage.hbm - d.hbm, rest.storage.ddr - d.ddr

@@ -15,7 +15,7 @@ from recsys.sharding.estimate.compare import (
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
 SHOWN = 16  # number of devices shown; plan.json has all
-LEFT = ("table", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
+LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
 
 
 def show(plan: PlanReport) -> None:
@@ -37,6 +37,25 @@ def show(plan: PlanReport) -> None:
         f"{size:,.1f} GiB of weights; a step of {plan.batch_size:,} rows: {plan.step_ms:.3g} ms in the embeddings "
         f"(estimated), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
         f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
+    )
+
+    _show_clock(plan)
+
+
+def _show_clock(plan: PlanReport) -> None:
+    """Print the predicted time of a whole step by part, or why there is no prediction."""
+    clock = plan.clock
+    if clock is None:
+        say(f"a whole step is not predicted: {plan.no_clock}")
+        return
+    parts = _table("a step of the slowest device, predicted", ("part", "ms", "share"))
+    for part, ms in clock.parts.items():
+        parts.add_row(part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}")
+    results.print(parts)
+    say(
+        f"a whole step: {clock.step_ms:.3g} ms, {clock.rows_per_second:,.0f} rows/s, bound by {clock.bound}; beside it "
+        f"run {clock.host_ms:.2f} ms of launches and {clock.copies_ms:.2f} ms of copies and ids. Predicted from "
+        "the peaks of cluster= and fixed shares of them (docs/sharding.md), not measured"
     )
 
 

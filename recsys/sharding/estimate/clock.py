@@ -1,0 +1,153 @@
+"""Prediction of a training step's time, the parts that TorchRec's estimate leaves out included.
+
+Three lanes run side by side, and a step takes as long as the longest one:
+
+device: lookups, exchanges of vectors, dense kernels and updates, one after another. A dense kernel takes the longest of
+    its operations at the rate of matrix products, its bytes at the bandwidth of memory, and KERNEL_US.
+host: the number of kernels x cluster.launch_us.
+copies: the batch to the device, and its ids to the devices that look them up, if trainer.pipeline runs them beside the
+    step before; otherwise they are a part of the device's lane.
+
+The rates are the peaks of conf/cluster times the shares below. Shares and latencies are assumed: round numbers that
+were set before any step was predicted, the same for all devices and configs. docs/sharding.md compares predictions with
+published times.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from recsys.schema.command_schemas import ClusterConfig
+from recsys.sharding.estimate.dense_work import DenseWork, KernelWork
+
+MATMUL, STREAM, GATHER, LINK = 0.5, 0.8, 0.65, 0.75  # shares of peaks: products, elementwise kernels, rows, links
+KERNEL_US = 2.0  # least time of a kernel
+LATENCY_US, LATENCY_NODES_US = 20.0, 60.0  # of a collective within a node, and between nodes
+BUCKET_BYTES = 25 << 20  # of gradients that DistributedDataParallel all-reduces at once
+OPTIMIZER_BYTES = 28  # a dense weight's in a step of Adam: weight, gradient and two moments read, three written
+TABLE_KERNELS = 12  # of a group of tables: lookup, backward pass with its sort, split and reordering of ids
+HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
+
+
+class DeviceTraffic(Protocol):
+    """Bytes of a device in a step (DeviceReport)."""
+
+    gathered_bytes: float
+    updated_bytes: float
+    host_bytes: float
+    sent_bytes: float
+    sent_id_bytes: float
+    sent_between_bytes: float
+    groups: int
+
+
+@dataclass
+class StepClock:
+    """Predicted milliseconds of a step.
+
+    parts: of the slowest device's lane, in the order in which they run
+    host_ms, copies_ms: the lanes beside it
+    rows: of a step, over all devices
+    """
+
+    parts: dict[str, float]
+    host_ms: float
+    copies_ms: float
+    rows: int
+
+    @property
+    def device_ms(self) -> float:
+        """The slowest device's lane."""
+        return sum(self.parts.values())
+
+    @property
+    def step_ms(self) -> float:
+        """The longest lane."""
+        return max(self.device_ms, self.host_ms, self.copies_ms)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.step_ms * 1e3
+
+    @property
+    def bound(self) -> str:
+        """What a step takes longest: a part of the device's lane, or another lane."""
+        if self.step_ms > self.device_ms:
+            return "launches by the host" if self.host_ms >= self.copies_ms else "copies and ids"
+        return max(self.parts, key=lambda part: self.parts[part])
+
+
+def step_clock(
+    devices: Sequence[DeviceTraffic],
+    work: DenseWork,
+    cluster: ClusterConfig,
+    *,
+    rows: int,
+    row_bytes: float,
+    pipeline: str,
+    sharding_types: int,
+) -> StepClock:
+    """Predict a step.
+
+    Args:
+        devices: bytes of the tables on each device.
+        work: the dense kernels of a device.
+        cluster: the machines; half_tflops and float32_tflops must be set.
+        rows: of a step, over all devices.
+        row_bytes: bytes of a row of a batch: numbers, ids, labels.
+        pipeline: trainer.pipeline, auto resolved.
+        sharding_types: number of different types of the plan's tables, each of which has collectives of its own.
+    """
+    world = cluster.nodes * cluster.devices
+    latency = 0.0 if world == 1 else (LATENCY_US if cluster.nodes == 1 else LATENCY_NODES_US) / 1e3
+    forward, backward = (sum(kernel_ms(k, cluster) for k in work.kernels if k.backward is b) for b in (False, True))
+    products = sum(kernel_ms(k, cluster) for k in work.kernels if k.flops)
+    copy = rows / world * row_bytes / (cluster.pcie_gbs * LINK * 1e6)
+    reduced = max(0.0, all_reduce_ms(work.weights * 4, cluster) - backward)  # the rest runs beside the backward pass
+    lanes = []
+    share = (world - cluster.devices) / max(world - 1, 1)  # of ids, to other nodes
+    for d in devices:
+        ids = links_ms(d.sent_id_bytes * (1 - share), d.sent_id_bytes * share, cluster) + 2 * sharding_types * latency
+        within = d.sent_bytes - d.sent_id_bytes - d.sent_between_bytes
+        vectors = links_ms(within, d.sent_between_bytes, cluster) + 2 * sharding_types * latency
+        beside = (copy if pipeline in HIDES_COPY else 0) + (ids if pipeline in HIDES_IDS else 0)
+        host = d.host_bytes / (cluster.pcie_gbs * GATHER * 1e6)
+        parts = {
+            "copies and ids": copy + ids - beside,
+            "lookups": d.gathered_bytes / (cluster.hbm_gbs * GATHER * 1e6),
+            "vectors between devices": vectors,
+            "matrix products": products,
+            "other dense kernels": forward + backward - products,
+            "gradients between devices": reduced,
+            "dense optimizer": work.weights * OPTIMIZER_BYTES / (cluster.hbm_gbs * STREAM * 1e6),
+            "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
+            "rows in host memory": host,
+        }
+        launches = len(work.kernels) + TABLE_KERNELS * d.groups
+        lanes.append(
+            StepClock({k: ms for k, ms in parts.items() if ms}, launches * cluster.launch_us / 1e3, beside, rows)
+        )
+    return max(lanes, key=lambda lane: lane.step_ms)
+
+
+def kernel_ms(kernel: KernelWork, cluster: ClusterConfig) -> float:
+    """Return the milliseconds of a dense kernel: operations, bytes, or the least time of a kernel."""
+    peak = cluster.half_tflops if kernel.half else cluster.float32_tflops
+    assert peak is not None
+    memory = kernel.bytes / (cluster.hbm_gbs * STREAM * 1e6)
+    return max(kernel.flops / (peak * MATMUL * 1e9), memory, KERNEL_US / 1e3)
+
+
+def all_reduce_ms(size: float, cluster: ClusterConfig) -> float:
+    """Return the milliseconds of an all-reduce of `size` bytes, within nodes and then by each device between nodes."""
+    n, m = cluster.devices, cluster.nodes
+    if n * m == 1:
+        return 0.0
+    latency = (LATENCY_US if m == 1 else LATENCY_NODES_US) / 1e3
+    within, between = 2 * (n - 1) / n * size, 2 * (m - 1) / m * size / n
+    return links_ms(within, between, cluster) + latency * -(-size // BUCKET_BYTES)
+
+
+def links_ms(within: float, between: float, cluster: ClusterConfig) -> float:
+    """Return the milliseconds in which a device sends bytes within its node and, at the same time, to other nodes."""
+    return max(within / cluster.intra_node_gbs, between / cluster.inter_node_gbs) / (LINK * 1e6)
