@@ -118,7 +118,10 @@ class TrainerConfig:
     # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
     precision: str = "32-true"
     loss_scale: float | None = number(None, above=0)  # of 16-mixed; null: doubled and halved as gradients allow
+    # multiply float32 matrices with 10 bits after the point, on the tensor cores of GPUs since Ampere
+    tf32: bool = False
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
+    cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
     pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs
     log_every_n_steps: int = number(50, at_least=1)

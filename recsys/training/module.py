@@ -125,7 +125,7 @@ class RecsysModule(pl.LightningModule):
         if self._updates.float16:
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.compile:
-            self._compile(task)
+            self._compile(task, device)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     def _choose_pipeline(self, task: Task | RetrievalTask) -> None:
@@ -135,13 +135,16 @@ class RecsysModule(pl.LightningModule):
             does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
             say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
 
-    def _compile(self, task: Task | RetrievalTask) -> None:
+    def _compile(self, task: Task | RetrievalTask, device: torch.device) -> None:
         if isinstance(task, RetrievalTask):
             say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
-        elif (why := no_compiler()) is not None:
+        elif (why := no_compiler(device.type)) is not None:
             say_once(f"trainer.compile=true: {why}; the run goes on without")
         else:
-            self.compiled = CompiledModel(task, self._placement.batch_size)
+            graphs = self._updates.cuda_graphs
+            if graphs and device.type == "cpu":
+                say_once("trainer.cuda_graphs=true: has no effect on CPUs")
+            self.compiled = CompiledModel(task, self._placement.batch_size, graphs and device.type != "cpu")
 
     # --- optimizers ----------------------------------------------------------------------------------
 

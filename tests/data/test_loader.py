@@ -133,6 +133,7 @@ def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
         reference = batch_of(frame.slice(32 * i, 32), spec)
         known = batch.sparse.length_per_key_or_none()  # on the CPU: a GPU would be waited for
         assert known == reference.sparse.length_per_key() and same(batch, reference)
+        assert batch.sparse.weights_or_none() is None  # FBGEMM computes no gradient of weights
     unlabelled = batch_of(frame.drop(LABEL), spec)
     assert unlabelled.labels.tolist() == [[0.0]] * 90
 
