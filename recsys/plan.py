@@ -121,7 +121,9 @@ def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
 
     For prepared data the number is taken to be 1, since features.json has no lengths of bags.
     """
-    lengths = {name: c.mean_length or 1.0 for name, c in run.data.sparse_columns.items()}
+    about = run.data.item_table
+    columns = run.data.sparse_columns | ({} if about is None else about.sparse_columns)
+    lengths = {name: c.mean_length or 1.0 for name, c in columns.items()}
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
@@ -173,10 +175,11 @@ def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
             raise UserError(f"features={prepared}: no such file; {hint}")
         return FeatureSpec.load(path)
     data = run.data
-    for name, c in data.sparse_columns.items():
-        if (known_rows(c) or c.rows) is None:
-            hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
-            raise UserError(f"data.sparse.{name}.rows: {hint}")
+    for part in (data, data.item_table):
+        for name, c in part.sparse_columns.items() if part is not None else ():
+            if (known_rows(c) or c.rows) is None:
+                hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
+                raise UserError(f"{part.key}.sparse.{name}.rows: {hint}")
     return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
