@@ -121,12 +121,15 @@ def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
 
     For prepared data the number is taken to be 1, since features.json has no lengths of bags.
     """
-    about = run.data.item_table
-    columns = run.data.sparse_columns | ({} if about is None else about.sparse_columns)
-    lengths = {name: c.mean_length or 1.0 for name, c in columns.items()}
+    lengths = {n: c.mean_length or 1.0 for part in _tables_of(run) for n, c in part.sparse_columns.items()}
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
+
+
+def _tables_of(run: RunConfig) -> list[Any]:
+    """Return the data config of the rows, and that of the item table if there is one."""
+    return [run.data, *([] if run.data.item_table is None else [run.data.item_table])]
 
 
 def _load_factors(run: RunConfig, prepared: Path | None) -> dict[str, float]:
@@ -174,13 +177,12 @@ def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
             hint = "name a features.json, a run's folder or a folder of prepared data"
             raise UserError(f"features={prepared}: no such file; {hint}")
         return FeatureSpec.load(path)
-    data = run.data
-    for part in (data, data.item_table):
-        for name, c in part.sparse_columns.items() if part is not None else ():
+    for part in _tables_of(run):
+        for name, c in part.sparse_columns.items():
             if (known_rows(c) or c.rows) is None:
                 hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
                 raise UserError(f"{part.key}.sparse.{name}.rows: {hint}")
-    return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
+    return feature_spec(run.data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:

@@ -53,6 +53,8 @@ class ShardingConfig:
     # memory of a device, before TorchRec's reserve of 15%; null: all of it
     hbm_gib: float | None = number(None, above=0)
     comms: CommsConfig = field(default_factory=CommsConfig)
+    # fp32 | fp16: type of the numbers in tables; on GPUs, fp16 is rounded stochastically
+    table_dtype: str = "fp32"
     padding: str = "16"  # off | 16 | 64 | 128: pad table rows to a multiple of this many bytes
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 

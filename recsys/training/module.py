@@ -22,7 +22,7 @@ from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.planner import describe, make_plan, shard
-from recsys.sharding.tables import TableInfo, pad_tables, tables
+from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
@@ -99,8 +99,11 @@ class RecsysModule(pl.LightningModule):
         """Build, plan and shard the task over the processes of the default group."""
         p = self._placement
         task = self._make_task()
-        pad_tables(task, p.sharding.padding)
+        lay_out_tables(task, p.sharding.padding, p.sharding.table_dtype)
         self.tables = tables(task)
+        if p.sharding.table_dtype != "fp32" and device.type == "cpu" and self._updates.make_optimizer is not None:
+            why = "CPUs round to the nearest number, so that small steps of large weights are lost"
+            say_once(f"sharding.table_dtype={p.sharding.table_dtype}: {why}; GPUs round stochastically")
         check_vectors(self.tables, p.vectors)
         plan, sharders = make_plan(
             task,

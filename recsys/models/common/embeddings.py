@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -109,12 +109,12 @@ class PooledEmbeddings(nn.Module):
         self.bags = EmbeddingBagCollection(tables=tables, device=device)
         self.tables = [t.name for t in tables]
 
-    def widen(self, multiple: int) -> None:
-        """Recreate the tables with a multiple of `multiple` columns, for alignment.
+    def lay_out(self, multiple: int, data_type: DataType) -> None:
+        """Recreate the tables with a multiple of `multiple` columns, for alignment, of numbers of this type.
 
         The columns after a table's dim stay zero; weights are not kept.
         """
-        tables = [_widened(c, self.dims[c.name], multiple) for c in self.bags.embedding_bag_configs()]
+        tables = [_laid_out(c, self.dims[c.name], multiple, data_type) for c in self.bags.embedding_bag_configs()]
         self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
@@ -141,8 +141,8 @@ def combine(vectors: dict[str, Tensor], own_dims: OwnDims | None) -> Tensor:
     return torch.cat(list(vectors.values()), dim=1) if own_dims is None else own_dims(vectors)
 
 
-def _widened(config: Any, dim: int, multiple: int) -> Any:
-    return replace(config, embedding_dim=dim + -dim % multiple)
+def _laid_out(config: Any, dim: int, multiple: int, data_type: DataType) -> Any:
+    return replace(config, embedding_dim=dim + -dim % multiple, data_type=data_type)
 
 
 @torch.fx.wrap  # type: ignore[misc]
@@ -234,9 +234,9 @@ class SequenceEmbeddings(nn.Module):
         self.tables = [t.name for t in tables]
         self.dims = dict.fromkeys(self.tables, dim)
 
-    def widen(self, multiple: int) -> None:
-        """Recreate the tables with a multiple of `multiple` columns, see PooledEmbeddings.widen."""
-        tables = [_widened(c, self.dims[c.name], multiple) for c in self.rows.embedding_configs()]
+    def lay_out(self, multiple: int, data_type: DataType) -> None:
+        """Recreate the tables as PooledEmbeddings.lay_out does."""
+        tables = [_laid_out(c, self.dims[c.name], multiple, data_type) for c in self.rows.embedding_configs()]
         self.rows = EmbeddingCollection(tables=tables, device=self.rows.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> dict[str, JaggedTensor]:

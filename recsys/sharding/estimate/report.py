@@ -1,6 +1,6 @@
 """Estimates of a plan by table and by device: bytes, lookups, traffic and time.
 
-weights of a table = rows x dim x 4 bytes (float32)
+weights of a table = rows x dim x 4 bytes (float32), or 2 (sharding.table_dtype=fp16)
 lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
 all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
 the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
@@ -155,7 +155,7 @@ def report(
                 table=o.name,
                 rows=rows,
                 dim=dim,
-                bytes=rows * dim * 4,
+                bytes=rows * dim * o.tensor.element_size(),
                 optimizer=optimizer_bytes(rows, dim, optim.name),
                 type=o.sharding_type,
                 kernel=o.compute_kernel,
@@ -178,14 +178,14 @@ def report(
             whole = batch_size * world * sum(o.input_lengths)  # ids of all devices' rows
             ids = {"data_parallel": whole / world}.get(o.sharding_type, whole * height / rows)
             vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
-            replica = 2 * (world - 1) / world * rows * dim * 4
+            replica = 2 * (world - 1) / world * rows * dim * o.tensor.element_size()
             twice = o.is_pooled and o.sharding_type == "row_wise" and topology.compute_device == "cpu"
             exchanged = vectors * width * (BYTES[comms.forward] * (2 if twice else 1) + BYTES[comms.backward])
             sent = replica if o.sharding_type == "data_parallel" else exchanged
             if o.sharding_type != "data_parallel":
                 received[s.rank] += 4 * (ids / world + batch_size * len(o.input_lengths))
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
-            d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
+            d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * o.tensor.element_size() + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
             if world > 1:  # TorchRec also counts them for a single device
