@@ -6,42 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 from forks import ok, run_forked
-from torch import nn
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from table_steps import after_small_steps
+from torchrec.modules.embedding_configs import DataType
 
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.distributed.ranks import ensure_process_group
 from recsys.errors import UserError
 from recsys.plan import plan
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
-from recsys.sharding.planner import make_plan, shard
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint
 
 RUN = ["model=dlrm", "data=criteo", "data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"]
-
-
-def after_small_steps(data_type: DataType, device: str, steps: int = 500) -> torch.Tensor:
-    """Return the rows, which start as ones, after SGD steps of 1e-5."""
-    table = EmbeddingBagConfig(name="t", embedding_dim=64, num_embeddings=8, feature_names=["f"], data_type=data_type)
-    module = nn.ModuleDict({"tables": EmbeddingBagCollection([table], device=torch.device("meta"))})
-    given = ShardingConfig(types=["table_wise"]), SparseOptimConfig(name="sgd", lr=1e-5)
-    at = torch.device(device)
-    planned, sharders = make_plan(module, *given, device=at, batch_size=8, local_world_size=1)
-    dmp = shard(module, planned, sharders, at)
-    [weight] = dmp.state_dict().values()
-    rows = weight.local_shards()[0].tensor
-    assert rows.dtype == (torch.float16 if data_type == DataType.FP16 else torch.float32)
-    rows.fill_(1.0)
-    ids = KeyedJaggedTensor(["f"], torch.arange(8, device=at), lengths=torch.ones(8, dtype=torch.long, device=at))
-    for _ in range(steps):
-        dmp.module["tables"](ids).values().sum().backward()
-    return rows.float().cpu()
 
 
 def test_a_cpu_loses_steps_that_are_small_beside_a_weight() -> None:
