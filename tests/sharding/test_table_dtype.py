@@ -46,6 +46,10 @@ def test_a_run_says_so_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[
     stored = StoredCheckpoint(choose_checkpoint(tmp_path / "fp16", "last"))
     keys = [key for key in stored.tensors if key.startswith("model.") and "embedding_bags" in key]
     assert keys and all(stored.dtype(key) == torch.float16 and stored.read(key).dtype == torch.float32 for key in keys)
+    overrides = ["sharding=rowwise", "trainer.devices=2", "output=resharded"]
+    ok(run_forked("recsys.checkpoint", "reshard", "fp16", *overrides, cwd=tmp_path))
+    moved = StoredCheckpoint(choose_checkpoint(tmp_path / "resharded", "last"))
+    assert all(moved.dtype(k) == torch.float16 and torch.equal(moved.read(k), stored.read(k)) for k in keys)
     more = [*RUN, f"data.prepared={tmp_path}/prepared", f"resume={tmp_path / 'fp16'}", "trainer.max_epochs=2"]
     found = train(compose("train", [*more, "sharding.table_dtype=fp32"])).metrics
     assert found["train"]["steps"] > 0 and found["test"]["logloss"] < losses["fp16"] + 0.05
