@@ -8,9 +8,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 
-def segment_ids_of(lengths: Tensor) -> Tensor:
-    """Return the segment id of each value: (B,) lengths -> (P,) index of the list that contains each value."""
-    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+def segment_ids_of(lengths: Tensor, total: int | None = None) -> Tensor:
+    """Return the segment id of each value: (B,) lengths -> (P,) index of the list that contains each value.
+
+    total: P, the sum of the lengths; if it is not given, the host waits for a GPU that computes it
+    """
+    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths, output_size=total)
 
 
 @dataclass
@@ -26,7 +29,7 @@ class JaggedIds:
     @property
     def segment_ids(self) -> Tensor:
         """Index of the list that contains each value, (P,)."""
-        return segment_ids_of(self.lengths)
+        return segment_ids_of(self.lengths, len(self.values))
 
     def to(self, device: torch.device) -> "JaggedIds":
         return JaggedIds(self.values.to(device), self.lengths.to(device))

@@ -30,15 +30,24 @@ class Candidates:
     def about(self, ids: Tensor) -> tuple[Tensor, KeyedJaggedTensor]:
         """Return the features of candidates (M,): dense (M, D) and sparse, M bags for each key."""
         assert self.dense is not None
-        parts, sizes = [self.dense.new_zeros(0, dtype=torch.int32)], [self.dense.new_zeros(0, dtype=torch.int32)]
-        for name, values in self.values.items():
-            offsets = self.offsets[name]
-            starts, lengths = offsets[ids], offsets[ids + 1] - offsets[ids]
-            ends = lengths.cumsum(0)
-            at = torch.arange(int(lengths.sum()), device=ids.device)
-            parts.append(values[at + torch.repeat_interleave(starts - ends + lengths, lengths)])
-            sizes.append(lengths.int())
-        return self.dense[ids], KeyedJaggedTensor(list(self.values), torch.cat(parts), lengths=torch.cat(sizes))
+        parts, empty = [], self.dense.new_zeros(0, dtype=torch.int32)
+        if not self.values:
+            return self.dense[ids], KeyedJaggedTensor([], empty, lengths=empty)
+        starts = torch.stack([self.offsets[name][ids] for name in self.values])
+        lengths = torch.stack([self.offsets[name][ids + 1] for name in self.values]) - starts
+        totals = lengths.sum(1).tolist()
+        for values, start, length, total in zip(self.values.values(), starts, lengths, totals, strict=True):
+            firsts = start - length.cumsum(0) + length
+            at = torch.arange(total, device=ids.device)
+            parts.append(values[at + torch.repeat_interleave(firsts, length, output_size=total)])
+        sparse = KeyedJaggedTensor(
+            list(self.values),
+            torch.cat(parts),
+            lengths=lengths.int().flatten(),
+            stride=len(ids),
+            length_per_key=totals,
+        )
+        return self.dense[ids], sparse
 
     def to(self, device: torch.device) -> "Candidates":
         return Candidates(

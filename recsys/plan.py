@@ -104,6 +104,8 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
     if work is None:
         return "the kernels of this model depend on the number of rows"
     pipeline = run.trainer.pipeline
+    if run.trainer.tf32 and cluster.tf32_tflops is not None:
+        cluster = replace(cluster, float32_tflops=cluster.tf32_tflops)
     return step_clock(
         report.devices,
         work,
@@ -112,13 +114,14 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
         row_bytes=sum(8 * lengths.get(f.name, 1.0) + 4 for f in features.sparse)
         + 4 * (features.dense_width + len(features.labels)),
         pipeline="sparse_dist" if pipeline == "auto" else pipeline,
+        graphs=run.trainer.cuda_graphs,
         sharding_types=len({t.type for t in report.tables} - {"data_parallel"}),
     )
 
 
 def _lengths(run: RunConfig) -> dict[str, float]:
     """Return the expected number of ids per row of each feature (data.sparse.X.mean_length)."""
-    return {name: c.mean_length or 1.0 for name, c in run.data.sparse_columns.items()}
+    return {n: c.mean_length or 1.0 for part in _tables_of(run) for n, c in part.sparse_columns.items()}
 
 
 def _plan(
@@ -175,6 +178,11 @@ def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
 
 
+def _tables_of(run: RunConfig) -> list[Any]:
+    """Return the data config of the rows, and that of the item table if there is one."""
+    return [run.data, *([] if run.data.item_table is None else [run.data.item_table])]
+
+
 def _load_factors(run: RunConfig, prepared: Path | None) -> dict[str, float]:
     """Return load factors for sharding.cache_hit_rate, computed from the vocabularies next to features.json.
 
@@ -220,12 +228,12 @@ def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
             hint = "name a features.json, a run's folder or a folder of prepared data"
             raise UserError(f"features={prepared}: no such file; {hint}")
         return FeatureSpec.load(path)
-    data = run.data
-    for name, c in data.sparse_columns.items():
-        if (known_rows(c) or c.rows) is None:
-            hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
-            raise UserError(f"data.sparse.{name}.rows: {hint}")
-    return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
+    for part in _tables_of(run):
+        for name, c in part.sparse_columns.items():
+            if (known_rows(c) or c.rows) is None:
+                hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
+                raise UserError(f"{part.key}.sparse.{name}.rows: {hint}")
+    return feature_spec(run.data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:

@@ -96,7 +96,14 @@ class RetrievalTask(nn.Module):
         negative_vectors = negative_vectors.view(*negatives.ids.shape, -1)
         loss = self.loss(
             LossInputs(
-                self.scorer, queries, query_batch.query_of_target, targets, target_vectors, negatives, negative_vectors
+                self.scorer,
+                queries,
+                query_batch.query_of_target,
+                targets,
+                target_vectors,
+                negatives,
+                negative_vectors,
+                query_batch.in_order,
             )
         )
         penalty = self.model.penalty()

@@ -161,6 +161,8 @@ def _check_devices(cfg: RunConfig) -> None:
     import torch
 
     from recsys.sharding.comms import check_comms
+    from recsys.sharding.sharders import is_fused
+    from recsys.sharding.tables import check_table_dtype
 
     accelerator = cfg.accelerator
     if accelerator not in ("cpu", "gpu"):
@@ -172,7 +174,10 @@ def _check_devices(cfg: RunConfig) -> None:
     if accelerator == "cpu" and cfg.trainer.pipeline == "prefetch":
         why = "reads rows of tables that a GPU caches (UVM caching), and there is no GPU"
         raise UserError(f"trainer.pipeline=prefetch: {why}; use trainer.pipeline=sparse_dist")
-    check_comms(cfg.sharding, "cpu" if accelerator == "cpu" else "cuda")
+    device = "cpu" if accelerator == "cpu" else "cuda"
+    check_comms(cfg.sharding, device)
+    fused = is_fused(cfg.optim.sparse, torch.device(device)) and cfg.trainer.accumulate == 1
+    check_table_dtype(cfg.sharding.table_dtype, fused)
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
     if cfg.trainer.devices > have:

@@ -40,6 +40,7 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     """
     cfg = checked_data(given, but=() if trains else OF_TRAINING)
     check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
+    _check_graphs(cfg)
     _check_metrics(cfg)
     _check_calibration(cfg)
     return cfg
@@ -87,6 +88,15 @@ def check_vector_widths(cfg: RunConfig) -> None:
                 f"data.sparse.{name}.vectors: the vectors have {width} numbers, but the model's table has {dim}; "
                 f"set model.dim={width}"
             )
+
+
+def _check_graphs(cfg: RunConfig) -> None:
+    t = cfg.trainer
+    if t.cuda_graphs and not t.compile:
+        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
+    if t.cuda_graphs and t.accumulate > 1:
+        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
+        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
 
 
 # --- model, loss and data ------------------------------------------------------------------------------------

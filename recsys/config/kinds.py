@@ -163,11 +163,11 @@ def meta_task(cfg: RunConfig, features: Any) -> Any:
     """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
 
-    from recsys.sharding.tables import pad_tables
+    from recsys.sharding.tables import lay_out_tables
 
     with torch.random.fork_rng(devices=[]):  # the initial values of this model are not those of the run
         task = build_task(cfg, features, torch.device("meta"))
-        pad_tables(task, cfg.sharding.padding)
+        lay_out_tables(task, cfg.sharding.padding, cfg.sharding.table_dtype)
     return task
 
 

@@ -199,11 +199,15 @@ class ChunkLayout:
         lengths, offsets = self._single_shape(size)
         if self._columns.multi:
             parts, sizes = [values], [lengths]
+            totals = [size] * len(self._columns.single)
             for bags in chunk.bags:
                 bag_values, bag_lengths = _lists(bags, start, rows, size)
                 parts.append(torch.from_numpy(bag_values))
                 sizes.append(bag_lengths.int())
-            sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
+                totals.append(len(bag_values))
+            sparse = KeyedJaggedTensor(
+                self._keys, torch.cat(parts), lengths=torch.cat(sizes), stride=size, length_per_key=totals
+            )
         else:
             sparse = KeyedJaggedTensor(
                 self._keys,

@@ -84,7 +84,18 @@ def process_group(
     if made:
         timeout = timedelta(minutes=timeout_minutes)
         store = dist.HashStore() if ranks == alone else _store(ranks, timeout)
-        dist.init_process_group(backend, timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size)
+        device = torch.device("cuda", ranks.local_rank) if accelerator == "gpu" else None
+        try:
+            dist.init_process_group(
+                backend,
+                timeout=timeout,
+                store=store,
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                device_id=device,  # NCCL connects at once, and refuses two processes on one GPU
+            )
+        except dist.DistBackendError as e:
+            raise UserError(f"trainer.devices={ranks.local_world_size}: {_nccl_problem(str(e))}") from e
     quiet(ranks.rank != 0)
     done = False
     try:
@@ -97,6 +108,14 @@ def process_group(
         # A failing rank keeps its connections until it has reported its error, so that the others' errors come later.
         if made and (done or ranks.world_size == 1):
             dist.destroy_process_group()
+
+
+def _nccl_problem(message: str) -> str:
+    """Return one line about an error of NCCL."""
+    if "Duplicate GPU detected" in message:
+        return "two processes share a GPU, which NCCL refuses; start one process for each GPU that this host shows"
+    last = (message.strip().splitlines() or [""])[-1]
+    return f"NCCL cannot connect the GPUs ({last}); NCCL_DEBUG=INFO shows why"
 
 
 def _store(ranks: Ranks, timeout: timedelta) -> Any:

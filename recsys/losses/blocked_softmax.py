@@ -52,8 +52,10 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         target = targets[order]
         rows = max(SCORES // len(items), LEAST_ROWS)
         starts = range(0, len(q), rows)
-        edges = torch.searchsorted(query, torch.arange(0, len(q) + rows, rows, device=query.device)).tolist()
-        count = query.bincount(minlength=len(q))
+        edges = [0, len(query)]  # of the blocks' targets
+        if len(starts) > 1:
+            edges = torch.searchsorted(query, torch.arange(0, len(q) + rows, rows, device=query.device)).tolist()
+        count = torch.searchsorted(query, torch.arange(len(q) + 1, device=query.device)).diff()
         weight = count.to(exact)[:, None] * (len(q) / len(target))  # of a query: its share of the targets, 1 on average
         loss = q.new_zeros((), dtype=exact)
         d_queries, d_items = (torch.zeros(x.shape, dtype=exact, device=x.device) for x in (q, w))

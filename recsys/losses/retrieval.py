@@ -65,6 +65,7 @@ class LossInputs:
     target_vectors: (T, d), vectors of targets
     negatives: the sample that `sample` returned
     negative_vectors: (M, d) or (T, n, d), vectors of negatives.ids
+    in_order: whether each query is known to have one chosen item, in the order of the queries
     """
 
     scorer: Scorer
@@ -74,12 +75,17 @@ class LossInputs:
     target_vectors: Tensor
     negatives: Negatives
     negative_vectors: Tensor
+    in_order: bool = False
 
     @cached_property
     def one_target_each(self) -> bool:
-        """Return whether each query has exactly one chosen item, in the order of the queries."""
+        """Return whether each query has exactly one chosen item, in the order of the queries. On GPUs, False may also
+        mean that the host would have to wait for the answer.
+        """
+        if self.in_order or len(self.query_of_target) != len(self.queries):
+            return self.in_order
         order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
-        return len(self.query_of_target) == len(self.queries) and bool((self.query_of_target == order).all())
+        return not order.is_cuda and bool((self.query_of_target == order).all())
 
     @cached_property
     def target_queries(self) -> Tensor:
@@ -282,10 +288,12 @@ class BPR(nn.Module, RetrievalLoss):
 
 def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: int) -> Tensor:
     """Return a mask (Q, M): whether each query has chosen each of the items `ids` (M,)."""
-    distinct, place = torch.unique(torch.cat([targets, ids]), return_inverse=True)
-    chosen = torch.zeros(queries, len(distinct), dtype=torch.bool, device=ids.device)
-    chosen[query_of_target, place[: len(targets)]] = True
-    return chosen[:, place[len(targets) :]]
+    ordered = ids.sort().values
+    place = torch.searchsorted(ordered, targets).clamp(max=len(ids) - 1)
+    place = torch.where(ordered[place] == targets, place, len(ids))  # a column that is not read
+    chosen = torch.zeros(queries, len(ids) + 1, dtype=torch.bool, device=ids.device)
+    chosen[query_of_target, place] = True
+    return chosen[:, torch.searchsorted(ordered, ids)]
 
 
 def _check(negatives: str, count: int) -> None:

@@ -121,8 +121,8 @@ class BERT4Rec(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs; dim + 1 with `output_bias`."""
-        x = hide(vectors[:, : self.dim], query_batch.at, self.hidden)
-        x = self.before(x + self.places(query_batch.lengths))
+        x = hide(vectors[:, : self.dim], query_batch, self.hidden)
+        x = self.before(x + self.places(query_batch.lengths, x.shape[0]))
         for block in self.blocks:
             x = block(x, query_batch.lengths)
         queries = self.head(states_at(x, query_batch.at))

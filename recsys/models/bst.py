@@ -103,7 +103,7 @@ class BstTransformer(nn.Module):
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:
         """Return the state of each target: target (B, W), history (P, W), lengths (B,) -> (B, W)."""
         first = target + self.places.weight[0]
-        with with_first(first, history + self.places(lengths, first=1), lengths) as (x, longer):
+        with with_first(first, history + self.places(lengths, history.shape[0], first=1), lengths) as (x, longer):
             x = self.dropout(x)
             for block in self.blocks:
                 x = block(x, longer)

@@ -72,7 +72,7 @@ class DIEN(nn.Module, AuxiliaryLoss):
         interests = gru_states(self.gru, history, lengths)  # (P, hidden)
         if self.predict is not None and self.training:
             self._loss = self._auxiliary * _next_item_loss(self.predict(interests), history, lengths)
-        scores = (interests * repeat_rows(self.match(target), lengths)).sum(dim=1, keepdim=True)
+        scores = (interests * repeat_rows(self.match(target), lengths, history.shape[0])).sum(dim=1, keepdim=True)
         interest = self.evolution(interests, list_softmax(scores, lengths), lengths)  # (B, hidden)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))
 
@@ -89,7 +89,7 @@ def _next_item_loss(predicted: Tensor, items: Tensor, lengths: Tensor) -> Tensor
     """Return the mean logistic loss of next items and of drawn ones: predictions and items (P, W) of B lists."""
     if not len(items):
         return predicted.sum()  # 0, with a gradient on every rank
-    has_before = from_start(lengths)[1:] > 0
+    has_before = from_start(lengths, len(items))[1:] > 0
     predicted, others = predicted[:-1], items[torch.randperm(len(items), device=items.device)][1:]
     losses = nn.functional.softplus(-(predicted * items[1:]).sum(1)) + nn.functional.softplus(
         (predicted * others).sum(1)

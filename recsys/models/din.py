@@ -33,7 +33,7 @@ class AttentionUnit(nn.Module):
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:
         """Return each row's interest: target (B, W), history (P, W), lengths (B,) -> (B, W)."""
-        t = repeat_rows(target, lengths)
+        t = repeat_rows(target, lengths, history.shape[0])
         scores = self.score(self.hidden(torch.cat([history, t, history - t, history * t], dim=1)))  # (P, 1)
         return list_sums((list_softmax(scores, lengths) if self.softmax else scores) * history, lengths)
 

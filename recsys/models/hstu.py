@@ -74,8 +74,8 @@ class HSTUBlock(nn.Module):
         """Return the new state of each list's last value, which has the only query of its list."""
         u, v, q, k = self.uvqk(self.before(x)).chunk(4, dim=1)
         u, q = last_values(u, lengths), last_values(q, lengths)
-        scores = (repeat_rows(q, lengths) * k).unflatten(1, (self.heads, -1)).sum(2)  # (P, heads)
-        scores = scores + self.distances[:, from_end(lengths).clamp(max=self.length - 1)].T
+        scores = (repeat_rows(q, lengths, x.shape[0]) * k).unflatten(1, (self.heads, -1)).sum(2)  # (P, heads)
+        scores = scores + self.distances[:, from_end(lengths, x.shape[0]).clamp(max=self.length - 1)].T
         weights = nn.functional.silu(scores if value_bias is None else scores + value_bias) / self.length
         mixed = list_sums((weights[:, :, None] * v.unflatten(1, (self.heads, -1))).flatten(1), lengths)
         return last_values(x, lengths) + self.out(self.between(mixed) * u)
@@ -124,7 +124,7 @@ class HSTU(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths)
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths, vectors.shape[0])
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

@@ -12,6 +12,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import MLP
+from recsys.models.common.lists import first_kept
 from recsys.models.common.pairs import chosen_items
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Range, Share, Width
@@ -71,8 +72,10 @@ class MultVAE(nn.Module, RetrievalModel):
             z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
             kl = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
             self.steps += 1
-            weight = self.beta * min(1.0, float(self.steps) / max(self.anneal, 1))
-            self._penalty = weight * kl / max(len(query_batch.targets), 1)  # the loss is a mean over targets
+            weight = self.beta * (self.steps.double() / max(self.anneal, 1)).clamp(max=1)
+            self._penalty = (
+                weight.to(kl.dtype) * kl / max(len(query_batch.targets), 1)
+            )  # the loss is a mean over targets
         decoded = self.decoder(z)
         return torch.cat([decoded, decoded.new_ones(decoded.shape[0], 1)], dim=1)
 
@@ -85,7 +88,6 @@ class MultVAE(nn.Module, RetrievalModel):
         sizes = lengths
         if self.training and self.dropout:
             kept = torch.rand(len(items), device=items.device) >= self.dropout
-            sizes = torch.segment_reduce(kept.float(), "sum", lengths=lengths).long()
-            items = items[kept]
+            items, sizes = first_kept(items, kept, lengths)
         sparse = KeyedJaggedTensor([self.items.name], items.int(), lengths=sizes.int())
         return self.read(sparse)[:, 0] / lengths.clamp(min=1).sqrt()[:, None]

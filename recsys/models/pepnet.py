@@ -104,7 +104,11 @@ class PEPNet(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "PEPNet")
-        self.scenario, self.personal = _places(features, scenario, personal)
+        places = _places(features, scenario, personal)
+        for name, index in zip(("scenario", "personal"), places, strict=True):
+            self.register_buffer(name, torch.tensor(index, dtype=torch.long), persistent=False)
+        self.scenario: Tensor
+        self.personal: Tensor
         if personal and not tower_mlp:
             raise ValueError("tower_mlp=[]: needs at least one width; model.personal scales hidden layers")
         width, tasks = flat_width(features, dim), len(features.labels)
@@ -122,8 +126,8 @@ class PEPNet(nn.Module):
         vectors = self.embeddings(sparse)  # (B, F, dim)
         x = flatten(dense, vectors)
         if self.epnet is not None:
-            x = x * self.epnet(vectors[:, self.scenario].flatten(1), x)
-        personal = vectors[:, self.personal].flatten(1)
+            x = x * self.epnet(vectors.index_select(1, self.scenario).flatten(1), x)
+        personal = vectors.index_select(1, self.personal).flatten(1)
         factors = [gate(personal, x).chunk(len(self.towers), dim=1) for gate in self.ppnet]  # by layer, by label
         return torch.cat([tower(x, [f[t] for f in factors]) for t, tower in enumerate(self.towers)], dim=1)
 

@@ -126,7 +126,7 @@ class SASRec(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths)
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths, vectors.shape[0])
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

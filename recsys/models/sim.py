@@ -29,9 +29,9 @@ class HardSearch(nn.Module):
         Returns:
             The index in the history of each item found, (N,), and their number in each row, (B,).
         """
-        same = history == repeat_rows(target[:, None], lengths)[:, 0]
+        same = history == repeat_rows(target[:, None], lengths, history.shape[0])[:, 0]
         at, found = first_kept(torch.arange(history.shape[0], device=history.device), same, lengths)
-        return first_kept(at, from_end(found) < self.k, found)
+        return first_kept(at, from_end(found, at.shape[0]) < self.k, found)
 
 
 class SIM(nn.Module):
@@ -94,5 +94,7 @@ class SIM(nn.Module):
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
         at, found = self.search(sparse[self.category].values(), sparse[self.categories].values(), lengths)
-        interest = self.attention(target, (history + self.places(lengths)).index_select(0, at), found)  # (B, W)
+        interest = self.attention(
+            target, (history + self.places(lengths, history.shape[0])).index_select(0, at), found
+        )  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))

@@ -58,5 +58,5 @@ class TargetAttention(nn.Module):
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
-        interest = self.attention(target, history + self.places(lengths), lengths)  # (B, W)
+        interest = self.attention(target, history + self.places(lengths, history.shape[0]), lengths)  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))

@@ -153,11 +153,11 @@ class Transformer(nn.Module, RetrievalModel):
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = self._merged(batch, query_batch, vectors)
         if self.hidden is not None:
-            x = hide(x, query_batch.at, self.hidden)
+            x = hide(x, query_batch, self.hidden)
         if self.context is not None:
-            x = x + repeat_rows(self.context(batch), query_batch.lengths)
+            x = x + repeat_rows(self.context(batch), query_batch.lengths, x.shape[0])
         if self.places is not None:
-            x = x + self.places(query_batch.lengths)
+            x = x + self.places(query_batch.lengths, x.shape[0])
         x = self.before(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

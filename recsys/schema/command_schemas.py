@@ -27,8 +27,9 @@ class ClusterConfig:
     inter_node_gbs: float = number(25.0, above=0)  # per device, one way
     # peak of a device's matrix products; null: only the time in the tables is predicted
     half_tflops: float | None = number(None, above=0)  # of float16 and bfloat16, without sparsity
-    float32_tflops: float | None = number(None, above=0)  # of float32; with TensorFloat-32, that of its products
-    launch_us: float = number(5.0, at_least=0)  # time of the host for each kernel; 0 with CUDA graphs
+    float32_tflops: float | None = number(None, above=0)  # of float32
+    tf32_tflops: float | None = number(None, above=0)  # of float32 with trainer.tf32; null for GPUs before Ampere
+    launch_us: float = number(5.0, at_least=0)  # time of the host for each kernel
 
 
 @dataclass

@@ -53,6 +53,8 @@ class ShardingConfig:
     # memory of a device, before TorchRec's reserve of 15%; null: all of it
     hbm_gib: float | None = number(None, above=0)
     comms: CommsConfig = field(default_factory=CommsConfig)
+    # fp32 | fp16: type of the numbers in tables; on GPUs, fp16 is rounded stochastically
+    table_dtype: str = "fp32"
     padding: str = "16"  # off | 16 | 64 | 128: pad table rows to a multiple of this many bytes
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 
@@ -118,7 +120,10 @@ class TrainerConfig:
     # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
     precision: str = "32-true"
     loss_scale: float | None = number(None, above=0)  # of 16-mixed; null: doubled and halved as gradients allow
+    # multiply float32 matrices with 10 bits after the point, on the tensor cores of GPUs since Ampere
+    tf32: bool = False
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
+    cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
     pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs
     log_every_n_steps: int = number(50, at_least=1)

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
+import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torchrec.distributed.planner import ParameterConstraints
@@ -12,7 +13,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS, SEQUENCE_TYPES, TYPES
-from recsys.sharding.tables import PADDINGS, TableInfo
+from recsys.sharding.tables import PADDINGS, TableInfo, check_table_dtype
 
 UNPOOLED = {
     "table_row_wise": "row_wise",
@@ -27,6 +28,7 @@ MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raise UserError for an invalid name or number in `sharding` or `optim.sparse`."""
     check_values(optim, SparseOptimConfig, "optim.sparse")
+    check_table_dtype(sharding.table_dtype)
     if sharding.padding not in PADDINGS:
         raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
     rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in _rules_of(sharding).items()}
@@ -85,13 +87,13 @@ def _rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
         kernels=list(sharding.kernels),
         column_block=sharding.column_block,
     )
-    rows, dim = table.rows, table.width
-    size = rows * dim * 4
+    rows, size = table.rows, table.bytes
     for name, other in _rules_of(sharding).items():
         if not _matches(other.match or name, table):
             continue
-        low, high = max(other.min_rows or 0, (other.min_bytes or 0) / (dim * 4)), other.max_rows
-        if rows < low or (high is not None and rows > high) or (other.max_bytes is not None and size > other.max_bytes):
+        if rows < (other.min_rows or 0) or size < (other.min_bytes or 0):
+            continue
+        if any(most is not None and n > most for n, most in ((rows, other.max_rows), (size, other.max_bytes))):
             continue
         for key in ("types", "kernels", "column_block", "cache_load_factor"):
             if getattr(other, key) is not None:
@@ -155,8 +157,14 @@ def _types(table: TableInfo, rule: TableRule, world_size: int, nodes: int) -> li
     types = list(rule.types or [])
     if world_size == 1:
         return ["table_wise"]
-    if types == ["none"]:
-        return ["data_parallel"]
+    types = ["data_parallel"] if types == ["none"] else types
+    if table.dtype != torch.float32:
+        types = [t for t in types or TYPES if t != "data_parallel"]
+        if not types:
+            why = "replicas are updated without FBGEMM's fused kernels, which tables of fp16 need"
+            raise UserError(f"sharding.table_dtype=fp16: {why}; use sharding=tablewise or another type")
+    if types == ["data_parallel"]:
+        return types
     if not table.pooled:
         types = list(dict.fromkeys(UNPOOLED.get(t, t) for t in types)) or list(SEQUENCE_TYPES)
     if table.width != table.dim:

@@ -191,7 +191,7 @@ def _need(o: ShardingOption, size: Any, optim: SparseOptimConfig) -> TableNeed:
     rows, dim = o.tensor.shape
     sizes = _sizes(o, size)
     copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
-    weights, state = rows * dim * 4 * copies, optimizer_bytes(rows, dim, optim.name) * copies
+    weights, state = rows * dim * o.tensor.element_size() * copies, optimizer_bytes(rows, dim, optim.name) * copies
     return TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type)
 
 

@@ -76,7 +76,7 @@ def _make(
     stored: StoredCheckpoint, key: str, region: Region, edges: list[int], dim: int, old: list[int] | None
 ) -> Tensor:
     """Return one block of a table or, given the column blocks `old` of its row-wise state, of that state."""
-    out = torch.zeros(region.rows, region.columns)
+    out = torch.zeros(region.rows, region.columns, dtype=stored.dtype(key))
     shards = TableShards((0, 0), (region,), (region,), (out,), tuple(edges))
     read = partial(stored.read, key)
     shards.fill(read, dim) if old is None else shards.convert(read, dim, old)

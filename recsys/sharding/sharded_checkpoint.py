@@ -170,7 +170,7 @@ def _load(
                 tensors[key] = shards.to_load()
             else:
                 shards.convert(read, dims[parameter], old[parameter])
-        elif stored.size(key) == list(shards.size):
+        elif stored.size(key) == list(shards.size) and stored.dtype(key) == shards.dtype:
             tensors[key] = shards.to_load()
         else:
             shards.fill(read, dims[parameter])

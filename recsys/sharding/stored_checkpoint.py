@@ -61,16 +61,22 @@ class StoredCheckpoint:
     def size(self, key: str) -> list[int]:
         return list(self.tensors[key].size)
 
+    def dtype(self, key: str) -> torch.dtype:
+        return self.tensors[key].properties.dtype
+
     def read(self, key: str, first: int = 0, rows: int | None = None) -> Tensor:
-        """Read rows [first, first + rows) in full width, from the blocks that contain them only."""
+        """Read rows [first, first + rows) in full width, from the blocks that contain them only.
+
+        Tables of float16 become float32.
+        """
         size = self.size(key)
         if size:
             size[0] = size[0] - first if rows is None else rows
-        out = torch.empty(size, dtype=self.tensors[key].properties.dtype)
+        out = torch.empty(size, dtype=self.dtype(key))
         region = ChunkStorageMetadata(torch.Size([first, *[0] * (len(size) - 1)][: len(size)]), torch.Size(size))
         items = create_read_items_for_chunk_list(key, self.tensors[key], [region])
         self._reader.read_data(LoadPlan(items), _Into(out)).wait()
-        return out
+        return out.float() if out.dtype == torch.float16 else out
 
 
 def check_files(path: Path) -> None:

@@ -44,6 +44,7 @@ class TableShards:
     local_tensors: tensors of this rank, one for each of `local_regions`
     edges: edges of the table's column blocks, from 0 to its width
     replicated: whether every rank has the whole tensor; `regions` then divides the writing among the ranks
+    dtype: type of the numbers
     """
 
     size: tuple[int, int]
@@ -53,6 +54,7 @@ class TableShards:
     edges: tuple[int, ...]
     device: str = "cpu"
     replicated: bool = False
+    dtype: torch.dtype = torch.float32
 
     def like(self, states: Sequence[Tensor], rowwise: bool) -> "TableShards":
         """Return the optimizer state of the same rows.
@@ -61,7 +63,7 @@ class TableShards:
             states: tensors of this rank, with a number per element, or (rowwise) 1-D with one per row and column block.
         """
         if not rowwise:
-            return replace(self, local_tensors=tuple(states))
+            return replace(self, local_tensors=tuple(states), dtype=torch.float32)
         block = {column: i for i, column in enumerate(self.edges)}
         narrow = lambda p: replace(p, column=block[p.column], columns=1)  # noqa: E731
         return replace(
@@ -70,6 +72,7 @@ class TableShards:
             regions=tuple(map(narrow, self.regions)),
             local_regions=tuple(map(narrow, self.local_regions)),
             local_tensors=tuple(s.reshape(-1, 1) for s in states),
+            dtype=torch.float32,
         )
 
     def to_load(self) -> Any:
@@ -133,7 +136,7 @@ class TableShards:
             ShardedTensorMetadata(
                 shards_metadata=[meta(p) for p in regions if p.rows and p.columns],
                 size=torch.Size(self.size),
-                tensor_properties=TensorProperties(dtype=torch.float32),
+                tensor_properties=TensorProperties(dtype=self.dtype),
             ),
             process_group=dist.group.WORLD,
         )
@@ -157,7 +160,8 @@ def table_shards_of(weight: Any) -> TableShards:
     if not isinstance(weight, ShardedTensor):
         rows, width = weight.shape
         whole = Region(0, 0, rows, width, dist.get_rank())
-        return TableShards((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), weight.device.type, True)
+        local, device = (weight.detach(),), weight.device.type
+        return TableShards((rows, width), (whole,), (whole,), local, (0, width), device, True, weight.dtype)
 
     def region(m: ShardMetadata) -> Region:
         rank = m.placement.rank() if m.placement is not None else None  # type: ignore[union-attr]
@@ -165,14 +169,15 @@ def table_shards_of(weight: Any) -> TableShards:
         (row, column), (rows, columns) = m.shard_offsets, m.shard_sizes
         return Region(row, column, rows, columns, rank)
 
-    local = weight.local_shards()
+    shards = weight.local_shards()
     regions = tuple(map(region, weight.metadata().shards_metadata))
     rows, width = weight.size()
     return TableShards(
         (rows, width),
         regions,
-        tuple(region(s.metadata) for s in local),
-        tuple(s.tensor.detach() for s in local),
+        tuple(region(s.metadata) for s in shards),
+        tuple(s.tensor.detach() for s in shards),
         (*sorted({p.column for p in regions}), width),
         weight.metadata().shards_metadata[0].placement.device().type,  # type: ignore[union-attr]
+        dtype=weight.dtype,
     )

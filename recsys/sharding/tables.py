@@ -4,15 +4,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig
+from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, data_type_to_dtype
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 # sharding.padding -> bytes; YAML reads a bare `off` as False
 PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}
+DTYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16}  # sharding.table_dtype, of which FBGEMM's kernels train tables
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class TableInfo:
     vocabulary: its name in the data, which several tables of a model may share
     dim: number of columns
     width: number of columns in memory; those after `dim` are zero
+    dtype: type of the numbers in memory
     """
 
     name: str
@@ -32,6 +35,12 @@ class TableInfo:
     width: int
     pooled: bool
     init: Callable[[Tensor], Any]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the weights, with padding."""
+        return self.rows * self.width * self.dtype.itemsize
 
 
 def tables(module: nn.Module) -> dict[str, TableInfo]:
@@ -54,6 +63,7 @@ def tables(module: nn.Module) -> dict[str, TableInfo]:
             width=c.embedding_dim,
             pooled=where.endswith("embedding_bags"),
             init=c.init_fn,
+            dtype=data_type_to_dtype(c.data_type),
         )
     return infos
 
@@ -66,12 +76,28 @@ def _configs(module: nn.Module) -> Iterator[tuple[str, BaseEmbeddingConfig]]:
             yield from ((f"{name}.embeddings", c) for c in m.embedding_configs())
 
 
-def pad_tables(module: nn.Module, padding: str) -> None:
-    """Widen tables so that a row is a multiple of `padding` bytes, the size of FBGEMM's vector loads.
+def lay_out_tables(module: nn.Module, padding: str, table_dtype: str = "fp32") -> None:
+    """Choose the type of the numbers in tables, and widen tables so that a row is a multiple of `padding` bytes, the
+    size of FBGEMM's vector loads.
 
-    The module's weights must be on the meta device, since widened tables are created again.
+    The module's weights must be on the meta device, since such tables are created again.
     """
-    columns = PADDINGS[padding] // 4
+    data_type = DTYPES[table_dtype]
+    columns = PADDINGS[padding] // data_type_to_dtype(data_type).itemsize
     for m in module.modules():
-        if isinstance(m, PooledEmbeddings | SequenceEmbeddings) and any(d % columns for d in m.dims.values()):
-            m.widen(columns)
+        if not isinstance(m, PooledEmbeddings | SequenceEmbeddings):
+            continue
+        if data_type != DataType.FP32 or any(d % columns for d in m.dims.values()):
+            m.lay_out(columns, data_type)
+
+
+def check_table_dtype(table_dtype: str, is_fused: bool = True) -> None:
+    """Raise UserError for a type of which FBGEMM trains no tables. is_fused: whether its kernels update the tables"""
+    key = f"sharding.table_dtype={table_dtype}"
+    if table_dtype not in DTYPES:
+        near = "; use fp16" if table_dtype == "bf16" else did_you_mean(table_dtype, DTYPES)
+        raise UserError(f"{key}: FBGEMM trains tables of fp32 and fp16 only{near}")
+    if table_dtype != "fp32" and not is_fused:
+        why = "only FBGEMM's fused kernels train such tables: on CPUs, those of rowwise_adagrad, adagrad and sgd"
+        fix = "set optim.sparse.name=rowwise_adagrad, every_row=false and weight_decay=0, and trainer.accumulate=1"
+        raise UserError(f"{key}: {why}; {fix}")

@@ -14,6 +14,8 @@ from torchrec.distributed.types import ShardedModule
 from recsys.cli.console import say
 from recsys.task import Task
 
+GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
+
 
 class CompiledModel:
     """The compiled model of a sharded task; its lookups run as they are.
@@ -24,11 +26,12 @@ class CompiledModel:
     Args:
         task: the task, sharded.
         batch_size: rows of the batches that are compiled for; others run eagerly, see `context`.
+        graphs: whether a GPU launches the kernels of the compiled code as CUDA graphs.
     """
 
-    def __init__(self, task: Task, batch_size: int) -> None:
+    def __init__(self, task: Task, batch_size: int, graphs: bool = False) -> None:
         self.seconds = 0.0  # that `warm_up` took
-        self._task, self._batch_size, self._dry = task, batch_size, False
+        self._task, self._batch_size, self._graphs, self._dry = task, batch_size, graphs, False
         for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
                 module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
@@ -47,13 +50,19 @@ class CompiledModel:
     def context(self, rows: int, training: bool = True) -> AbstractContextManager[None]:
         """Return the context in which a batch of this many rows runs: evaluation and other sizes run eagerly."""
         compiled = training and rows == self._batch_size
+        if compiled and self._graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # results of the last step may be overwritten
         return torch.compiler.set_stance("default" if compiled else "force_eager")  # type: ignore[no-any-return]
 
     def warm_up(self, batch: Any) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
         # lists have other lengths in each batch
         ragged = bool((batch.sparse.lengths() != 1).any())
-        self._task.model.compile(dynamic=ragged or None)
+        if ragged and self._graphs:
+            why = "lists have other lengths in each batch, and a graph has one size; the run goes on without"
+            say(f"trainer.cuda_graphs=true: {why}")
+            self._graphs = False
+        self._task.model.compile(dynamic=ragged or None, mode="reduce-overhead" if self._graphs else None)
         say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")
         start = time.monotonic()
         kept = {name: buffer.clone() for name, buffer in self._task.named_buffers() if not buffer.is_meta}
@@ -61,9 +70,10 @@ class CompiledModel:
         devices = sorted({p.device.index for p in dense if p.device.type == "cuda"})
         self._dry = True
         try:
-            with torch.random.fork_rng(devices=devices):
-                loss, _ = self._task(batch)
-                torch.autograd.grad(loss, dense, allow_unused=True)
+            for _ in range(GRAPH_STEPS if self._graphs else 1):
+                with torch.random.fork_rng(devices=devices), self.context(batch.rows):
+                    loss, _ = self._task(batch)
+                    torch.autograd.grad(loss, dense, allow_unused=True)
         finally:
             self._dry = False
         for name, buffer in self._task.named_buffers():
@@ -73,8 +83,12 @@ class CompiledModel:
         say(f"compiled in {self.seconds:.0f} s")
 
 
-def no_compiler() -> str | None:
-    """Return why Inductor cannot compile for the CPU, or None if it can."""
+def no_compiler(device: str) -> str | None:
+    """Return why Inductor cannot compile for the device, cpu or cuda, or None if it can."""
+    from torch.utils._triton import has_triton
+
+    if device != "cpu" and not has_triton():
+        return "Triton is not installed, or does not know this GPU; run uv sync --no-group cpu --group cuda"
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -22,7 +22,7 @@ from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.planner import describe, make_plan, shard
-from recsys.sharding.tables import TableInfo, pad_tables, tables
+from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
@@ -99,8 +99,11 @@ class RecsysModule(pl.LightningModule):
         """Build, plan and shard the task over the processes of the default group."""
         p = self._placement
         task = self._make_task()
-        pad_tables(task, p.sharding.padding)
+        lay_out_tables(task, p.sharding.padding, p.sharding.table_dtype)
         self.tables = tables(task)
+        if p.sharding.table_dtype != "fp32" and device.type == "cpu" and self._updates.make_optimizer is not None:
+            why = "CPUs round to the nearest number, so that small steps of large weights are lost"
+            say_once(f"sharding.table_dtype={p.sharding.table_dtype}: {why}; GPUs round stochastically")
         check_vectors(self.tables, p.vectors)
         plan, sharders = make_plan(
             task,
@@ -125,7 +128,7 @@ class RecsysModule(pl.LightningModule):
         if self._updates.float16:
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.compile:
-            self._compile(task)
+            self._compile(task, device)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     def _choose_pipeline(self, task: Task | RetrievalTask) -> None:
@@ -135,13 +138,16 @@ class RecsysModule(pl.LightningModule):
             does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
             say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
 
-    def _compile(self, task: Task | RetrievalTask) -> None:
+    def _compile(self, task: Task | RetrievalTask, device: torch.device) -> None:
         if isinstance(task, RetrievalTask):
             say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
-        elif (why := no_compiler()) is not None:
+        elif (why := no_compiler(device.type)) is not None:
             say_once(f"trainer.compile=true: {why}; the run goes on without")
         else:
-            self.compiled = CompiledModel(task, self._placement.batch_size)
+            graphs = self._updates.cuda_graphs
+            if graphs and device.type == "cpu":
+                say_once("trainer.cuda_graphs=true: has no effect on CPUs")
+            self.compiled = CompiledModel(task, self._placement.batch_size, graphs and device.type != "cpu")
 
     # --- optimizers ----------------------------------------------------------------------------------
 

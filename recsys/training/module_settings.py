@@ -45,6 +45,7 @@ class Updates:
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
     compile: whether the dense part is compiled
+    cuda_graphs: whether the compiled part is launched as CUDA graphs
     float16: whether steps run in float16, with a scaled loss
     loss_scale: the scale; None for a dynamic one
     pipeline: TorchRec's pipeline, sparse_dist or prefetch; others need nothing of the module
@@ -58,6 +59,7 @@ class Updates:
     ema: float | None = None
     monitor: str = "validation/auc"
     compile: bool = False
+    cuda_graphs: bool = False
     float16: bool = False
     loss_scale: float | None = None
     pipeline: str = "none"

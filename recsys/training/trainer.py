@@ -31,6 +31,7 @@ from recsys.training.pipelines import AHEAD, BASE, KINDS, NONE
 from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
+TF32_CAPABILITY = 8  # CUDA's compute capability of Ampere
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
@@ -66,6 +67,7 @@ def build_module(
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             compile=cfg.trainer.compile,
+            cuda_graphs=cfg.trainer.cuda_graphs,
             float16=cfg.trainer.precision == Float16.precision,
             loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,
@@ -143,6 +145,7 @@ def build_trainer(
         from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import
 
         callbacks.append(Tracking(prepared))
+    _set_tf32(cfg.trainer.tf32, accelerator)
     precision = precision_of(cfg.trainer.precision, accelerator)
     if cfg.trainer.precision == "auto":
         say(f"trainer.precision=auto: {precision} on this machine")
@@ -172,6 +175,14 @@ def build_trainer(
     # private: with max_steps, Lightning takes a run that ended with an epoch for one within it, and ends after a step
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
     return trainer, throughput
+
+
+def _set_tf32(wanted: bool, accelerator: str) -> None:
+    """Choose how GPUs multiply float32 matrices."""
+    if accelerator == "gpu" and (not wanted or torch.cuda.get_device_capability()[0] >= TF32_CAPABILITY):
+        torch.set_float32_matmul_precision("high" if wanted else "highest")
+    elif wanted:
+        say(f"trainer.tf32=true: has no effect on {'CPUs' if accelerator == 'cpu' else 'GPUs before Ampere'}")
 
 
 def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:

@@ -130,7 +130,10 @@ def test_features_are_read_in_the_specs_order_not_the_files(tmp_path: Path) -> N
 def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
     frame, spec = table(90), SPECS[kind]
     for i, batch in enumerate(ParquetLoader(files(tmp_path, frame), spec, batch_size=32, buffer_rows=1)):
-        assert same(batch, batch_of(frame.slice(32 * i, 32), spec))
+        reference = batch_of(frame.slice(32 * i, 32), spec)
+        known = batch.sparse.length_per_key_or_none()  # on the CPU: a GPU would be waited for
+        assert known == reference.sparse.length_per_key() and same(batch, reference)
+        assert batch.sparse.weights_or_none() is None  # FBGEMM computes no gradient of weights
     unlabelled = batch_of(frame.drop(LABEL), spec)
     assert unlabelled.labels.tolist() == [[0.0]] * 90
 

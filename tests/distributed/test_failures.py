@@ -21,6 +21,7 @@ from recsys.config.compose import compose
 from recsys.config.resumed import AUTO
 from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
+from recsys.distributed.ranks import Ranks, process_group
 from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
 from recsys.training.run_dir import RunFolder, allow_restarts, open_run_dir
@@ -172,3 +173,35 @@ def test_ranks_meet_though_the_store_remembers_those_of_an_earlier_start() -> No
         assert found == [b"%d/0 %d/1 %d/2" % (late, late, late)] * 3
     with pytest.raises(TimeoutError, match="not all ranks have started"):
         fresh_store(store, 1, 3, timedelta(seconds=0.2))
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "NCCL error in: NCCLUtils.hpp:77\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000",
+            "trainer.devices=2: two processes share a GPU, which NCCL refuses; start one process for each GPU that ",
+        ),
+        (
+            "NCCL error in: ProcessGroupNCCL.cpp\nLast error:\nsocket",
+            "trainer.devices=2: NCCL cannot connect the GPUs (so",
+        ),
+    ],
+)
+def test_what_nccl_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, message: str, said: str) -> None:
+    """And each process names its GPU, so that NCCL connects before the first step."""
+    given: list[Any] = []
+
+    def refuse(*_: Any, device_id: Any, **__: Any) -> None:
+        given.append(device_id)
+        raise torch.distributed.DistBackendError(message)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.distributed, "init_process_group", refuse)
+    monkeypatch.setattr("recsys.distributed.ranks._store", lambda *_: None)
+    with pytest.raises(UserError) as error, process_group("gpu", 1, Ranks(1, 1, 2, 2)):
+        pass
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert given == [torch.device("cuda", 1)]

@@ -1,5 +1,6 @@
 """What CPU tests prove, on a GPU: FBGEMM's fused CUDA kernels, tables in host memory, and a whole run."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -7,12 +8,15 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 from parity import Case, Trained, assert_equal, train_all
+from table_steps import after_small_steps
+from torchrec.modules.embedding_configs import DataType
 
 from recsys.config.compose import compose
 from recsys.config.settings import data_config
@@ -207,3 +211,89 @@ def test_float16_on_a_gpu_learns_what_float32_learns(tmp_path: Path, pipeline: s
         run = train(compose("train", [*more, f"trainer.precision={precision}", f"run_dir={tmp_path}/{precision}"]))
         losses[precision] = run.metrics["test"]["logloss"]
     assert losses["16-mixed"] == pytest.approx(losses["32-true"], abs=2e-3)
+
+
+def small_run(folder: Path, name: str, *more: str) -> dict[str, Any]:
+    given = [*PIPELINED, f"data.prepared={folder}/prepared", *more, f"run_dir={folder / name}"]
+    return train(compose("train", given)).metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "apart"),
+    [
+        ("tf32", ["trainer.tf32=true"], 1e-3),
+        ("compiled", ["trainer.compile=true"], 1e-3),
+        ("graphs", ["trainer.compile=true", "trainer.cuda_graphs=true"], 1e-3),
+        ("graphs, 16-mixed", ["trainer.compile=true", "trainer.cuda_graphs=true", "trainer.precision=16-mixed"], 3e-3),
+        ("fp16 tables", ["sharding.table_dtype=fp16"], 3e-3),
+        ("fp16 tables, cached", ["sharding.table_dtype=fp16", "sharding.kernels=[fused_uvm_caching]"], 3e-3),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_option_learns_what_float32_learns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, given: list[str], apart: float
+) -> None:
+    expected = small_run(tmp_path, "plain")["test"]["logloss"]
+    capsys.readouterr()
+    found = small_run(tmp_path, name, *given)
+    assert found["test"]["logloss"] == pytest.approx(expected, abs=apart)
+    assert ("compile_seconds" in found["train"]) == ("trainer.compile=true" in given)
+    assert "has no effect" not in capsys.readouterr().err
+
+
+def test_graphs_are_replayed(tmp_path: Path) -> None:
+    """The profiler sees fewer launches of kernels than without."""
+    launches = {}
+    for name, given in (("compiled", []), ("graphs", ["trainer.cuda_graphs=true"])):
+        more = ["trainer.compile=true", *given, "debug.profile_steps=3", f"run_dir={tmp_path / name}"]
+        train(compose("train", [*PIPELINED, f"data.prepared={tmp_path}/prepared", *more]))
+        with gzip.open(tmp_path / name / "profile" / "trace.json.gz", "rt") as trace:
+            events = json.load(trace)["traceEvents"]
+        launches[name] = sum("cudaLaunchKernel" in str(e.get("name")) for e in events)
+        graphs = sum("cudaGraphLaunch" in str(e.get("name")) for e in events)
+        assert (graphs > 0) == (name == "graphs")
+    assert launches["graphs"] < launches["compiled"]
+
+
+def test_fp16_tables_are_rounded_stochastically() -> None:
+    """500 steps of 1e-5 on rows of ones: their mean moves as that of float32; a CPU leaves all ones."""
+    with process_group("gpu", None):
+        half, single = (after_small_steps(t, "cuda:0") for t in (DataType.FP16, DataType.FP32))
+    assert float(single.mean()) == pytest.approx(0.99499, abs=1e-5)
+    assert float(half.mean()) == pytest.approx(0.995, abs=2e-3) and len(half.unique()) > 1
+
+
+LISTS = ["bst", "dien", "din", "hstu_rank", "sim", "target_attention"]
+QUERIES = ["bert4rec", "gru4rec", "hstu", "sasrec", "transformer"]
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [*((m, "sample_behaviour") for m in LISTS), *((m, "sample_sequences") for m in QUERIES)],
+)
+def test_lists_train_on_a_gpu(tmp_path: Path, model: str, data: str) -> None:
+    given = [
+        f"model={model}",
+        f"data={data}",
+        "data.sample.rows=3000",
+        "trainer.batch_size=256",
+        "trainer.max_epochs=1",
+    ]
+    run = [*given, f"data.prepared={tmp_path}/prepared", f"run_dir={tmp_path / 'run'}", "trainer.accelerator=gpu"]
+    metrics = train(compose("train", run)).metrics
+    assert metrics["train"]["steps"] > 0
+    assert all(np.isfinite(v) for v in metrics["test"].values() if isinstance(v, float))
+
+
+def test_two_processes_on_one_gpu_are_refused_in_one_line(tmp_path: Path) -> None:
+    """As if on two hosts with a GPU each, so that only NCCL notices."""
+    command = [sys.executable, "-m", "recsys.train", *PIPELINED, "data.prepared=prepared", "run_dir=run"]
+    ranks = []
+    for rank in range(2):
+        of_torchrun = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        more = environment() | of_torchrun | {"RECSYS_STORE": str(tmp_path / "store")}
+        ranks.append(subprocess.Popen(command, cwd=tmp_path, env=more, stderr=subprocess.PIPE, text=True))
+    said = [process.communicate(timeout=300)[1] for process in ranks]
+    assert all(process.returncode != 0 for process in ranks)
+    assert any("two processes share a GPU, which NCCL refuses" in text for text in said), said
+    assert not any("Traceback" in text for text in said)

@@ -20,7 +20,7 @@ from recsys.features import FeatureSpec, Label, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.din import DIN
 from recsys.models.lr import LogisticRegression
-from recsys.sharding.tables import pad_tables, tables
+from recsys.sharding.tables import lay_out_tables, tables
 
 DIMS = {"ids": 4, "tags": 12, "history": 4}
 LABELS = (Label("click"), Label("bought"))
@@ -83,7 +83,7 @@ def test_tables_of_a_history_have_the_dim_of_the_model() -> None:
 def test_padded_tables_keep_their_dims() -> None:
     with torch.device("meta"):
         module = PooledEmbeddings(FEATURES, 8, device=torch.device("meta"))
-        pad_tables(module, "64")
+        lay_out_tables(module, "64")
     assert {(i.vocabulary, i.dim, i.width) for i in tables(module).values()} == {
         ("ids", 4, 16), ("goods", 8, 16), ("tags", 12, 16), ("history", 4, 16)
     }  # fmt: skip

@@ -179,10 +179,14 @@ WORK = DenseWork([KernelWork(10**9, True, 10**6, False), KernelWork(0, False, 10
 CLUSTER = {"hbm_gbs": 1000.0, "pcie_gbs": 10.0, "half_tflops": 100.0, "float32_tflops": 10.0}
 
 
-def step(pipeline: str = "sparse_dist", device: DeviceReport | None = None, **cluster: Any) -> StepClock:
+def step(
+    pipeline: str = "sparse_dist", device: DeviceReport | None = None, graphs: bool = False, **cluster: Any
+) -> StepClock:
     devices = [DeviceReport(0, gathered_bytes=10**8, groups=1) if device is None else device]
     machines = ClusterConfig(**(CLUSTER | cluster))
-    return step_clock(devices, WORK, machines, rows=1000, row_bytes=1000, pipeline=pipeline, sharding_types=1)
+    return step_clock(
+        devices, WORK, machines, rows=1000, row_bytes=1000, pipeline=pipeline, graphs=graphs, sharding_types=1
+    )
 
 
 def test_the_longest_lane_bounds_a_step() -> None:
@@ -196,6 +200,7 @@ def test_the_longest_lane_bounds_a_step() -> None:
     assert plain.step_ms == pytest.approx(clock.step_ms + clock.copies_ms)
     slow = step(launch_us=1000)
     assert slow.step_ms == slow.host_ms == pytest.approx(14) and slow.bound == "launches by the host"
+    assert step(launch_us=1000, graphs=True).host_ms == pytest.approx(13)  # two dense kernels in one launch
     assert step(pcie_gbs=0.1, launch_us=0).bound == "copies and ids"
     assert step(device=DeviceReport(0, host_bytes=10**9)).bound == "rows in host memory"
 

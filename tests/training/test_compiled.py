@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.batch import Batch
+from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.config.settings import precision_of
+from recsys.errors import UserError
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common import layers
+from recsys.models.dnn import DNN
+from recsys.task import Task
 from recsys.training import compiled, module
 from recsys.training.run import train
+from recsys.training.trainer import _set_tf32
 
 SMALL = ("data.sample.rows=4000", "trainer.batch_size=512", "trainer.threads=1")
 
@@ -43,17 +51,89 @@ def test_warming_up_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_without_a_compiler_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "no_compiler", lambda: "no C++ compiler is installed")
+    monkeypatch.setattr(module, "no_compiler", lambda _: "no C++ compiler is installed")
     assert run(tmp_path / "run", "trainer.compile=true")["train"]["steps"]
     assert "trainer.compile=true: no C++ compiler is installed; the run goes on without" in capsys.readouterr().err
 
 
-def test_a_missing_compiler_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_seen() -> None:
     from torch._inductor import config
 
-    assert compiled.no_compiler() is None
-    monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
-    assert "apt install g++" in str(compiled.no_compiler())
+    assert compiled.no_compiler("cpu") is None
+    with config.patch({"cpp.cxx": (None, "no-such-compiler")}):
+        assert "apt install g++" in str(compiled.no_compiler("cpu"))
+
+
+def test_without_triton_a_gpu_is_not_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    assert str(compiled.no_compiler("cuda")).startswith(
+        "Triton is not installed, or does not know this GPU; run uv sync"
+    )
+    assert compiled.no_compiler("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "mode", "steps"), [(1, "reduce-overhead", compiled.GRAPH_STEPS), (2, None, 1)], ids=["fixed", "lists"]
+)
+def test_graphs_are_of_batches_of_one_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ids: int, mode: str | None, steps: int
+) -> None:
+    """And each step begins with a mark, before which PyTorch overwrites no result."""
+    marks: list[int] = []
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
+    monkeypatch.setattr(nn.Module, "compile", lambda _, **options: given.update(options))
+    lengths = torch.full((4,), ids)
+    features = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("s", 9, "s"),))
+    task = Task(DNN(features, dim=4, deep_mlp=[4]))
+    sparse = KeyedJaggedTensor(["s"], torch.zeros(4 * ids, dtype=torch.int32), lengths=lengths)
+    batch = Batch(torch.ones(4, 1), sparse, torch.ones(4, 1))
+    model = compiled.CompiledModel(task, 4, graphs=True)
+    model.warm_up(batch)
+    assert given["mode"] == mode
+    said = "trainer.cuda_graphs=true: lists have other lengths in each batch, and a graph has one size"
+    assert (said in capsys.readouterr().err) == (mode is None)
+    assert len(marks) == (steps if mode else 0)
+    with model.context(4), model.context(3), model.context(4, training=False):
+        assert len(marks) == (steps + 1 if mode else 0)
+
+
+def test_graphs_on_a_cpu_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(nn.Module, "compile", lambda _, **options: given.update(options))
+    run(tmp_path / "run", "trainer.compile=true", "trainer.cuda_graphs=true", "trainer.tf32=true")
+    assert given["mode"] is None
+    said = capsys.readouterr().err
+    assert "trainer.cuda_graphs=true: has no effect on CPUs" in said
+    assert "trainer.tf32=true: has no effect on CPUs" in said and torch.get_float32_matmul_precision() == "highest"
+
+
+def test_graphs_need_compiled_code_and_fresh_gradients() -> None:
+    with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .*; set trainer.compile=true, too$"):
+        check_early(compose("train", ["trainer.cuda_graphs=true"]))
+    given = ["trainer.cuda_graphs=true", "trainer.compile=true", "trainer.accumulate=2"]
+    with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .* trainer.accumulate=2 keeps .*; set "):
+        check_early(compose("train", given))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "capability", "precision"), [(True, 8, "high"), (True, 7, "highest"), (False, 9, "highest")]
+)
+def test_tf32_is_set_where_a_gpu_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    wanted: bool,
+    capability: int,
+    precision: str,
+) -> None:
+    found = ["highest"]
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    _set_tf32(wanted, "gpu")
+    assert found[-1] == precision
+    assert ("trainer.tf32=true: has no effect on GPUs before Ampere" in capsys.readouterr().err) == (capability == 7)
 
 
 def test_retrieval_models_say_that_they_are_not_compiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,9 +28,13 @@ class PlacesFromEnd(nn.Embedding):
         super().__init__(number, dim)
         nn.init.normal_(self.weight, std=init_std)
 
-    def forward(self, lengths: Tensor, first: int = 0) -> Tensor:
-        """Return the vectors of lists of these lengths: (B,) -> (P, dim). first: the place of each last value"""
-        return super().forward((first + from_end(lengths)).clamp(max=self.num_embeddings - 1))
+    def forward(self, lengths: Tensor, total: int, first: int = 0) -> Tensor:  # type: ignore[override]
+        """Return the vectors of lists of these lengths: (B,) -> (P, dim).
+
+        total: P
+        first: the place of each last value
+        """
+        return super().forward((first + from_end(lengths, total)).clamp(max=self.num_embeddings - 1))
 
 
 class PlacesFromStart(nn.Embedding):
@@ -40,9 +44,9 @@ class PlacesFromStart(nn.Embedding):
         super().__init__(number, dim)
         nn.init.normal_(self.weight, std=init_std)
 
-    def forward(self, lengths: Tensor) -> Tensor:
-        """Return the vectors of lists of these lengths: (B,) -> (P, dim)."""
-        return super().forward(from_start(lengths).clamp(max=self.num_embeddings - 1))
+    def forward(self, lengths: Tensor, total: int) -> Tensor:  # type: ignore[override]
+        """Return the vectors of lists of these lengths: (B,) -> (P, dim). total: P"""
+        return super().forward(from_start(lengths, total).clamp(max=self.num_embeddings - 1))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:

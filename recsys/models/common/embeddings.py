@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
@@ -41,7 +41,8 @@ class OwnDims(nn.Module):
         found = dict(rows)
         for d, places in self._places.items():
             names = [n for n in rows if self._dim_of[n] == d]
-            weights = self.projections[str(d)][[places[self._users[n]] for n in names]]
+            weights = self.projections[str(d)]
+            weights = weights.index_select(0, copied_index([places[self._users[n]] for n in names], weights.device))
             projected = torch.einsum("bnd,ndo->bno", torch.stack([rows[n] for n in names], dim=1), weights)
             found |= dict(zip(names, projected.unbind(1), strict=True))
         return torch.stack([found[n] for n in rows], dim=1)
@@ -108,12 +109,12 @@ class PooledEmbeddings(nn.Module):
         self.bags = EmbeddingBagCollection(tables=tables, device=device)
         self.tables = [t.name for t in tables]
 
-    def widen(self, multiple: int) -> None:
-        """Recreate the tables with a multiple of `multiple` columns, for alignment.
+    def lay_out(self, multiple: int, data_type: DataType) -> None:
+        """Recreate the tables with a multiple of `multiple` columns, for alignment, of numbers of this type.
 
         The columns after a table's dim stay zero; weights are not kept.
         """
-        tables = [_widened(c, self.dims[c.name], multiple) for c in self.bags.embedding_bag_configs()]
+        tables = [_laid_out(c, self.dims[c.name], multiple, data_type) for c in self.bags.embedding_bag_configs()]
         self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
@@ -129,13 +130,19 @@ class PooledEmbeddings(nn.Module):
         return _without_gradient(vectors, self.frozen) if self.frozen else vectors
 
 
+def copied_index(places: Sequence[int], device: torch.device) -> Tensor:
+    """Return an index on a device, to which it is copied without a wait of the host."""
+    index = torch.tensor(places, dtype=torch.int64)
+    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index
+
+
 def combine(vectors: dict[str, Tensor], own_dims: OwnDims | None) -> Tensor:
     """Combine the vectors of tables of several dims as `PooledEmbeddings` does. vectors: (B, dim) of each feature"""
     return torch.cat(list(vectors.values()), dim=1) if own_dims is None else own_dims(vectors)
 
 
-def _widened(config: Any, dim: int, multiple: int) -> Any:
-    return replace(config, embedding_dim=dim + -dim % multiple)
+def _laid_out(config: Any, dim: int, multiple: int, data_type: DataType) -> Any:
+    return replace(config, embedding_dim=dim + -dim % multiple, data_type=data_type)
 
 
 @torch.fx.wrap  # type: ignore[misc]
@@ -154,9 +161,9 @@ def _without_gradient(vectors: Tensor, places: list[int]) -> Tensor:
     """Return the vectors (B, F, dim) without the gradient of the features at `places`, so that no optimizer moves their
     tables.
     """
-    frozen = torch.zeros(vectors.shape[1], dtype=torch.bool)
-    frozen[places] = True
-    return torch.where(frozen.to(vectors.device)[None, :, None], vectors.detach(), vectors)
+    frozen = torch.zeros(vectors.shape[1], dtype=torch.bool, device=vectors.device)
+    frozen = frozen.index_fill(0, copied_index(places, vectors.device), True)
+    return torch.where(frozen[None, :, None], vectors.detach(), vectors)
 
 
 @torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
@@ -227,9 +234,9 @@ class SequenceEmbeddings(nn.Module):
         self.tables = [t.name for t in tables]
         self.dims = dict.fromkeys(self.tables, dim)
 
-    def widen(self, multiple: int) -> None:
-        """Recreate the tables with a multiple of `multiple` columns, see PooledEmbeddings.widen."""
-        tables = [_widened(c, self.dims[c.name], multiple) for c in self.rows.embedding_configs()]
+    def lay_out(self, multiple: int, data_type: DataType) -> None:
+        """Recreate the tables as PooledEmbeddings.lay_out does."""
+        tables = [_laid_out(c, self.dims[c.name], multiple, data_type) for c in self.rows.embedding_configs()]
         self.rows = EmbeddingCollection(tables=tables, device=self.rows.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> dict[str, JaggedTensor]:

@@ -10,7 +10,7 @@ from recsys.batch import segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.lists import from_start, padded_length
+from recsys.models.common.lists import from_end, from_start, padded_length, true_places
 
 
 @dataclass
@@ -24,6 +24,7 @@ class QueryBatch:
         mask these inputs
     targets: (T,) chosen items; empty if they are not known
     query_of_target: (T,) index of the query that each target answers
+    in_order: whether each query has one target, in the order of the queries
     """
 
     inputs: Tensor
@@ -32,11 +33,12 @@ class QueryBatch:
     at: Tensor
     targets: Tensor
     query_of_target: Tensor
+    in_order: bool = False
 
     def chosen_keys(self, n: int) -> tuple[Tensor, Tensor]:
         """Return row * n + item of all inputs and targets, and the row (T,) of each target. n: number of item ids"""
-        row_of_query = segment_ids_of(self.lengths)[self.at] if len(self.at) else self.at
-        row_of_input = segment_ids_of(self.lengths)
+        row_of_input = segment_ids_of(self.lengths, len(self.inputs))
+        row_of_query = row_of_input[self.at] if len(self.at) else self.at
         rows = row_of_query[self.query_of_target]
         return torch.cat([row_of_input * n + self.inputs, rows * n + self.targets]), rows
 
@@ -90,9 +92,8 @@ class Items(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return item vectors: ids (M,) -> (M, dim)."""
         known = torch.where(ids < self.rows, ids, 0).int()
-        sparse = KeyedJaggedTensor(
-            [self.name], known, lengths=torch.tensor([len(ids)], dtype=torch.int32).to(ids.device)
-        )
+        lengths = torch.full((1,), len(ids), dtype=torch.int32, device=ids.device)
+        sparse = KeyedJaggedTensor([self.name], known, lengths=lengths)
         vectors = self.ids(sparse)[self.name].values()
         if self.by_id_alone:
             return vectors
@@ -119,17 +120,15 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
     """
     if (length := padded_length()) is not None and not every:
         return _padded_queries(items, (lengths - 1).clamp(min=0), length)
-    ends = lengths.cumsum(0) - 1
-    filled = lengths > 0
-    first, last = torch.ones_like(items, dtype=torch.bool), torch.ones_like(items, dtype=torch.bool)
-    last[ends[filled]] = False
-    first[(ends - lengths + 1)[filled]] = False
-    places = last.nonzero()[:, 0]
+    has_next = from_end(lengths, len(items)) > 0
     shorter = (lengths - 1).clamp(min=0)
     if every:
-        targets = items[first]
-        at = targets.nonzero()[:, 0]
-        return QueryBatch(items[places], shorter, places, at, targets[at], torch.arange(len(at), device=items.device))
+        has_before = from_start(lengths, len(items)) > 0
+        places, chosen = true_places(has_next, has_before & (items > 0), lengths=shorter)
+        at = (has_before.cumsum(0) - 1)[chosen]
+        order = torch.arange(len(at), device=items.device)
+        return QueryBatch(items[places], shorter, places, at, items[chosen], order, in_order=True)
+    [places] = true_places(has_next, lengths=shorter)
     at = torch.where(shorter > 0, shorter.cumsum(0) - 1, -1)
     nothing = items[:0]
     return QueryBatch(items[places], shorter, places, at, nothing, nothing)
@@ -145,23 +144,23 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
         only_last: probability of masking only the last item of a list instead.
         exact: whether to mask this share of each list exactly, rounded but at least one item.
     """
-    query_of_target = segment_ids_of(lengths)
-    ends = (lengths.cumsum(0) - 1)[lengths > 0]
+    query_of_target = segment_ids_of(lengths, len(items))
     hidden = torch.rand(len(items), device=items.device) < share
     if exact:
         order = torch.argsort(query_of_target + torch.rand(len(items), dtype=torch.float64, device=items.device))
         count = (lengths * share).round().clamp(min=1).long()
-        hidden[order] = from_start(lengths) < count[query_of_target]
+        hidden[order] = from_start(lengths, len(items)) < count[query_of_target]
     alone = torch.rand(len(lengths), device=items.device) < only_last
     hidden &= ~alone[query_of_target]
     none = (
         torch.zeros(len(lengths), dtype=torch.long, device=items.device).index_add(0, query_of_target, hidden.long())
         == 0
     )
-    hidden[ends] |= none[lengths > 0]
-    at = (hidden & (items > 0)).nonzero()[:, 0]
+    hidden |= (from_end(lengths, len(items)) == 0) & none[query_of_target]
+    [at] = true_places(hidden & (items > 0), lengths=lengths)
     places = torch.arange(len(items), device=items.device)
-    return QueryBatch(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
+    order = torch.arange(len(at), device=items.device)
+    return QueryBatch(items, lengths, places, at, items[at], order, in_order=True)
 
 
 def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
@@ -181,12 +180,13 @@ def _padded_queries(items: Tensor, lengths: Tensor, length: int) -> QueryBatch:
     return QueryBatch(items, lengths, torch.arange(items.shape[0], device=items.device), at, nothing, nothing)
 
 
-def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
-    """Replace the rows of x (P, d) at these indices (Q,) by the mask (d,). An index of -1 is ignored."""
+def hide(x: Tensor, query_batch: QueryBatch, mask: Tensor) -> Tensor:
+    """Replace the rows of x (P, d) at the inputs of the queries by the mask (d,)."""
+    at = query_batch.at
     if (length := padded_length()) is not None:
         places = torch.arange(x.shape[0], device=x.device).view(-1, length)
         return torch.where((places == at[:, None]).flatten()[:, None], mask, x)
-    at = at[at >= 0]
+    at = at if query_batch.in_order else at[at >= 0]
     return x.index_copy(0, at, mask.expand(len(at), -1))
 
 

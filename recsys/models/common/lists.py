@@ -10,6 +10,7 @@ they write x.shape[0] instead of len(x), which PyTorch's tracer would make a con
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -36,20 +37,47 @@ def padded_length() -> int | None:
     return _length
 
 
-def from_start(lengths: Tensor) -> Tensor:
-    """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,)."""
+def from_start(lengths: Tensor, total: int) -> Tensor:
+    """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,). total: P"""
     if _length is not None:
         return torch.arange(_length, device=lengths.device).repeat(lengths.shape[0])
-    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-    return torch.arange(len(starts), device=lengths.device) - starts
+    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
+    return torch.arange(total, device=lengths.device) - starts
 
 
-def from_end(lengths: Tensor) -> Tensor:
-    """Return the number of values that follow each value within its list: lengths (B,) -> (P,)."""
+def from_end(lengths: Tensor, total: int) -> Tensor:
+    """Return the number of values that follow each value within its list: lengths (B,) -> (P,). total: P"""
     if _length is not None:
         return (lengths[:, None] - 1 - torch.arange(_length, device=lengths.device)).clamp(min=0).flatten()
-    ends = torch.repeat_interleave(lengths.cumsum(0) - 1, lengths)
-    return ends - torch.arange(len(ends), device=lengths.device)
+    ends = torch.repeat_interleave(lengths.cumsum(0) - 1, lengths, output_size=total)
+    return ends - torch.arange(total, device=lengths.device)
+
+
+_last_read: tuple[ref[Tensor], Tensor] | None = None
+
+
+def on_host(lengths: Tensor) -> Tensor:
+    """Return the lengths (B,) on the CPU. The host waits for a GPU once for all layers over the same lists."""
+    global _last_read
+    if not lengths.is_cuda or torch.compiler.is_compiling():
+        return lengths.cpu()
+    if _last_read is None or _last_read[0]() is not lengths:
+        _last_read = ref(lengths), lengths.cpu()
+    return _last_read[1]
+
+
+def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
+    """Return the indices of the true elements of each mask (P,).
+
+    The host waits for a GPU once: for their numbers, and for the lengths (B,) of lists that are padded later.
+    """
+    global _last_read
+    if not masks[0].is_cuda:
+        return [mask.nonzero()[:, 0] for mask in masks]
+    read = torch.cat([torch.stack([mask.sum() for mask in masks]), lengths]).cpu()
+    _last_read = ref(lengths), read[len(masks) :]
+    counts = read[: len(masks)].tolist()
+    return [torch.nonzero_static(mask, size=n)[:, 0] for mask, n in zip(masks, counts, strict=True)]
 
 
 def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
@@ -61,8 +89,8 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
     """
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
-    longest = max(int(lengths.max()), 1) if len(lengths) else 1
-    at = segment_ids_of(lengths) * longest + from_start(lengths)
+    longest = max(int(on_host(lengths).max()), 1) if len(lengths) else 1
+    at = segment_ids_of(lengths, x.shape[0]) * longest + from_start(lengths, x.shape[0])
     offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     return torch.ops.fbgemm.jagged_to_padded_dense(x, [offsets], [longest], 0.0), at
 
@@ -86,8 +114,10 @@ def groups_by_length(lengths: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tenso
     groups = lengths[order].chunk(GROUPS)
     longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), _sizes(groups))
     values, places = lengths.cumsum(0) - lengths, longest.cumsum(0) - longest  # the first ones of each list
-    padded = torch.repeat_interleave(values[order], longest) + from_start(longest)
-    at = torch.repeat_interleave(places[order.argsort()], lengths) + from_start(lengths)
+    starts = torch.repeat_interleave(values[order], longest)
+    padded = starts + from_start(longest, len(starts))
+    at = torch.repeat_interleave(places[order.argsort()], lengths)
+    at = at + from_start(lengths, len(at))
     return groups, padded.clamp(max=len(at) - 1), at
 
 
@@ -95,11 +125,11 @@ def _sizes(groups: Sequence[Tensor]) -> Tensor:
     return torch.tensor([len(of) for of in groups], device=groups[0].device)
 
 
-def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
-    """Repeat the row of each list for each of its values: (B, d), lengths (B,) -> (P, d)."""
+def repeat_rows(x: Tensor, lengths: Tensor, total: int) -> Tensor:
+    """Repeat the row of each list for each of its values: (B, d), lengths (B,) -> (P, d). total: P"""
     if _length is not None:
         return x[:, None].expand(-1, _length, -1).reshape(-1, x.shape[1])
-    return torch.repeat_interleave(x, lengths, dim=0)
+    return torch.repeat_interleave(x, lengths, dim=0, output_size=total)
 
 
 @contextmanager
@@ -115,7 +145,7 @@ def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tens
             yield block.flatten(0, 1), longer
         return
     values = x.new_zeros(len(x) + len(first), x.shape[1]).index_copy(0, longer.cumsum(0) - longer, first)
-    after = torch.arange(len(x), device=x.device) + segment_ids_of(lengths) + 1
+    after = torch.arange(len(x), device=x.device) + segment_ids_of(lengths, x.shape[0]) + 1
     yield values.index_copy(0, after, x), longer
 
 
@@ -133,7 +163,7 @@ def with_last(x: Tensor, last: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor
             yield torch.where(is_last[:, :, None], last[:, None], block).flatten(0, 1), longer
         return
     values = x.new_zeros(len(x) + len(last), x.shape[1]).index_copy(0, longer.cumsum(0) - 1, last)
-    before = torch.arange(len(x), device=x.device) + segment_ids_of(lengths)
+    before = torch.arange(len(x), device=x.device) + segment_ids_of(lengths, x.shape[0])
     yield values.index_copy(0, before, x), longer
 
 
@@ -161,7 +191,7 @@ def list_sums(x: Tensor, lengths: Tensor) -> Tensor:
     if _length is not None:
         block = x.reshape(lengths.shape[0], _length, x.shape[1])
         return torch.where(is_filled(lengths, _length)[:, :, None], block, 0.0).sum(1)
-    return torch.segment_reduce(x, "sum", lengths=lengths, initial=0.0)
+    return torch.segment_reduce(x, "sum", lengths=lengths, initial=0.0, unsafe=True)  # a check would wait for a GPU
 
 
 def list_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -176,7 +206,7 @@ def list_means(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
         return list_sums(x, lengths) / lengths.clamp(min=1)[:, None]
-    return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0)
+    return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0, unsafe=True)
 
 
 def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +215,10 @@ def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, T
     Their order within a list stays the same.
     """
     if _length is None:
-        return values[keep], torch.bincount(segment_ids_of(lengths)[keep], minlength=len(lengths))
+        counts = torch.zeros_like(lengths, dtype=torch.long)
+        counts = counts.index_add_(0, segment_ids_of(lengths, values.shape[0]), keep.long())
+        [at] = true_places(keep, lengths=counts)
+        return values[at], counts
     place = torch.arange(_length, device=values.device)
     keep = keep.view(-1, _length) & (place < lengths[:, None])
     order = torch.argsort(keep.long() * _length - place, dim=1, descending=True)  # ONNX has no stable sort

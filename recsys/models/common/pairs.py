@@ -8,8 +8,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, segment_ids_of
 from recsys.features import FeatureSpec, SparseFeature
+from recsys.models.common.embeddings import copied_index
 from recsys.models.common.items import QueryBatch
-from recsys.models.common.lists import first_kept, padded_length
+from recsys.models.common.lists import first_kept, padded_length, true_places
 
 
 def chosen_items(batch: Batch, item: str) -> QueryBatch:
@@ -22,7 +23,7 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
     nothing = items[:0]
     if padded_length() is not None:
         return QueryBatch(nothing, torch.zeros_like(lengths), nothing, nothing, nothing, nothing)
-    query_of_target, known = segment_ids_of(lengths), items > 0
+    query_of_target, [known] = segment_ids_of(lengths, len(items)), true_places(items > 0, lengths=lengths)
     return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
 
@@ -61,7 +62,7 @@ def with_histories(
         ids, sizes = lists.values().long(), lists.lengths().long()
         keep = ids > 0
         if training and len(chosen.values()) == batch.rows:  # each row has one item
-            keep &= ids != chosen.values().long()[segment_ids_of(sizes)]
+            keep &= ids != chosen.values().long()[segment_ids_of(sizes, len(ids))]
         kept, size = first_kept(ids, keep, sizes)
         inputs.append(kept)
         lengths.append(size)
@@ -103,4 +104,7 @@ def user_feature(features: FeatureSpec, name: str | None, model: str) -> SparseF
 
 def only(sparse: KeyedJaggedTensor, keys: Sequence[str]) -> KeyedJaggedTensor:
     """Select these keys, in this order."""
-    return sparse.permute([sparse.keys().index(key) for key in keys])
+    places = [sparse.keys().index(key) for key in keys]
+    if padded_length() is not None:
+        return sparse.permute(places)
+    return sparse.permute(places, copied_index(places, sparse.device()).int())

@@ -4,7 +4,7 @@ Three lanes run side by side, and a step takes as long as the longest one:
 
 device: lookups, exchanges of vectors, dense kernels and updates, one after another. A dense kernel takes the longest of
     its operations at the rate of matrix products, its bytes at the bandwidth of memory, and KERNEL_US.
-host: the number of kernels x cluster.launch_us.
+host: the number of kernels x cluster.launch_us; with CUDA graphs, all dense kernels count as one.
 copies: the batch to the device, and its ids to the devices that look them up, if trainer.pipeline runs them beside the
     step before; otherwise they are a part of the device's lane.
 
@@ -85,6 +85,7 @@ def step_clock(
     rows: int,
     row_bytes: float,
     pipeline: str,
+    graphs: bool,
     sharding_types: int,
 ) -> StepClock:
     """Predict a step.
@@ -96,6 +97,7 @@ def step_clock(
         rows: of a step, over all devices.
         row_bytes: bytes of a row of a batch: numbers, ids, labels.
         pipeline: trainer.pipeline, auto resolved.
+        graphs: the dense kernels are launched at once (trainer.cuda_graphs).
         sharding_types: number of different types of the plan's tables, each of which has collectives of its own.
     """
     world = cluster.nodes * cluster.devices
@@ -123,7 +125,7 @@ def step_clock(
             "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
             "rows in host memory": host,
         }
-        launches = len(work.kernels) + TABLE_KERNELS * d.groups
+        launches = (1 if graphs else len(work.kernels)) + TABLE_KERNELS * d.groups
         lanes.append(
             StepClock({k: ms for k, ms in parts.items() if ms}, launches * cluster.launch_us / 1e3, beside, rows)
         )

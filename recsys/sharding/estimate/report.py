@@ -1,6 +1,6 @@
 """Estimates of a plan by table and by device: bytes, lookups, traffic and time.
 
-weights of a table = rows x dim x 4 bytes (float32)
+weights of a table = rows x dim x 4 bytes (float32), or 2 (sharding.table_dtype=fp16)
 lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
 all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
 the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
@@ -170,7 +170,7 @@ def report(
                 table=o.name,
                 rows=rows,
                 dim=dim,
-                bytes=rows * dim * 4,
+                bytes=rows * dim * o.tensor.element_size(),
                 optimizer=optimizer_bytes(rows, dim, optim.name),
                 type=o.sharding_type,
                 kernel=o.compute_kernel,
@@ -193,7 +193,10 @@ def report(
             traffic = ShardTraffic.of(o, s, topology, comms, batch_size, optimizer_bytes(1, width, optim.name))
             received[s.rank] += traffic.id_bytes
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
-            d.ids, d.lookup_bytes = d.ids + traffic.ids, d.lookup_bytes + traffic.ids * (width * 4 + 8)
+            d.ids, d.lookup_bytes = (
+                d.ids + traffic.ids,
+                d.lookup_bytes + traffic.ids * (width * o.tensor.element_size() + 8),
+            )
             d.gathered_bytes, d.updated_bytes = d.gathered_bytes + traffic.gathered, d.updated_bytes + traffic.updated
             d.host_bytes, d.sent_bytes = d.host_bytes + traffic.host, d.sent_bytes + traffic.within + traffic.between
             d.sent_between_bytes, d.tables = d.sent_between_bytes + traffic.between, d.tables + 1

@@ -9,9 +9,7 @@ from recsys.schema.run_schema import CommsConfig
 from recsys.sharding.comms import BYTES
 
 SECTOR = 32  # bytes that a GPU's memory reads or writes at least
-SORT = (
-    128  # bytes per id of FBGEMM's sort in the backward pass: 4 radix passes over 12 bytes, read, written and counted
-)
+SORT = 128  # bytes per id of FBGEMM's sort in the backward pass: 4 radix passes over 12 bytes, read, written, counted
 SUMMED = ("row_wise", "table_row_wise", "grid_shard")  # types whose devices hold partial sums of a pooled vector
 
 
@@ -51,16 +49,19 @@ class ShardTraffic:
         rows = batch_size if replica else batch_size * world
         ids = rows * sum(option.input_lengths) * (1 if replica else height / option.tensor.shape[0])
         vectors = (rows * features if option.is_pooled else ids) * width
-        row = -(-width * 4 // SECTOR) * SECTOR
+        number = option.tensor.element_size()
+        row = -(-width * number // SECTOR) * SECTOR
         touched = 2 * min(ids, height) * (row + -(-state // SECTOR) * SECTOR)  # at most all rows, read and written
         if replica:
-            touched += 3 * height * width * 4  # a gradient of the whole table: written, reduced, applied
+            touched += 3 * height * width * number  # a gradient of the whole table: written, reduced, applied
         hits = {"fused_uvm_caching": option.cache_params.load_factor or 0.0 if option.cache_params else 0.0}
         in_host = 1 - hits.get(option.compute_kernel, 0.0) if "uvm" in option.compute_kernel else 0.0
         twice = option.is_pooled and option.sharding_type == "row_wise" and topology.compute_device == "cpu"
         numbers = vectors * (BYTES[comms.forward] * (2 if twice else 1) + BYTES[comms.backward])
         summed = option.is_pooled and option.sharding_type in SUMMED
-        within, between = reduced(height * width * 4, topology) if replica else exchanged(numbers, topology, summed)
+        within, between = (
+            reduced(height * width * number, topology) if replica else exchanged(numbers, topology, summed)
+        )
         return cls(
             ids=ids,
             gathered=(1 - in_host) * ids * row + ids * 8 + vectors * 4,

@@ -1,0 +1,54 @@
+"""Train NVIDIA's small DLRM from files, through the loader: the share of a step that waits for data.
+
+    PYTHONPATH=benchmarks python benchmarks/gpu/from_files.py                        # minutes, on a GPU
+    PYTHONPATH=benchmarks python benchmarks/gpu/from_files.py --device cpu --small   # a test of the script
+
+Rows of Criteo's shape are prepared first; then recsys.train runs as a user runs it. gpu_from_files.json has the rate
+of the training and, as parts, the shares of the time of its steps.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from in_memory import Arguments
+from steady import Sample, measure
+
+LAYERS = ["model.dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256]"]
+SMALL = ["model.dim=8", "model.bottom_mlp=[8]", "model.top_mlp=[8]"]
+
+
+def main() -> None:
+    given = Arguments.parse(__doc__ or "")
+    rows, batch = (4000, 256) if given.small else (4_000_000, 65_536)
+    parts: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as home:
+        settings = [
+            "model=dlrm", "data=criteo", f"data.sample.rows={rows}", f"data.prepared={home}/prepared",
+            f"trainer.batch_size={batch}", f"trainer.accelerator={'cpu' if given.device == 'cpu' else 'gpu'}",
+            "trainer.max_epochs=2", "trainer.early_stopping.patience=null", *(SMALL if given.small else LAYERS),
+        ]  # fmt: skip
+        names = iter(range(1000))
+
+        def train(name: str, overrides: list[str]) -> Sample:
+            run = Path(home) / f"run-{next(names)}"
+            command = [sys.executable, "-m", "recsys.train", *settings, *overrides, f"run_dir={run}"]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            found = json.loads((run / "metrics.json").read_text())["train"]
+            parts[name] = {part: float(share) for part, share in found["time"].items()}
+            return Sample(found["samples"], found["seconds"], found["cpu_seconds"])
+
+        half = ["trainer.precision=bf16-mixed"]
+        contestants = {
+            "float32": lambda: train("float32", []),
+            "bf16-mixed": lambda: train("bf16-mixed", half),
+            "bf16-mixed, no pipeline": lambda: train("bf16-mixed, no pipeline", [*half, "trainer.pipeline=none"]),
+        }
+        about = f"DLRM from files on {given.device}, {rows:,} rows, batch {batch:,}"
+        measure("gpu_from_files", about, given.chosen(contestants), [], given.rounds, "samples", parts)
+
+
+if __name__ == "__main__":
+    main()

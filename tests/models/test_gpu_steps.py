@@ -1,0 +1,158 @@
+"""A training step of every model and loss on a stand-in for a GPU: one device, few waits, and the results of a CPU."""
+
+import copy
+import re
+import shlex
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from model_inputs import random_arrays
+from stand_in_gpu import GPU, TABLES, OnGpu, stand_in_gpu, to_gpu
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.candidates import Candidates
+from recsys.config.compose import compose, conf_dir
+from recsys.config.kinds import build_task
+from recsys.config.run_config import RunConfig
+from recsys.data.batch_tensors import BatchTensors
+from recsys.data.transforms import feature_spec
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.models.common.embeddings import PooledEmbeddings
+
+ROWS, IDS = 16, 40
+FIRST = re.compile(r"# python -m recsys\.train (.*)")
+COMMANDS = {
+    f"{group}/{p.stem}": shlex.split(FIRST.search(p.read_text())[1])  # type: ignore[index]
+    for group in ("model", "loss", "numeric")
+    for p in sorted((conf_dir() / group).glob("*.yaml"))
+    if FIRST.search(p.read_text())
+}
+TARGETS = "the number of targets and inputs is the size of a lookup"
+LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
+WAITS = {  # of a step, with the reason; all others have none
+    **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
+    **{f"model/{m}": (1, TARGETS) for m in ("bert4rec", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer")},
+    **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
+    "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
+    "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
+    "model/two_tower": (3, f"{TARGETS}; the features of distinct items are looked up, whose number is one, too"),
+    "loss/in_batch_softmax": (3, "as model/two_tower"),
+    "loss/pairwise": (4, "the number of pairs of rows within groups is the size of all that is computed of them"),
+}
+
+
+def config(name: str) -> RunConfig:
+    return RunConfig.of(compose("train", COMMANDS[name]))
+
+
+def random_batch(features: FeatureSpec, grouped: bool) -> Batch:
+    """A batch as the loader's: the numbers of values of each feature are known on the CPU."""
+    tensors = BatchTensors.from_arrays(random_arrays(features, ROWS, longest=9), features)
+    batch = tensors.batch(np.random.default_rng(0).integers(0, 2, (ROWS, max(1, len(features.labels)))))
+    batch.sparse = KeyedJaggedTensor(
+        list(tensors.values),
+        batch.sparse.values(),
+        lengths=batch.sparse.lengths(),
+        stride=ROWS,
+        length_per_key=[len(v) for v in tensors.values.values()],
+    )
+    batch.group = torch.arange(ROWS) // 4 if grouped else None
+    return batch
+
+
+def random_candidates(features: FeatureSpec) -> Candidates:
+    popularity = torch.rand(IDS) + 0.1
+    if features.items is None:
+        return Candidates(popularity)
+    items = BatchTensors.from_arrays(random_arrays(features.items, IDS), features.items)
+    offsets = {n: torch.cat([torch.zeros(1, dtype=torch.long), x.long().cumsum(0)]) for n, x in items.lengths.items()}
+    return Candidates(popularity, items.dense, items.values, offsets)
+
+
+def without_dropout(task: nn.Module) -> nn.Module:
+    """The masks of a CPU are drawn in another way."""
+    for m in task.modules():
+        if type(m).__name__ == "Dropout":
+            m.p = 0.0  # type: ignore[assignment]
+    return task
+
+
+def train_step(task: Any, batch: Batch) -> Tensor:
+    torch.manual_seed(0)
+    loss, _ = task(batch)
+    loss.backward()
+    dense = [p for p in task.parameters() if p.grad is not None]
+    torch.nn.utils.clip_grad_norm_(dense, 1.0)
+    torch.optim.Adam(dense).step()
+    return loss.detach()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_step(name: str) -> None:
+    cfg = config(name)
+    if cfg.kind.fitted_at_once:
+        pytest.skip("fitted at once, on the CPU")
+    features = feature_spec(cfg.data, lambda *_: IDS)
+    torch.manual_seed(1)
+    candidates = None if cfg.kind.scores_rows else random_candidates(features)
+    task = without_dropout(build_task(cfg, features, torch.device("cpu"), candidates))
+    grouped = cfg.data.group is not None and cfg.data.group.together
+    on_gpu: Any = copy.deepcopy(task)
+    expected = train_step(task, random_batch(features, grouped))
+    with stand_in_gpu() as gpu:
+        to_gpu(on_gpu)
+        if candidates is not None:
+            on_gpu.set_candidates(candidates.to(GPU))
+        batch = random_batch(features, grouped).to(GPU, non_blocking=True)
+        gpu.waits.clear()
+        found = train_step(on_gpu, batch)
+    assert isinstance(found, OnGpu)
+    torch.testing.assert_close(found.host, expected)
+    for (key, a), b in zip(task.named_parameters(), on_gpu.parameters(), strict=True):
+        assert (a.grad is None) == (b.grad is None), key
+        if a.grad is not None:
+            torch.testing.assert_close(b.grad.host, a.grad, rtol=1e-4, atol=1e-6, msg=lambda m, k=key: f"{k}: {m}")
+    waits = [w for w in gpu.waits if not w.startswith(TABLES)]
+    allowed, reason = WAITS.get(name, (0, "no wait is needed"))
+    assert len(waits) == allowed, f"{reason}: {Counter(waits)}"
+
+
+def test_the_stand_in_sees_mistakes() -> None:
+    x = torch.randn(4, 2)
+    with stand_in_gpu() as gpu:
+        y = x.to(GPU)
+        gpu.waits.clear()
+        with pytest.raises(RuntimeError, match=r"add.Tensor: tensors are on cuda:0 and on the CPU, of shape \(2,\)"):
+            y + torch.ones(2)
+        assert float(y.sum()) == pytest.approx(float(x.sum())) and bool((y > -9).all())
+        y[y > 0], y.nonzero(), y.tolist(), y[[0, 1]], torch.tensor([1], device=GPU)
+        torch.repeat_interleave(y[:, 0], torch.ones(4, dtype=torch.long, device=GPU), output_size=4)
+    assert [w.partition(": ")[2] for w in gpu.waits] == [
+        *("aten._local_scalar_dense", "aten._local_scalar_dense", "index by a mask", "aten.nonzero"),
+        *("copies to the cpu", "copies to the cuda", "copies to the cuda"),
+    ]
+
+
+def test_tables_of_several_dims_and_frozen_ones_wait_for_nothing() -> None:
+    sparse = (SparseFeature("a", 9, "a", dim=4), SparseFeature("b", 9, "b"), SparseFeature("c", 9, "c", frozen=True))
+    for users in (sparse, sparse[1:]):
+        features = FeatureSpec(dense=(), sparse=users, labels=())
+        embeddings = PooledEmbeddings(features, 8)
+        batch = random_batch(features, False)
+        expected = embeddings(batch.sparse)
+        with stand_in_gpu() as gpu:
+            to_gpu(embeddings)
+            batch = random_batch(features, False).to(GPU, non_blocking=True)
+            gpu.waits.clear()
+            found = embeddings(batch.sparse)
+        assert torch.equal(found.host, expected)
+        assert [w for w in gpu.waits if not w.startswith(TABLES)] == []
+
+
+def test_every_reason_is_of_a_file() -> None:
+    assert set(WAITS) <= set(COMMANDS) and len(COMMANDS) > 60
