@@ -45,7 +45,7 @@ class Topic:
 
 
 TOPICS = {
-    "dlrm": Topic("train", ("dlrm", "3"), ("dlrm", "1")),
+    "dlrm": Topic("train", ("dlrm", "2"), ("dlrm", "1")),
     "dlrm_large": Topic("train", ("dlrm_large", "3")),
     "dcnv2": Topic("train", ("dcnv2", "3")),
     "deepfm": Topic("train", ("deepfm", "3")),
