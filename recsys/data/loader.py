@@ -25,18 +25,17 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from recsys.batch import Batch
 from recsys.data.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
 from recsys.data.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.data.lanes import lane_batches, parts_of
+from recsys.data.row_groups import RowGroup, RowGroups, row_groups, segments
 from recsys.data.transforms.column_names import GROUP
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
-from recsys.files.manifest import UNREADABLE, BackgroundCheck, DamagedFile
+from recsys.files.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
 
@@ -76,42 +75,6 @@ def _whole_share(total: int, batch_size: int, rank: int, world_size: int, max_st
     steps = min(-(-(share + (rest > 0)) // batch_size), max_steps)
     rows = min(share + (rank < rest), steps * batch_size)
     return _Share(rank * share + min(rank, rest), rows, steps, min(total, steps * batch_size * world_size))
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group of a Parquet file."""
-
-    file: Path
-    first: int  # its first row within the file
-    rows: int
-
-
-def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
-    """Yield the row groups that hold rows [start, stop) of their concatenation, with first and stop within each."""
-    at = 0
-    for group in groups:
-        a, b = max(start - at, 0), min(stop - at, group.rows)
-        if a < b:
-            yield group, a, b
-        at += group.rows
-        if at >= stop:
-            return
-
-
-def row_groups(file: Path) -> Iterator[RowGroup]:
-    """Yield the row groups of a file. Raises DamagedFile if it is not a Parquet file."""
-    try:
-        meta = pq.read_metadata(file)
-        sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-    except (pa.ArrowException, OSError, ValueError) as e:
-        if isinstance(e, OSError) and e.errno is not None:  # of the disk; Arrow's own has none
-            raise
-        raise DamagedFile(file, UNREADABLE) from None
-    first = 0
-    for rows in sizes:
-        yield RowGroup(file, first, rows)
-        first += rows
 
 
 class ParquetLoader:
@@ -166,8 +129,6 @@ class ParquetLoader:
         self.upcoming, self._upcoming = deque[Batch](), upcoming
         self._epochs = sys.maxsize if epochs is None else epochs
         self._next: _ChunksAhead | None = None
-        self._kept: dict[RowGroup, pl.DataFrame] = {}
-        self._kept_bytes, self._keep_bytes = 0, keep_bytes
         self._open_lane = partial(
             ParquetLoader,
             files,
@@ -190,6 +151,7 @@ class ParquetLoader:
         self._first, self._rank_rows = share.first, share.rows
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._columns = BatchColumns.of(features, training=training)
+        self._rows = RowGroups(self._columns.names, keep_bytes, check)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
         self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
         self.epoch = 0
@@ -207,7 +169,7 @@ class ParquetLoader:
         files = [RowGroup(file, 0, n) for file, n in rows.items()]
         parts = [
             pl.read_parquet(g.file, columns=[name], n_rows=b, glob=False).slice(a)
-            for g, a, b in _segments(files, start, stop)
+            for g, a, b in segments(files, start, stop)
         ]
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 
@@ -308,36 +270,11 @@ class ParquetLoader:
         return [self._groups[i] for i in order]
 
     def _read(self, groups: list[RowGroup], keep: bool, k: int) -> pl.DataFrame:
-        """Read the rows of this rank's chunk k. keep: keep row groups in memory while `keep_bytes` allow it."""
+        """Read the rows of this rank's chunk k. keep: keep row groups for later epochs"""
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rank_rows)
-        parts = list(_segments(groups, start, stop))
-        if not parts:  # this rank has no row left, but must take the same number of steps as the others
-            parts = [(groups[0], 0, 0)]
-        if keep and self._kept_bytes < self._keep_bytes:
-            new = [g for g, _, _ in parts if g not in self._kept]
-            for group, frame in zip(new, self._decode([(g, 0, g.rows) for g in new]), strict=True):
-                self._kept[group] = frame
-                self._kept_bytes += int(frame.estimated_size())
-        decoded = iter(self._decode([part for part in parts if part[0] not in self._kept]))
-        frames = [self._kept[g].slice(a, b - a) if g in self._kept else next(decoded) for g, a, b in parts]
-        return pl.concat(frames, rechunk=False)
-
-    def _decode(self, parts: Sequence[tuple[RowGroup, int, int]]) -> list[pl.DataFrame]:
-        """Read the rows from first to stop of row groups, decoded by all of polars' threads."""
-        scans = [
-            pl.scan_parquet(g.file, glob=False).select(self._columns.names).slice(g.first + a, b - a)
-            for g, a, b in parts
-        ]
-        # common-subplan elimination would share the scans of one file by reading all of it
-        separate = pl.QueryOptFlags(comm_subplan_elim=False)
-        try:
-            return pl.collect_all(scans, optimizations=separate)
-        except pl.exceptions.PolarsError:
-            if self._check is not None:
-                self._check.check_now(g.file for g, _, _ in parts)
-            raise
+        return self._rows.read(groups, start, stop, keep)
 
     def _chunk(self, epoch: int, frame: pl.DataFrame, k: int) -> LaidOutChunk:
         """Lay out this rank's chunk k, its rows permuted by an order of (seed, epoch, rank, k)."""

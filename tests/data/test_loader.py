@@ -372,16 +372,16 @@ def test_rows_that_are_kept_change_no_batch(tmp_path: Path, keep_bytes: int) -> 
         assert all(same(a, b) for a, b in zip(kept, plain_batches, strict=True))
     groups = -(-500 // 64) * 2
     assert {1: range(1, 5), 20_000: range(5, groups), 1 << 30: range(groups, groups + 1)}[keep_bytes].count(
-        len(kept._kept)
+        len(kept._rows.kept)
     )
-    assert not plain._kept
+    assert not plain._rows.kept
 
 
 def test_the_last_epoch_keeps_no_rows(tmp_path: Path) -> None:
     once = ParquetLoader(
         files(tmp_path, table(500)), SPECS["single"], batch_size=50, training=True, epochs=1, keep_bytes=1 << 30
     )
-    assert len(list(once)) == 10 and not once._kept
+    assert len(list(once)) == 10 and not once._rows.kept
 
 
 def test_no_rows(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from small_run import Home
 from storage_faults import flip
 
-from recsys.data.loader import row_groups
 from recsys.data.prepare.digests import digests
+from recsys.data.row_groups import row_groups
 from recsys.files import manifest
 from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import BackgroundCheck, DamagedFile
