@@ -55,7 +55,9 @@ def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_command_runs_all(tmp_path: Path) -> None:
     """Its parts end one after another; that of tests/gpu is skipped without a GPU."""
-    done = run(["benchmarks/gpu/run.sh", "--small"], tmp_path, PYTHON=sys.executable, ONLY="recsys,loop,HBM,float32")
+    done = run(
+        ["benchmarks/gpu/run.sh", "--small"], tmp_path, PYTHON=sys.executable, ONLY="recsys,loop,cached,HBM,float32"
+    )
     assert done.stdout.splitlines()[0] == "tests"
     check_files(tmp_path, list(TOPICS))
     assert (tmp_path / "tests.txt").read_text().strip()

@@ -165,8 +165,10 @@ def test_accumulated_batches_are_one(home: Path, tmp_path: Path, optimizer: str)
     assert len(dense(a)) > 5 and sum("embeddings" in k for k in a) > 26
     tensors = [k for k in a if k.startswith(("/model/", "/tables."))]
     assert {k for k in b if k.startswith(("/model/", "/tables."))} == set(tensors)
+    # Adam divides small gradients by their own size, so that rounding moves a weight by a hundredth of a step of 0.01
+    atol = {"rowwise_adagrad": 1e-5, "adam": 2e-4}[optimizer]
     for k in tensors:
-        assert torch.allclose(a[k], b[k], atol=1e-5), k
+        assert torch.allclose(a[k], b[k], atol=atol), k
     kernels = {t["kernel"] for t in json.loads((home / f"two-{optimizer}" / "plan.json").read_text())["tables"]}
     assert kernels == {"dense"}
 
