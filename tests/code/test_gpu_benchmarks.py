@@ -32,7 +32,9 @@ def check_files(out: Path, scripts: list[str]) -> None:
             assert all(s["units"] > 0 and s["wall"] > 0 for of in found["samples"].values() for s in of)
 
 
-@pytest.mark.parametrize("script", TOPICS)
+@pytest.mark.parametrize(
+    "script", [s if s == "host_memory" else pytest.param(s, marks=pytest.mark.slow) for s in TOPICS]
+)
 def test_a_script(script: str, tmp_path: Path) -> None:
     command = [sys.executable, f"benchmarks/gpu/{script}.py", "--device", "cpu", "--small", "--rounds", "1"]
     done = run([*command, "--only", FEW.get(script, "")], tmp_path)

@@ -65,6 +65,7 @@ def test_the_documentation_has_every_published_row() -> None:
     assert {name for name, *_, beyond in ROWS if beyond} == BEYOND
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("name", "published", "predicted", "ratio", "beyond"), ROWS, ids=[r[0] for r in ROWS])
 def test_steps_are_predicted_as_published(name: str, published: str, predicted: str, ratio: str, beyond: str) -> None:
     """Published: NVIDIA's DeepLearningExamples (DLRM for PyTorch) and the logs of MLPerf Training 4.0."""
