@@ -98,15 +98,10 @@ def _facts(p: PlanReport) -> list[tuple[str, str]]:
     kind = "hbm" if any(d.hbm_size for d in p.devices) else "ddr"
     fullest = max(p.devices, key=lambda d: bytes_of(d, kind))
     whole = f"{bytes_of(fullest, kind, '_size') / GIB:,.0f} GiB {kind.upper()}"
-    clock = p.clock
-    whole_step = (
-        []
-        if clock is None
-        else [
-            (f"{clock.step_ms:.3g} ms", f"per whole step (predicted), bound by {clock.bound}"),
-            (f"{clock.rows_per_second:,.0f}", "rows per second (predicted)"),
-        ]
-    )
+    whole_step = []
+    if p.clock is not None:
+        rate = f"per whole step (predicted): {p.clock.rows_per_second:,.0f} rows/s, bound by {p.clock.bound}"
+        whole_step = [(f"{p.clock.step_ms:.3g} ms", rate)]
     return [
         *whole_step,
         (weights, f"weights, and {state} of optimizer state"),
