@@ -14,7 +14,7 @@ from pathlib import Path
 SAMPLE = ["data.sample.rows=200000", "metrics.slices=[cat_5]", "trainer.log_every_n_steps=5"]
 RUNS = {"dlrm": ["model=dlrm"], "dcnv2": ["model=dcnv2"]}
 PLAN = ["model=dlrm", "data=criteo_1tb", "cluster=dgx_h100", "model.dim=128", "sharding=rowwise,tablewise,auto"]
-SIZE = {"report": (1280, 1500), "plan": (1280, 1150), "start": (1000, 720)}
+SIZE = {"report": (1280, 1500), "plan": (1280, 1150), "start": (1000, 760)}
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "bench.py"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

@@ -91,7 +91,8 @@ def test_plans_are_compared_by_the_whole_step() -> None:
         plan_.clock.parts, plan_.clock.host_ms, plan_.clock.copies_ms = {"lookups": ms}, 0, 0
     assert [attempt.name for attempt in best_first(attempts)] == ["tablewise", "rowwise"]
     assert (
-        verdict(attempts) == "best: sharding=tablewise, 2 ms per step, 1.50 times as fast as rowwise, the second best"
+        verdict(attempts)
+        == "best: sharding=tablewise, 2 ms per whole step, 1.50 times as fast as rowwise, the second best"
     )
 
 

@@ -80,7 +80,8 @@ def verdict(attempts: list[PlanAttempt]) -> str:
     first, *others = best_first(attempts)
     if first.plan is None:
         return "no choice fits"
-    text = f"best: sharding={first.name}, {first.plan.compared_ms:.3g} ms per step"
+    what = "step in the embeddings" if first.plan.clock is None else "whole step"
+    text = f"best: sharding={first.name}, {first.plan.compared_ms:.3g} ms per {what}"
     second = next((o for o in others if o.plan is not None), None)
     if second is None or second.plan is None:
         return text + (", the only one that fits" if others else "")
