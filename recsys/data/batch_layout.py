@@ -159,7 +159,8 @@ class ChunkLayout:
         rows, size = frame.height, self._batch_size
         ids = self._buffer((batches, len(self._columns.single), size), np.int32)
         ids[rows // size :] = 0
-        column, permuted = self._buffer((rows,), np.int32), self._buffer((rows,), np.int32)
+        column = self._buffer((rows,), np.int32)
+        permuted = None if order is None else self._buffer((rows,), np.int32)
         whole = rows // size
         for i, name in enumerate(self._columns.single):
             values = _copy(frame, name, column)

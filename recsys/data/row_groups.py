@@ -52,7 +52,7 @@ class RowGroups:
 
     Args:
         columns: the columns to read.
-        keep_bytes: bytes of decoded row groups that are kept in memory, and up to those of one call more.
+        keep_bytes: bytes of decoded row groups above which a call keeps no more of them in memory.
         check: checks files that cannot be read.
     """
 
@@ -74,8 +74,12 @@ class RowGroups:
             for group, frame in zip(new, self._decode([(g, 0, g.rows) for g in new]), strict=True):
                 self.kept[group] = frame
                 self._kept_bytes += int(frame.estimated_size())
-        decoded = iter(self._decode([part for part in parts if part[0] not in self.kept]))
-        frames = [self.kept[g].slice(a, b - a) if g in self.kept else next(decoded) for g, a, b in parts]
+        kept = [self.kept.get(g) for g, _, _ in parts]  # once: what is read ahead may be kept meanwhile
+        decoded = iter(self._decode([part for part, whole in zip(parts, kept, strict=True) if whole is None]))
+        frames = [
+            next(decoded) if whole is None else whole.slice(a, b - a)
+            for (_, a, b), whole in zip(parts, kept, strict=True)
+        ]
         return pl.concat(frames, rechunk=False)
 
     def _decode(self, parts: Sequence[tuple[RowGroup, int, int]]) -> list[pl.DataFrame]:

@@ -73,9 +73,8 @@ class MultVAE(nn.Module, RetrievalModel):
             kl = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
             self.steps += 1
             weight = self.beta * (self.steps.double() / max(self.anneal, 1)).clamp(max=1)
-            self._penalty = (
-                weight.to(kl.dtype) * kl / max(len(query_batch.targets), 1)
-            )  # the loss is a mean over targets
+            targets = max(len(query_batch.targets), 1)  # the loss is a mean over targets
+            self._penalty = weight.to(kl.dtype) * kl / targets
         decoded = self.decoder(z)
         return torch.cat([decoded, decoded.new_ones(decoded.shape[0], 1)], dim=1)
 

@@ -71,7 +71,7 @@ class StepClock:
 
     @property
     def bound(self) -> str:
-        """What a step takes longest: a part of the device's lane, or another lane."""
+        """Name of what takes longest in a step: a part of the device's lane, or another lane."""
         if self.step_ms > self.device_ms:
             return "launches by the host" if self.host_ms >= self.copies_ms else "copies and ids"
         return max(self.parts, key=lambda part: self.parts[part])

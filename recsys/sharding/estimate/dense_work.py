@@ -39,7 +39,7 @@ class KernelWork:
     """One kernel.
 
     flops: floating-point operations of a matrix product; 0 for any other kernel
-    half: the product is of float16 or bfloat16 numbers
+    half: the product multiplies float16 or bfloat16 numbers
     bytes: read and written
     backward: it belongs to the backward pass
     """
@@ -226,7 +226,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _sizes(tensors: Sequence[Tensor]) -> dict[int, int]:
-    """Return the bytes of each tensor by its memory; those of an expanded one count once."""
+    """Return the bytes of each tensor by its memory. An expanded tensor counts once."""
     return _joined({t.untyped_storage().data_ptr(): _bytes(t)} for t in tensors)
 
 
