@@ -14,6 +14,7 @@ from recsys.sweep.watch import OUTPUT
 
 MARK = "RECSYS_TRIAL"  # environment variable of all processes of a run: its folder
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+KERNEL = (0, 2)  # parents of init and of the threads of the kernel, which have no environment to read
 GRACE_SECONDS = 15.0  # time for torchrun's agent to end its workers, and for Lightning to end its batch
 
 EMPTY_READS, EMPTY_SECONDS = 10, 0.002
@@ -28,13 +29,14 @@ def marked(folder: Path) -> list[int]:
 def _environment(process: psutil.Process) -> dict[str, str]:
     """Return the environment of a process; empty if it has ended or belongs to another user.
 
-    While a process begins to execute a program, its environment reads as empty; so read it again after a moment.
+    While a process begins to execute a program, its environment and its command line read as empty; so read them again
+    after a moment.
     """
     with contextlib.suppress(psutil.Error, OSError):
         for _ in range(EMPTY_READS):
             if found := process.environ():
                 return found if process.status() not in GONE else {}
-            if not process.cmdline():  # a thread of the kernel, or a zombie
+            if process.status() in GONE or process.ppid() in KERNEL:
                 return {}
             time.sleep(EMPTY_SECONDS)
     return {}
