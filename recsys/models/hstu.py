@@ -3,37 +3,50 @@ Recommendations, 2024, https://arxiv.org/abs/2402.17152.
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from recsys.batch import Batch
+from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import PlacesFromEnd
+from recsys.models.common.attention import PlacesFromEnd, mix_padded, time_buckets
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import from_block, from_end, last_values, list_sums, repeat_rows, to_block
+from recsys.models.common.lists import from_end, last_values, list_sums, repeat_rows
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 UNSEEN = -1e4  # a score whose SiLU and gradient are 0
+TIME_BUCKETS = 128
+
+
+def list_of_times(features: FeatureSpec, name: str) -> str:
+    """Return the name of a feature that has a time for each item. Raises ValueError if no list has this name."""
+    if name not in (names := [f.name for f in features.sparse]):
+        raise ValueError(f"times: no sparse feature is named {name}{did_you_mean(name, names)}")
+    if not features.feature(name).multi_valued:
+        raise ValueError(f"times: {name} has one value in each row, so it has no time for each item of the list")
+    return name
 
 
 class HSTUBlock(nn.Module):
     """Attention with pointwise weights, SiLU(Q K^T + bias) / N, gated by U.
 
     The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
-    each head and distance; a caller may add one for each value. N is `length` rather than the batch's longest list, so
-    that a list's states do not depend on the other lists of its batch.
+    each head and distance, and for each head and time between two values; a caller may add one for each value. N is
+    `length` rather than the batch's longest list, so that a list's states do not depend on the batch's other lists.
 
     Args:
         dim: width of the states.
         heads: number of heads of the attention; it must divide `dim`.
         dropout: share of the gated values that are dropped in training.
         length: N, also the number of distances that have a learnt bias; larger ones share the last.
+        timed: whether the time between two values has a learnt bias.
     """
 
-    def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
+    def __init__(self, dim: int, heads: int, dropout: float, length: int, *, timed: bool = False) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim} is not divisible by heads={heads}")
@@ -41,34 +54,50 @@ class HSTUBlock(nn.Module):
         self.before = nn.LayerNorm(dim)
         self.uvqk = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU())
         self.distances = nn.Parameter(torch.randn(heads, length) * 0.02)
+        self.spans = nn.Parameter(torch.randn(heads, TIME_BUCKETS) * 0.02) if timed else None
         self.between = nn.LayerNorm(dim)
         self.out = nn.Sequential(Dropout(dropout), nn.Linear(dim, dim))
 
     def forward(
-        self, x: Tensor, lengths: Tensor, value_bias: Tensor | None = None, *, only_last: bool = False
+        self,
+        x: Tensor,
+        lengths: Tensor,
+        value_bias: Tensor | None = None,
+        times: Tensor | None = None,
+        *,
+        only_last: bool = False,
     ) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim).
 
         Args:
             value_bias: (P, heads), added to the scores of each value for all queries.
+            times: (P,), the time of each value, for timed=True.
             only_last: return the last state of each list alone, (B, dim); no list is empty. The time is then linear in
-                the lengths.
+                the lengths. Times are not read.
         """
         if only_last:
             return self._last_states(x, lengths, value_bias)
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
-        block, at = to_block(vqk, lengths)
-        v, q, k = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in block.split(dim, dim=2))
-        place = torch.arange(block.shape[1], device=x.device)
+        more = [] if value_bias is None else [value_bias]
+        more += [] if times is None or self.spans is None else [times[:, None]]
+        mixed = mix_padded(partial(self._mixed, has_value_bias=value_bias is not None), lengths, vqk, *more)
+        return x + self.out(self.between(mixed) * u)
+
+    def _mixed(self, vqk: Tensor, *more: Tensor, has_value_bias: bool) -> Tensor:
+        """Attend within padded lists: (B, L, 3 * dim), value_bias (B, L, heads), times (B, L, 1) -> (B * L, dim)."""
+        v, q, k = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in vqk.chunk(3, dim=2))
+        place = torch.arange(vqk.shape[1], device=vqk.device)
         back = place[:, None] - place[None, :]
         bias = self.distances[:, back.clamp(0, self.length - 1)].masked_fill(back < 0, UNSEEN)
-        if value_bias is not None:  # one more column of the keys, which the queries multiply by 1
-            more = to_block(value_bias, lengths)[0].transpose(1, 2)[:, :, :, None]
-            q, k = torch.cat([q, torch.ones_like(more)], dim=3), torch.cat([k, more], dim=3)
+        if self.spans is not None and len(more) > 1 + has_value_bias:  # the last one is lengths
+            times = more[has_value_bias][:, :, 0]
+            bias = bias + self.spans[:, time_buckets(times, TIME_BUCKETS)].transpose(0, 1)
+        if has_value_bias:  # one more column of the keys, which the queries multiply by 1
+            column = more[0].transpose(1, 2)[:, :, :, None]
+            q, k = torch.cat([q, torch.ones_like(column)], dim=3), torch.cat([k, column], dim=3)
         weights = nn.functional.silu(q @ k.transpose(2, 3) + bias)
-        mixed = from_block((weights @ (v / self.length)).transpose(1, 2).reshape(-1, dim), at)
-        return x + self.out(self.between(mixed) * u)
+        return (weights @ (v / self.length)).transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _last_states(self, x: Tensor, lengths: Tensor, value_bias: Tensor | None) -> Tensor:
         """Return the new state of each list's last value, which has the only query of its list."""
@@ -84,8 +113,9 @@ class HSTUBlock(nn.Module):
 class HSTU(nn.Module, RetrievalModel):
     """Causal HSTU blocks over the items of a list; each state is the query for the next item.
 
-    The paper's relative bias has a part for positions and a part for timestamps. This implementation has only the part
-    for positions.
+    The paper's relative bias has a part for positions and a part for timestamps. Here, the latter is the time between
+    two items that the model has read; the authors' code counts it from the time of the item to predict, which is not
+    known before that item is.
 
     Args:
         dim: width of items, states and queries.
@@ -94,6 +124,7 @@ class HSTU(nn.Module, RetrievalModel):
         dropout: share of values that are dropped in training, of the input and in each block.
         max_length: number of learnt position vectors, counted from the end, and of distances that have a learnt bias; N
             in the paper.
+        times: name of a list with the time of each item, a whole number (encode: id); None for none.
         init_std: standard deviation of the initial vectors of items and positions.
     """
 
@@ -106,6 +137,7 @@ class HSTU(nn.Module, RetrievalModel):
         heads: Depth = 2,
         dropout: Share = 0.2,
         max_length: Length = 200,
+        times: str | None = None,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
@@ -115,7 +147,10 @@ class HSTU(nn.Module, RetrievalModel):
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
-        self.blocks = nn.ModuleList(HSTUBlock(dim, heads, dropout, max_length) for _ in range(blocks))
+        self.times = None if times is None else list_of_times(features, times)
+        self.blocks = nn.ModuleList(
+            HSTUBlock(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
+        )
         self.norm = nn.LayerNorm(dim)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
@@ -126,6 +161,7 @@ class HSTU(nn.Module, RetrievalModel):
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths, vectors.shape[0])
         x = self.dropout(x)
+        times = None if self.times is None else batch.sparse[self.times].values()[query_batch.places]
         for block in self.blocks:
-            x = block(x, query_batch.lengths)
+            x = block(x, query_batch.lengths, times=times)
         return states_at(self.norm(x), query_batch.at)

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
-from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import MLP, Dropout
 from recsys.models.common.lists import with_last
-from recsys.models.hstu import HSTUBlock
+from recsys.models.hstu import HSTUBlock, list_of_times
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
@@ -119,14 +118,11 @@ class Transducer(nn.Module):
 
 def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device | None) -> SequenceEmbeddings:
     """Return the biases of time buckets. Raises ValueError if `times` names no list."""
-    if times not in (names := [f.name for f in features.sparse]):
-        raise ValueError(f"times: no sparse feature is named {times}{did_you_mean(times, names)}")
-    if not features.feature(times).multi_valued:
-        raise ValueError(f"times: {times} has one value in each row, so it has no time for each item of the history")
-    return SequenceEmbeddings(features, dim, [times], prefix="time_", init_std=0.02, device=device)
+    return SequenceEmbeddings(
+        features, dim, [list_of_times(features, times)], prefix="time_", init_std=0.02, device=device
+    )
 
 
-@torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
 def _values_of(rows: dict[str, JaggedTensor], name: str, sparse: KeyedJaggedTensor, past: str) -> Tensor:
     """Return a feature's rows (P, dim). Raises UserError if its lists and the history's differ in length."""
     check_lengths(sparse[past], rows[name], past, name)

@@ -1,6 +1,7 @@
 """Transformer over all features of each item of a list, after de Souza Pereira Moreira et al., Transformers4Rec:
 Bridging the Gap between NLP and Sequential / Session-Based Recommendation, 2021,
-https://dl.acm.org/doi/10.1145/3460231.3474255.
+https://dl.acm.org/doi/10.1145/3460231.3474255, and with the blocks of eSASRec: Tikhonovich et al., eSASRec: Enhancing
+Transformer-based Recommendations in a Modular Fashion, 2025, https://arxiv.org/abs/2508.06450.
 """
 
 import torch
@@ -19,7 +20,7 @@ from recsys.models.common.items import (
     next_items,
     states_at,
 )
-from recsys.models.common.layers import Dropout
+from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
@@ -28,20 +29,34 @@ ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a feed-forward network, each with a norm before it and a residual."""
+    """Attention, then a feed-forward network, each with a norm before it and a residual.
 
-    def __init__(self, attention: nn.Module, dim: int, dropout: float) -> None:
+    Args:
+        dim: width of the states.
+        dropout: share of the values that are dropped in training.
+        feed_forward: "gelu" or "swiglu", see Transformer.
+        gated: see Transformer.
+    """
+
+    def __init__(self, attention: nn.Module, dim: int, dropout: float, *, feed_forward: str, gated: bool) -> None:
         super().__init__()
         self.before = nn.LayerNorm(dim)
         self.attention = attention
         self.between = nn.LayerNorm(dim)
-        self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim), Dropout(dropout))
+        layers: list[nn.Module] = [SwiGLU(dim, 4 * dim, dropout)]
+        if feed_forward == "gelu":
+            layers = [nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)]
+        self.feed_forward = nn.Sequential(*layers, Dropout(dropout))
+        self.gates = nn.ModuleList(nn.Linear(dim, dim) for _ in range(2)) if gated else None
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         y = self.before(x)
-        x = x + self.attention(y, y, lengths)
-        return x + self.feed_forward(self.between(x))
+        x = x + self._gated(0, x, self.attention(y, y, lengths))
+        return x + self._gated(1, x, self.feed_forward(self.between(x)))
+
+    def _gated(self, part: int, x: Tensor, change: Tensor) -> Tensor:
+        return change if self.gates is None else torch.sigmoid(self.gates[part](x)) * change
 
 
 class Context(nn.Module):
@@ -82,6 +97,10 @@ class Transformer(nn.Module, RetrievalModel):
         merge: how to merge the vectors of an item: "sum", or "concat" followed by a linear layer to `dim`.
         objective: "causal" predicts the next item from each state; "masked" predicts masked items.
         block: "plain" with learnt position vectors, or "relative" with attention over distances.
+        feed_forward: "gelu" for two linear layers, 4 * `dim` wide, with GELU between them, or "swiglu".
+        gated: whether a sigmoid of a linear map of the states multiplies what attention and the feed-forward network
+            add to them. With feed_forward=swiglu, these are the blocks of LiGR (Borisyuk et al., From Features to
+            Transformers: Redefining Ranking for Scalable Impact, 2025, https://arxiv.org/abs/2502.03417) and eSASRec.
         context: whether to add the features of the row itself to each position. Their values come from the last row of
             the list, which is the row of the item to predict. Do not use features that are unknown before that row or
             that change within a list: they leak the answer.
@@ -102,6 +121,8 @@ class Transformer(nn.Module, RetrievalModel):
         merge: str = "concat",
         objective: str = "causal",
         block: str = "plain",
+        feed_forward: str = "gelu",
+        gated: bool = False,
         context: bool = False,
         mask: float = 0.2,
         mask_last: float = 0.1,
@@ -114,6 +135,7 @@ class Transformer(nn.Module, RetrievalModel):
             ("merge", merge, ("sum", "concat")),
             ("objective", objective, ("causal", "masked")),
             ("block", block, tuple(ATTENTION)),
+            ("feed_forward", feed_forward, ("gelu", "swiglu")),
         ):
             if value not in choices:
                 raise ValueError(f"{name}={value!r}: must be {' or '.join(choices)}")
@@ -135,7 +157,13 @@ class Transformer(nn.Module, RetrievalModel):
             self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), Dropout(dropout))
         self.blocks = nn.ModuleList(
-            TransformerBlock(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
+            TransformerBlock(
+                ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout),
+                dim,
+                dropout,
+                feed_forward=feed_forward,
+                gated=gated,
+            )
             for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(dim)

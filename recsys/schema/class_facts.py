@@ -18,7 +18,15 @@ MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class bel
     ),
     "fitted_ranking": ("gbm.GBM",),
     "retrieval": (
-        *("bert4rec.BERT4Rec", "gru4rec.GRU4Rec", "hstu.HSTU", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"),
+        *(
+            "bert4rec.BERT4Rec",
+            "fuxi_alpha.FuXiAlpha",
+            "gru4rec.GRU4Rec",
+            "hstu.HSTU",
+            "mf.MF",
+            "mult_vae.MultVAE",
+            "neumf.NeuMF",
+        ),
         *("sasrec.SASRec", "transformer.Transformer", "two_tower.TwoTower"),
     ),
     "closed_form": ("ease.EASE", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),

@@ -408,7 +408,7 @@ def test_wrong_histories(features: FeatureSpec, given: Any, message: str) -> Non
     ("times", "message"),
     [
         ("pause", "times: no sparse feature is named pause; did you mean pauses"),
-        ("user", "times: user has one value in each row, so it has no time for each item of the history"),
+        ("user", "times: user has one value in each row, so it has no time for each item of the list"),
     ],
 )
 def test_wrong_times(times: str, message: str) -> None:

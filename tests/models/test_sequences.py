@@ -18,10 +18,11 @@ from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
 from recsys.models.common.items import masked_items
 from recsys.models.common.recurrent import packed
+from recsys.models.fuxi_alpha import FuXiAlpha, FuXiBlock
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.sasrec import SASRec
-from recsys.models.transformer import Transformer
+from recsys.models.transformer import Transformer, TransformerBlock
 from recsys.task import RetrievalTask
 
 N = 13  # candidates, 0 among them
@@ -55,7 +56,9 @@ CAUSAL: dict[str, Make] = {
     "sasrec-before": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="before", **{"dim": 64, **o}),
     "sasrec-after": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="after", **{"dim": 64, **o}),
     "gru4rec": lambda f, **o: GRU4Rec(f, **{"hidden": 48, "layers": 2, **o}),
-    "hstu": lambda f, **o: HSTU(f, max_length=9, **o),
+    "hstu": lambda f, **o: HSTU(f, max_length=9, times="gap" if f is MORE else None, **o),
+    "fuxi_alpha": lambda f, **o: FuXiAlpha(f, max_length=9, times="gap" if f is MORE else None, **o),
+    "esasrec": lambda f, **o: Transformer(f, max_length=9, feed_forward="swiglu", gated=True, **o),
     "transformer-plain": transformer("causal", "plain"),
     "transformer-relative": transformer("causal", "relative"),
 }
@@ -296,13 +299,30 @@ def test_sinusoids() -> None:
         torch.testing.assert_close(row, torch.tensor(expected))
 
 
-@pytest.mark.parametrize("lengths", [[4, 0, 1, 9], [2], [0]])
-def test_hstu_by_loops(lengths: list[int]) -> None:
+LENGTHS = [[4, 0, 1, 9], [2], [0], [3, 7, 1, 0, 2, 5, 9, 4, 4]]  # the last ones are padded in groups
+DAY = 86_400
+
+
+def bucket(times: Tensor, i: int, j: int) -> int:
+    """The bucket of the time between two values, as the authors of HSTU compute it."""
+    return min(int(math.log(max(abs(int(times[i] - times[j])), 1)) / 0.301), hstu.TIME_BUCKETS - 1)
+
+
+def some_times(lengths: list[int]) -> Tensor:
+    return 978_300_760 + torch.randint(0, 300 * DAY, (sum(lengths),)) * torch.randint(0, 2, (sum(lengths),))
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_hstu_by_loops(lengths: list[int], timed: bool) -> None:
     torch.manual_seed(0)
     dim, heads, length = 6, 2, 5  # a list longer than the distances that are told apart
     d = dim // heads
-    block = hstu.HSTUBlock(dim, heads, 0.0, length)
+    block = hstu.HSTUBlock(dim, heads, 0.0, length, timed=timed)
     nn.init.normal_(block.distances)
+    times = some_times(lengths) if timed else None
+    if block.spans is not None:
+        nn.init.normal_(block.spans)
     x = torch.randn(sum(lengths), dim)
     u, v, q, k = nn.functional.silu(block.uvqk[0](block.before(x))).chunk(4, dim=1)
     mixed = torch.zeros_like(x)
@@ -313,14 +333,95 @@ def test_hstu_by_loops(lengths: list[int]) -> None:
             for i in range(start, start + n):
                 for j in range(start, i + 1):
                     score = q[i, part] @ k[j, part] + block.distances[h, min(i - j, length - 1)]
+                    if times is not None:
+                        assert block.spans is not None
+                        score = score + block.spans[h, bucket(times, i, j)]
                     mixed[i, part] += nn.functional.silu(score) / length * v[j, part]
         start += n
     expected = x + block.out[1](block.between(mixed) * u)
-    torch.testing.assert_close(block(x, torch.tensor(lengths)), expected)
+    torch.testing.assert_close(block(x, torch.tensor(lengths), times=times), expected)
     filled = [n for n in lengths if n]
     ends = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
-    if filled:
+    if filled and not timed:
         torch.testing.assert_close(block(x, torch.tensor(filled), only_last=True), expected[ends])
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_fuxi_by_loops(lengths: list[int], timed: bool) -> None:
+    """Against the paper's equations, value by value."""
+    torch.manual_seed(0)
+    dim, heads, length = 6, 2, 5
+    d, channels = dim // heads, 3 if timed else 2
+    block = FuXiBlock(dim, heads, 0.0, length, timed=timed)
+    nn.init.normal_(block.distances)
+    times = some_times(lengths) if timed else None
+    if block.spans is not None:
+        nn.init.normal_(block.spans)
+    x = torch.randn(sum(lengths), dim)
+
+    def rms(y: Tensor) -> Tensor:
+        return y / (y.pow(2).mean(dim=1, keepdim=True) + 1e-6).sqrt()
+
+    wide = channels * dim
+    u, v, q, k = nn.functional.silu(rms(x) @ block.uvqk.weight.T).split([wide, dim, dim, dim], dim=1)
+    mixed = torch.zeros(len(x), heads, channels, d)
+    start = 0
+    for n in lengths:
+        for i in range(start, start + n):
+            for j in range(start, i + 1):
+                for h in range(heads):
+                    part = slice(h * d, (h + 1) * d)
+                    weights = [block.distances[min(i - j, length - 1)]]
+                    if times is not None:
+                        assert block.spans is not None
+                        weights.append(block.spans[bucket(times, i, j)])
+                    weights.append(nn.functional.silu(q[i, part] @ k[j, part]) / length)
+                    mixed[i, h] += torch.stack(weights)[:, None] * v[j, part]
+        start += n
+    state = x + block.merge[1](u * rms(mixed.flatten(1)))
+    network = block.feed_forward[2]
+    gate, value = (rms(state) @ network.gate_value.weight.T).chunk(2, dim=1)
+    expected = state + (nn.functional.silu(gate) * value) @ network.out.weight.T
+    torch.testing.assert_close(block(x, torch.tensor(lengths), times), expected)
+
+
+@pytest.mark.parametrize("feed_forward", ["gelu", "swiglu"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_transformer_blocks_list_by_list(feed_forward: str, gated: bool) -> None:
+    """Against PyTorch's attention and the equations of LiGR's blocks."""
+    torch.manual_seed(0)
+    dim, heads, lengths = 8, 2, [4, 0, 1, 6]
+    block = TransformerBlock(
+        Attention(dim, heads, causal=True), dim, 0.0, feed_forward=feed_forward, gated=gated
+    ).requires_grad_(False)
+    x = torch.randn(sum(lengths), dim)
+    theirs = nn.MultiheadAttention(dim, heads, batch_first=True).requires_grad_(False)
+    attention = block.attention
+    theirs.in_proj_weight.copy_(torch.cat([attention.query.weight, attention.key_value.weight]))  # type: ignore[union-attr]
+    theirs.in_proj_bias.copy_(torch.cat([attention.query.bias, attention.key_value.bias]))  # type: ignore[union-attr]
+    theirs.out_proj.load_state_dict(attention.out[0].state_dict())  # type: ignore[index,union-attr]
+    expected = []
+    for one in x.split(lengths):
+        if not len(one):
+            continue
+        y = nn.functional.layer_norm(one, (dim,))
+        unseen = torch.ones(len(one), len(one), dtype=torch.bool).triu(1)
+        change = theirs(y, y, y, attn_mask=unseen)[0]
+        if block.gates is not None:
+            change = change / (1 + torch.exp(-(one @ block.gates[0].weight.T + block.gates[0].bias)))
+        state = one + change
+        y = nn.functional.layer_norm(state, (dim,))
+        if feed_forward == "swiglu":
+            network = block.feed_forward[0]
+            gate, value = (y @ network.gate_value.weight.T).chunk(2, dim=1)
+            change = (gate * torch.sigmoid(gate) * value) @ network.out.weight.T
+        else:
+            change = block.feed_forward[2](nn.functional.gelu(block.feed_forward[0](y)))
+        if block.gates is not None:
+            change = change / (1 + torch.exp(-(state @ block.gates[1].weight.T + block.gates[1].bias)))
+        expected.append(state + change)
+    torch.testing.assert_close(block(x, torch.tensor(lengths)), torch.cat(expected))
 
 
 @pytest.mark.parametrize("lengths", [[3, 0, 1, 5, 5], [1], [2, 2]])

@@ -3,6 +3,7 @@ padded.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +65,34 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **option
         return attention(q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=mask, **options).to(q.dtype)
 
 
+def mix_padded(mix: Callable[..., Tensor], lengths: Tensor, *values: Tensor) -> Tensor:
+    """Apply a function that mixes the values of each list to lists that are padded.
+
+    On CPUs, lists of similar lengths are padded together, which takes less time than padding all to the longest.
+
+    Args:
+        mix: takes the padded values, (B, L, d) each, and lengths (B,), and returns (B * L, d').
+        lengths: (B,).
+        values: (P, d) each.
+
+    Returns:
+        The values that `mix` returned for the places of the lists, (P, d').
+    """
+    first = values[0]
+    is_captured = padded_length() is not None or torch.compiler.is_compiling()
+    if is_captured or first.device.type != "cpu" or len(lengths) < 2 * GROUPS or not len(first):
+        blocks, at = zip(*(to_block(x, lengths) for x in values), strict=True)
+        return from_block(mix(*blocks, lengths), at[0])
+    groups, places, at_value = groups_by_length(lengths)
+    shapes = [(len(of), max(int(of[-1]), 1)) for of in groups]
+    sizes = [rows * longest for rows, longest in shapes]
+    parts = zip(*(x.index_select(0, places).split(sizes) for x in values), strict=True)
+    mixed = [
+        mix(*(x.view(*shape, -1) for x in part), of) for part, of, shape in zip(parts, groups, shapes, strict=True)
+    ]
+    return from_block(torch.cat(mixed), at_value)
+
+
 class Attention(nn.Module):
     """Multi-head attention within each list: Vaswani et al., Attention Is All You Need, 2017,
     https://arxiv.org/abs/1706.03762.
@@ -88,25 +117,14 @@ class Attention(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim} is not divisible by heads={heads}")
-        self.dim, self.heads, self.causal, self.weight_dropout = dim, heads, causal, weight_dropout
+        self.heads, self.causal, self.weight_dropout = heads, causal, weight_dropout
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
         self.out = nn.Sequential(nn.Linear(dim, dim), Dropout(dropout)) if projection else nn.Sequential()
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
-        q, k_v = self.query(queries), self.key_value(values)
-        is_captured = padded_length() is not None or torch.compiler.is_compiling()
-        if is_captured or q.device.type != "cpu" or len(lengths) < 2 * GROUPS or not len(q):
-            block, at = to_block(torch.cat([q, k_v], dim=1), lengths)
-            q, k_v = block.split([self.dim, 2 * self.dim], dim=2)
-            return self.out(from_block(self._mixed(q, k_v, lengths), at))
-        groups, places, at = groups_by_length(lengths)
-        shapes = [(len(of), max(int(of[-1]), 1)) for of in groups]
-        sizes = [rows * longest for rows, longest in shapes]
-        parts = zip(*(x.index_select(0, places).split(sizes) for x in (q, k_v)), groups, shapes, strict=True)
-        mixed = [self._mixed(q.view(*shape, -1), k_v.view(*shape, -1), of) for q, k_v, of, shape in parts]
-        return self.out(from_block(torch.cat(mixed), at))
+        return self.out(mix_padded(self._mixed, lengths, self.query(queries), self.key_value(values)))
 
     def _mixed(self, queries: Tensor, keys_values: Tensor, lengths: Tensor) -> Tensor:
         """Attend within padded lists: (B, L, dim), keys and values (B, L, 2 * dim), lengths (B,) -> (B * L, dim)."""
@@ -148,6 +166,16 @@ def _merge_heads(x: Tensor) -> Tensor:
     if padded_length() is not None:  # no view: other attention kernels have other strides
         return torch.cat(x.unbind(1), dim=2).flatten(0, 1)
     return x.transpose(1, 2).reshape(-1, x.shape[1] * x.shape[3])
+
+
+def time_buckets(times: Tensor, number: int) -> Tensor:
+    """Return the logarithmic bucket of the time between each two values of a list: (B, L) -> (B, L, L).
+
+    Buckets are floor(ln(time) / 0.301), as in the implementations of HSTU and FuXi-alpha, from 0 to number - 1. Times
+    may have any unit.
+    """
+    apart = (times[:, :, None] - times[:, None, :]).abs().clamp(min=1)
+    return (apart.log() / 0.301).long().clamp(max=number - 1)
 
 
 class RelativeAttention(nn.Module):

@@ -132,6 +132,28 @@ class MLP(nn.Sequential):
         self.out_features = width
 
 
+class SwiGLU(nn.Module):
+    """Feed-forward network SiLU(x W) * (x V), followed by a linear layer: Shazeer, GLU Variants Improve Transformer,
+    2020, https://arxiv.org/abs/2002.05202.
+
+    Args:
+        dim: width of the input and the output.
+        hidden: width of W and V, which have no biases.
+        dropout: share of the hidden values that are dropped in training.
+    """
+
+    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.gate_value = nn.Linear(dim, 2 * hidden, bias=False)
+        self.dropout = Dropout(dropout)
+        self.out = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform states: (P, dim) -> (P, dim)."""
+        gate, value = self.gate_value(x).chunk(2, dim=1)
+        return self.out(self.dropout(nn.functional.silu(gate) * value))
+
+
 class FirstOrder(nn.Module):
     """Linear part of a model: one weight for each id of each sparse feature and for each dense feature.
 
