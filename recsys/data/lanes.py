@@ -38,11 +38,17 @@ def parts_of(rank: int, world_size: int, lanes: int, step_rows: int) -> list[Lan
     return parts
 
 
-def lane_batches(open_lane: Callable[[int], Iterator[Batch]], parts: list[LanePart]) -> Iterator[Batch]:
-    """Yield this rank's batches. Each is the concatenation of this rank's parts of the lanes' batches."""
+def lane_batches(open_lane: Callable[[int], Iterator[Batch]], parts: list[LanePart], lane_rows: int) -> Iterator[Batch]:
+    """Yield this rank's batches. Each is the concatenation of this rank's parts of the lanes' batches.
+
+    lane_rows: rows of a lane's batch. The last one may have fewer; its ranks have shares of the same size
+    """
     lanes = [open_lane(part.lane) for part in parts]
     for batches in zip(*lanes, strict=True):
-        yield concat([rows_of(batch, p.start, p.stop) for batch, p in zip(batches, parts, strict=True)])
+        shares = [
+            (p.start * b.rows // lane_rows, p.stop * b.rows // lane_rows) for b, p in zip(batches, parts, strict=True)
+        ]
+        yield concat([rows_of(batch, *share) for batch, share in zip(batches, shares, strict=True)])
 
 
 def rows_of(batch: Batch, start: int, stop: int) -> Batch:

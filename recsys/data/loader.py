@@ -38,6 +38,7 @@ from recsys.features import FeatureSpec
 from recsys.files.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
+MOST_DROPPED = 0.05  # share of an epoch's rows
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def _training_share(total: int, batch_size: int, rank: int, world_size: int, max
     share = total // world_size
     if share == 0:
         raise UserError(f"{total} training rows are too few for {world_size} processes; use fewer")
-    steps = min(max(share // batch_size, 1), max_steps)
+    steps, rest = divmod(share, batch_size)
+    if steps == 0 or (rest > 1 and rest >= MOST_DROPPED * share):  # one row is no batch for batch norm
+        steps += 1
+    steps = min(steps, max_steps)
     rows = min(share, steps * batch_size)
     return _Share(rank * share, rows, steps, rows * world_size)
 
@@ -85,8 +89,9 @@ class ParquetLoader:
         features: the feature spec.
         batch_size: rows of a batch.
         training: give every rank the same number of rows and steps, and drop the last rows that do not fill a batch
-            (a different set each epoch if shuffled). If False, every row comes once, and ranks with fewer rows are
-            filled up with rows of weight 0, so that all ranks take the same number of steps.
+            (a different set each epoch if shuffled) unless they are a MOST_DROPPED of the epoch or more. If False,
+            every row comes once, and ranks with fewer rows are filled up with rows of weight 0, so that all ranks take
+            the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
         seed: seed of the order.
         buffer_rows: number of rows of a chunk, within which rows are shuffled.
@@ -261,7 +266,8 @@ class ParquetLoader:
             loader.load_state_dict({"epoch": self.epoch, "step": self.step})
             return iter(loader)
 
-        yield from lane_batches(open_lane, parts_of(self._rank, self._world_size, self.lanes, step_rows))
+        parts = parts_of(self._rank, self._world_size, self.lanes, step_rows)
+        yield from lane_batches(open_lane, parts, step_rows // self.lanes)
 
     def _order(self, epoch: int) -> list[RowGroup]:
         if not self._shuffle:

@@ -39,7 +39,8 @@ from recsys.new.value_marks import Marks
 FEWEST_ITEMS = 30  # classes that may be items
 WIDE = 30  # numbers without names from which a file may be a matrix of users and items
 MOSTLY_ZERO = 0.5  # cells of a matrix, from which 0 stands for no rating
-FEW_ROWS = 200_000  # fewer rows make few steps of 2048 rows
+FEW_ROWS = 2_000_000  # of which one epoch makes few steps of 2,048 rows
+VERY_FEW_ROWS = 200_000  # of which one epoch makes few steps of 1,024 rows
 
 
 @dataclass
@@ -101,7 +102,8 @@ class Proposal:
         if self.retrieves:
             return f"python -m recsys.train data={name} model=sasrec"
         single = " model=dcnv2" if len(self.features.inputs) == 1 else ""  # model=dlrm multiplies pairs of vectors
-        small = single + (" trainer.batch_size=256" if self.rows < FEW_ROWS else "")
+        small = single + (" trainer=until_best" if self.rows < FEW_ROWS else "")
+        small += " trainer.batch_size=256" if self.rows < VERY_FEW_ROWS else ""
         return f"python -m recsys.train data={name}{small}"
 
 

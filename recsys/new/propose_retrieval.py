@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
 from recsys.new.copies import copies
 from recsys.new.propose_features import features_of, sql_name
-from recsys.new.statistics import quantile
 
 if TYPE_CHECKING:
     from recsys.new.propose import Proposal
+
+
+KEPT = 0.95  # share of the rows that the length of lists keeps
+MOST_LENGTH = 200  # of lists: the time of attention grows with its square
 
 
 def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> None:
@@ -28,9 +32,9 @@ def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> Non
         p.group["order"] = p.time_column(p.roles.time, typed=typed)
     if missing := [c.name for c in (user, item) if c.missing]:
         p.where = " AND ".join(f"{sql_name(name)} IS NOT NULL" for name in missing)
-    longest = int(quantile(user.values.drop_nulls().value_counts()["count"], 0.9))
-    p.max_length = min(max(longest, 10), 200)
-    p.reasons["sequences"] = f"nine of ten users of the sample have at most {longest} rows"
+    longest = _length_that_keeps(KEPT, user.values.drop_nulls().value_counts()["count"])
+    p.max_length = min(max(longest, 10), MOST_LENGTH)
+    p.reasons["sequences"] = f"lists of {longest} keep {KEPT:.0%} of the sample's rows"
     p.split = splits.leave_one_out()
     if user.name == "list":  # the reader adds this column
         p.split = splits.of_lists()
@@ -54,6 +58,14 @@ def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> Non
     plain = ("constant", "empty", "row id")
     p.features.left_out += [(c.name, other_names.get(c.name) or (c.reason if c.kind in plain else why)) for c in rest]
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+
+
+def _length_that_keeps(share: float, rows_of_user: pl.Series) -> int:
+    """Return the length of lists that keeps this share of all rows, given the number of rows of each user."""
+    counts = rows_of_user.sort().to_numpy()
+    users = np.arange(len(counts), 0, -1)  # that have as many rows as this one, or more
+    kept = np.cumsum(counts) - counts + users * counts  # if lists are as long as this user's
+    return int(counts[np.searchsorted(kept, share * kept[-1])]) if len(counts) else 0
 
 
 def _as_item(item: Column) -> Column:

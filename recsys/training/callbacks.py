@@ -1,6 +1,7 @@
 """Callbacks other than checkpoints: throughput, progress bars and the time limit; and the logger of metrics.csv."""
 
 import csv
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from recsys.cli import interrupts
 from recsys.cli.console import Bar, say
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of
+from recsys.training.advice import still_improving
 from recsys.training.module import RecsysModule
 
 CLOCK_STEPS = 20
@@ -23,8 +25,19 @@ class StopEarly(EarlyStopping):
 
     def __init__(self, metric: str, patience: int) -> None:
         super().__init__(metric, mode=mode_of(metric), patience=patience, check_on_train_epoch_end=False)
+        self._gain: tuple[float, float] | None = None  # the best value before the last validation, and the last's
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        before = float(self.best_score)
+        super().on_validation_end(trainer, pl_module)
+        now = float(self.best_score)
+        self._gain = (before, now) if now != before and math.isfinite(before) else None
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._gain is not None and trainer.current_epoch == trainer.max_epochs:
+            line = still_improving(self.monitor, *self._gain, trainer.current_epoch)
+            if line is not None:
+                say(line)
         if self.stopped_epoch:
             why = f"{self.monitor} has not improved for {self.patience} validations"
             say(

@@ -259,6 +259,7 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
     return {
         "data": info["name"],
         "split": info["split"],
+        "order": _order(cfg),
         "rows": info["rows"],
         "bad_rows": info["bad_rows"],
         "seed": cfg.seed,
@@ -266,6 +267,17 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
         "label": ", ".join(cfg.data.labels) or cfg.data.label.column,
     } | ({} if cfg.kind.scores_rows else {"ranking": _ranking(cfg)})
+
+
+def _order(cfg: RunConfig) -> str | None:
+    """Return a description of the order of the rows; None if no feature, list or split depends on it."""
+    data = cfg.data
+    column = data.group.order if data.group is not None else None
+    if column is None and data.split.by == "time":
+        column = data.split.column
+    if column is None:
+        return "that of the rows in the files" if data.group is not None else None
+    return f"by {column}; rows with equal values as in the files"
 
 
 def _ranking(cfg: RunConfig) -> dict[str, Any]:

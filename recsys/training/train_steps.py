@@ -1,6 +1,5 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.checkpoint_folders import best_checkpoint
-from recsys.training.callbacks import Throughput
+from recsys.training.advice import cut_lists, short_training, slow_validations
 from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
@@ -25,10 +24,6 @@ from recsys.training.trainer import (
     split_loader,
     steps_of,
 )
-
-LONG = 60.0  # seconds of validations that are worth a word
-MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
-LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
 
 
 def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
@@ -48,7 +43,10 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     steps = steps_of(cfg, len(training))
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
-        _warn_of_few_updates(cfg, prepared, steps * cfg.trainer.accumulate / max(len(training), 1))
+        epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
+        for line in (cut_lists(cfg, prepared), short_training(cfg, _interactions(prepared), epochs)):
+            if line is not None:
+                say(line)
     newest = newest_intact_checkpoint(path) if folder.resumed else None
     start = folder.start
     if newest is not None and (start is None or start.checkpoint != newest):
@@ -65,8 +63,9 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     except NotFinite:
         training.finish_check()  # a damaged file may be the cause
         raise
-    if ranks.rank == 0 and (advice := _slow_validations(cfg, throughput)) is not None:
-        say(advice)
+    slow = slow_validations(cfg, throughput.seconds, throughput.validation_seconds)
+    if ranks.rank == 0 and slow is not None:
+        say(slow)
     best = best_checkpoint(path)
     if cfg.calibration != "none" and validation is not None:
         _calibrate(cfg, path, trainer, module, validation, best, ranks)
@@ -105,18 +104,6 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     return RunResults(splits, train, best, log, sliced or {})
 
 
-def _slow_validations(cfg: RunConfig, throughput: Throughput) -> str | None:
-    """Return a line that says so if a long training has spent much time on validations."""
-    training, validating = throughput.seconds, throughput.validation_seconds
-    if validating < max(LONG, MOST_OF_TRAINING * training) or cfg.trainer.validate_every_n_steps is not None:
-        return None
-    every = math.ceil(cfg.trainer.validate_every * validating / (MOST_OF_TRAINING * training))
-    return (
-        f"validations took {validating:.0f} s, and training {training:.0f} s: "
-        f"trainer.validate_every={every} (epochs) makes that a tenth"
-    )
-
-
 def _check_batches(cfg: RunConfig, batches: int) -> None:
     """Raise UserError if a validation within an epoch would come after its end. batches: of an epoch"""
     every = cfg.trainer.validate_every_n_steps
@@ -127,38 +114,10 @@ def _check_batches(cfg: RunConfig, batches: int) -> None:
         )
 
 
-def _warn_of_few_updates(cfg: RunConfig, prepared: Prepared, epochs: float) -> None:
-    """Say so if the training is too short for the items' vectors to move away from where they start."""
+def _interactions(prepared: Prepared) -> float:
+    """Return the mean number of training interactions of an item."""
     counts = prepared.fitted.item_vocabulary["count"].to_numpy()
-    if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
-        say(warning)
-
-
-def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | None:
-    """Return a warning if item vectors cannot move by LEAST_MOVE deviations of their initial values, otherwise None.
-
-    Adam changes an element of a table's row by about the learning rate, at most, in each step that looks the row up.
-    An item is looked up about once for each of its interactions, so the number of steps that train its vector depends
-    on the interactions per item and on the epochs, not on the number of steps of the run (experiments/item_counts).
-    With optim.sparse.every_row, the other steps move it, too.
-
-    Args:
-        cfg: config of a retrieval model that is trained step by step.
-        interactions: mean number of training interactions per item.
-        epochs: number of epochs of the whole training.
-    """
-    deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
-    if not deviation or "adam" not in sparse.name or sparse.every_row or not sparse.lr or not interactions:
-        return None
-    distance = sparse.lr * interactions * epochs
-    if distance >= LEAST_MOVE * deviation:
-        return None
-    wanted = math.ceil(LEAST_MOVE * deviation / (sparse.lr * interactions))
-    return (
-        f"optim.sparse.lr={sparse.lr} is too low for {interactions:.3g} interactions per item and {epochs:.3g} epochs: "
-        f"Adam moves item vectors by at most {distance:.2g} (model.init_std={deviation}); set "
-        f"trainer.max_epochs={wanted} or more, or raise optim.sparse.lr and optim.dense.lr"
-    )
+    return float(counts.sum()) / max(len(counts), 1)
 
 
 def _calibrate(

@@ -91,6 +91,35 @@ def test_every_row_once_an_epoch(files: list[Path], first: int, then: int) -> No
     assert after == again
 
 
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1), (2, 3), (4, 2), (2, 4)])
+def test_a_short_last_step_is_shared_by_all(files: list[Path], first: int, then: int) -> None:
+    step = 108  # of 600 rows: five steps, and 60 rows
+
+    def of(world_size: int, position: int) -> tuple[list[set[int]], list[int]]:
+        every = [
+            ParquetLoader(
+                files[:1],
+                SPEC,
+                batch_size=step // world_size,
+                training=True,
+                shuffle=True,
+                rank=r,
+                world_size=world_size,
+            )
+            for r in range(world_size)
+        ]
+        for loader in every:
+            loader.load_state_dict({"epoch": 0, "step": position, "lanes": first})
+        batches = [list(loader) for loader in every]
+        rows = [{n for b in of_step for n in b.dense[:, 0].long().tolist()} for of_step in zip(*batches, strict=True)]
+        return rows, [of_rank[-1].rows for of_rank in batches]
+
+    whole, last = of(first, 0)
+    rest, last_then = of(then, 2)
+    assert rest == whole[2:] and len(whole[-1]) == sum(last) == sum(last_then) == 60
+    assert max(last_then) - min(last_then) <= 1
+
+
 def test_interrupted_twice(files: list[Path]) -> None:
     whole, _ = steps(files, 2, None, ROWS // STEP)
     a, state = steps(files, 2, None, 5)

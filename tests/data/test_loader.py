@@ -198,8 +198,12 @@ def test_ranks_share_the_rows_in_equal_steps(
     if not training:
         assert got == all_rows
     else:
-        used = max(rows // world // batch_size, 1) * batch_size
-        assert len(got) == min(used, rows // world) * world
+        share = rows // world
+        left_out = share - len(got) // world
+        assert len(got) % world == 0 and 0 <= left_out < batch_size
+        assert left_out <= max(0.05 * share, 1)
+        if share % batch_size < 0.05 * share:
+            assert left_out == share % batch_size
         left = list(all_rows)
         for row in got:
             left.remove(row)  # no row twice
@@ -237,11 +241,21 @@ def test_order_is_the_seeds_and_the_epochs(tmp_path: Path) -> None:
 
 def test_what_fills_no_batch_differs_from_epoch_to_epoch(tmp_path: Path) -> None:
     loader = ParquetLoader(
-        files(tmp_path, table(190), group=10), SPECS["single"], batch_size=60, training=True, shuffle=True
+        files(tmp_path, table(490), group=10), SPECS["single"], batch_size=60, training=True, shuffle=True
     )
-    assert len(loader) == 3
-    left = [frozenset(range(190)) - set(epoch(loader)) for _ in range(4)]
+    assert len(loader) == 8
+    left = [frozenset(range(490)) - set(epoch(loader)) for _ in range(4)]
     assert all(len(rows) == 10 for rows in left) and len(set(left)) > 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "last"), [(190, 4, 10), (101, 2, 50), (59, 1, 59), (61, 1, 60), (1210, 20, 60)]
+)
+def test_a_twentieth_of_an_epoch_is_a_batch_of_its_own(tmp_path: Path, rows: int, steps: int, last: int) -> None:
+    batch_size = 51 if rows == 101 else 60
+    loader = ParquetLoader(files(tmp_path, table(rows)), SPECS["single"], batch_size=batch_size, training=True)
+    batches = list(loader)
+    assert (len(loader), len(batches), batches[-1].rows) == (steps, steps, last)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

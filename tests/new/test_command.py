@@ -20,7 +20,7 @@ def test_data(run: Commands, tmp_path: Path) -> None:
     status, said = run.said("data=mine", "files=log.csv")
     assert status == 0, said
     text = (tmp_path / "conf" / "data" / "mine.yaml").read_text()
-    assert text.startswith("# python -m recsys.train data=mine trainer.batch_size=256\n")
+    assert text.startswith("# python -m recsys.train data=mine trainer=until_best trainer.batch_size=256\n")
     assert "root: ." in text and "files: [log.csv]" in text
     assert "checked on the first 400 rows" in said and "train with: python -m recsys.train data=mine" in said
     assert all(len(line) <= 120 for line in text.splitlines())

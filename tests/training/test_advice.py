@@ -4,9 +4,10 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
-from recsys.training.show_metrics import too_good, too_weak
+from recsys.training.advice import cut_by, still_improving, too_few_steps, too_good, too_weak
 
 
 def test_metrics_that_are_too_good() -> None:
@@ -43,3 +44,29 @@ def test_few_positives_are_no_alarm(positives: int, alarm: bool) -> None:
 def test_models_that_are_too_weak(test: dict[str, Any], train: dict[str, Any], line: str | None) -> None:
     found = too_weak({"test": test, "train": train})
     assert found is None if line is None else re.search(line, str(found)), found
+
+
+def test_a_short_epoch() -> None:
+    assert too_few_steps({"steps": 15, "epochs": 1}) == (
+        "trained 15 steps only: trainer=until_best trains until validation no longer improves"
+    )
+    assert too_few_steps({"steps": 15, "epochs": 2}) is None and too_few_steps({"steps": 200, "epochs": 1}) is None
+    assert too_few_steps({}) is None  # fitted at once
+
+
+def test_a_training_that_ended_too_early() -> None:
+    assert still_improving("validation/ndcg@10", 0.05, 0.052, 20) == (
+        "validation/ndcg@10 still improved when the training ended, from 0.05 to 0.052: set trainer.max_epochs=40"
+    )
+    assert still_improving("validation/logloss", 0.3, 0.29, 2) is not None
+    assert still_improving("validation/auc", 0.8, 0.8001, 20) is None
+
+
+def test_lists_that_are_cut() -> None:
+    lengths = np.array([11] * 9 + [101])  # 200 items, of which lists of 11 have 110 and lists of 51 have 150
+    assert cut_by(50, lengths) == (
+        "data.sequences.max_length=50 leaves out 25% of the training interactions: set data.sequences.max_length=100 "
+        "and model.max_length=100, or data.sequences.stride=50, which makes several rows of a long list"
+    )
+    assert cut_by(80, lengths) is None and cut_by(79, lengths) is not None and cut_by(100, lengths) is None
+    assert cut_by(10, np.array([], int)) is None

@@ -7,7 +7,7 @@ from forks import run_forked
 
 from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
-from recsys.training.train_steps import short_training
+from recsys.training.advice import short_training
 
 
 def warning(*overrides: str, interactions: float = 25, epochs: float = 5) -> str | None:

@@ -1,0 +1,170 @@
+"""Lines that say what is wrong with a training or its results, and what to try."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.config.run_config import RunConfig
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms.column_names import HISTORY
+from recsys.evaluation.metrics_table import of_label
+
+SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
+FEWEST = 20  # rows of the rarer class, below which an AUC says little
+FEW_STEPS = 200  # of an optimizer, in which no model is trained
+OFF = 2.0  # ratio of predictions and labels, or its inverse, that is not calibrated
+LONG = 60.0  # seconds of validations that are worth a word
+MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
+LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
+MOST_CUT = 0.1  # share of the training interactions that the length of lists may leave out
+LOOKED_AT = 100_000  # lists
+RISING = 0.002  # relative improvement of the last validation, from which more epochs are worth their time
+
+
+def cut_lists(cfg: RunConfig, prepared: Prepared) -> str | None:
+    """Return a line about the training interactions that are left out because lists are cut, or None if they are few.
+
+    Reads the first training rows, whose histories have all items.
+    """
+    sequences, item = cfg.data.sequences, cfg.data.item_feature
+    if sequences is None or sequences.stride is not None or item is None:
+        return None
+    lists = pl.scan_parquet(prepared.files("train"), glob=False).head(LOOKED_AT)
+    known = lists.select(pl.col(HISTORY).list.len()).filter(pl.col(HISTORY) > 0).collect()[HISTORY].to_numpy()
+    return cut_by(sequences.max_length, known)
+
+
+def cut_by(max_length: int, lengths: np.ndarray) -> str | None:
+    """Return the line of `cut_lists` for training lists of these lengths, (B,), before they are cut."""
+
+    def cut(length: int) -> float:
+        return 1 - np.minimum(lengths, length + 1).sum() / lengths.sum()
+
+    if not len(lengths) or cut(max_length) < MOST_CUT:
+        return None
+    longer = max_length
+    while cut(longer) >= MOST_CUT:
+        longer *= 2
+    return (
+        f"data.sequences.max_length={max_length} leaves out {cut(max_length):.0%} of the training interactions: set "
+        f"data.sequences.max_length={longer} and model.max_length={longer}, or data.sequences.stride={max_length}, "
+        "which makes several rows of a long list"
+    )
+
+
+def too_few_steps(train: dict[str, Any]) -> str | None:
+    """Return a line about a training of one short epoch, or None. train: the part `train` of metrics.json"""
+    steps = train.get("steps")
+    if steps is None or steps >= FEW_STEPS or train.get("epochs") != 1:
+        return None
+    return f"trained {steps:,} steps only: trainer=until_best trains until validation no longer improves"
+
+
+def still_improving(metric: str, before: float, last: float, epochs: int) -> str | None:
+    """Return a line about a training whose last validation was the best one, or None if it gained little.
+
+    Args:
+        metric: the monitored metric, with its split.
+        before: the best value of the earlier validations.
+        last: the value of the last validation.
+        epochs: epochs of the training.
+    """
+    if not abs(last - before) >= RISING * abs(before):
+        return None
+    return (
+        f"{metric} still improved when the training ended, from {before:.5g} to {last:.5g}: set "
+        f"trainer.max_epochs={2 * epochs}"
+    )
+
+
+def slow_validations(cfg: RunConfig, training: float, validating: float) -> str | None:
+    """Return a line that says so if a long training has spent much time, in seconds, on validations."""
+    if validating < max(LONG, MOST_OF_TRAINING * training) or cfg.trainer.validate_every_n_steps is not None:
+        return None
+    every = math.ceil(cfg.trainer.validate_every * validating / (MOST_OF_TRAINING * training))
+    return (
+        f"validations took {validating:.0f} s, and training {training:.0f} s: "
+        f"trainer.validate_every={every} (epochs) makes that a tenth"
+    )
+
+
+def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | None:
+    """Return a warning if item vectors cannot move by LEAST_MOVE deviations of their initial values, otherwise None.
+
+    Adam changes an element of a table's row by about the learning rate, at most, in each step that looks the row up.
+    An item is looked up about once for each of its interactions, so the number of steps that train its vector depends
+    on the interactions per item and on the epochs, not on the number of steps of the run (experiments/item_counts).
+    With optim.sparse.every_row, the other steps move it, too.
+
+    Args:
+        cfg: config of a retrieval model that is trained step by step.
+        interactions: mean number of training interactions per item.
+        epochs: number of epochs of the whole training.
+    """
+    deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
+    if not deviation or "adam" not in sparse.name or sparse.every_row or not sparse.lr or not interactions:
+        return None
+    distance = sparse.lr * interactions * epochs
+    if distance >= LEAST_MOVE * deviation:
+        return None
+    wanted = math.ceil(LEAST_MOVE * deviation / (sparse.lr * interactions))
+    return (
+        f"optim.sparse.lr={sparse.lr} is too low for {interactions:.3g} interactions per item and {epochs:.3g} epochs: "
+        f"Adam moves item vectors by at most {distance:.2g} (model.init_std={deviation}); set "
+        f"trainer.max_epochs={wanted} or more, or raise optim.sparse.lr and optim.dense.lr"
+    )
+
+
+def too_good(test: dict[str, Any]) -> str | None:
+    """Return a line about test metrics that are better than real data usually allow, or None."""
+    for label, own in of_label(test).items():
+        shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
+        few = _rarer(own, test.get("rows", 0)) < FEWEST
+        for name in shown:
+            if own.get(name, 0.0) >= SUSPICIOUS and not few:
+                of = f" of {label}" if label else ""
+                return f"test {shown[name]}{of} {own[name]:.3f}: check that no feature is known only after the label"
+    return None
+
+
+def too_weak(metrics: dict[str, Any]) -> str | None:
+    """Return a line about a model that predicts worse than a constant, or is far from calibrated, and what to try.
+
+    metrics: the metrics of a run; None is returned for models without binary labels
+    """
+    weakness = next(_weaknesses(metrics["test"]), None)
+    if weakness is None:
+        return None
+    steps, epochs = metrics["train"].get("steps"), metrics["train"].get("epochs")
+    if steps is None:  # fitted at once
+        return f"{weakness}; check the label and the features"
+    if steps < FEW_STEPS:
+        return f"{weakness}, after {steps:,} steps only; try trainer=until_best, or a smaller trainer.batch_size"
+    if epochs == 1:
+        return f"{weakness}, after one epoch; try trainer=until_best"
+    return f"{weakness}; try model=gbm, or a larger min_count of the features (pip install 'recsys[gbm]')"
+
+
+def _weaknesses(test: dict[str, Any]) -> Iterator[str]:
+    for label, own in of_label(test).items():
+        of, ratio = f" of {label}" if label else "", own.get("calibration")
+        if own.get("ne", 0.0) >= 1:
+            yield f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
+        elif ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
+            yield f"test calibration{of} {ratio:.3g}: predictions sum to {ratio:.3g} times the labels"
+
+
+def _rarer(own: dict[str, Any], rows: int) -> float:
+    """Return the number of rows of the rarer of two classes, by the entropy of the mean label, which NE divides by."""
+    ne, logloss = own.get("ne", math.nan), own.get("logloss", math.nan)
+    if not (math.isfinite(ne) and math.isfinite(logloss) and ne > 0):
+        return math.inf
+    low, high = 0.0, 0.5
+    for _ in range(50):
+        p = (low + high) / 2
+        entropy = -p * math.log(p) - (1 - p) * math.log1p(-p)
+        low, high = (p, high) if entropy < logloss / ne else (low, p)
+    return own.get("rows", rows) * low
