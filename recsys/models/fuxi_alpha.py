@@ -12,7 +12,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, time_buckets
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.common.layers import Dropout, SwiGLU
-from recsys.models.hstu import TIME_BUCKETS, list_of_times
+from recsys.models.hstu import TIME_BUCKETS, list_beside
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -106,7 +106,7 @@ class FuXiAlpha(nn.Module, RetrievalModel):
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
-        self.times = None if times is None else list_of_times(features, times)
+        self.times = None if times is None else list_beside(features, times, "times")
         self.blocks = nn.ModuleList(
             FuXiBlock(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
         )

@@ -14,7 +14,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, time_buckets
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import from_end, last_values, list_sums, repeat_rows
+from recsys.models.common.lists import is_filled, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -22,12 +22,18 @@ UNSEEN = -1e4  # a score whose SiLU and gradient are 0
 TIME_BUCKETS = 128
 
 
-def list_of_times(features: FeatureSpec, name: str) -> str:
-    """Return the name of a feature that has a time for each item. Raises ValueError if no list has this name."""
+def list_beside(features: FeatureSpec, name: str, key: str) -> str:
+    """Return the name of a feature that has a value for each item of a list.
+
+    key: the hyper-parameter that names it, for error messages
+
+    Raises:
+        ValueError: no list has this name.
+    """
     if name not in (names := [f.name for f in features.sparse]):
-        raise ValueError(f"times: no sparse feature is named {name}{did_you_mean(name, names)}")
+        raise ValueError(f"{key}: no sparse feature is named {name}{did_you_mean(name, names)}")
     if not features.feature(name).multi_valued:
-        raise ValueError(f"times: {name} has one value in each row, so it has no time for each item of the list")
+        raise ValueError(f"{key}: {name} has one value in each row, instead of one for each item of the list")
     return name
 
 
@@ -59,30 +65,61 @@ class HSTUBlock(nn.Module):
         self.out = nn.Sequential(Dropout(dropout), nn.Linear(dim, dim))
 
     def forward(
-        self,
-        x: Tensor,
-        lengths: Tensor,
-        value_bias: Tensor | None = None,
-        times: Tensor | None = None,
-        *,
-        only_last: bool = False,
+        self, x: Tensor, lengths: Tensor, value_bias: Tensor | None = None, times: Tensor | None = None
     ) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim).
 
         Args:
             value_bias: (P, heads), added to the scores of each value for all queries.
             times: (P,), the time of each value, for timed=True.
-            only_last: return the last state of each list alone, (B, dim); no list is empty. The time is then linear in
-                the lengths. Times are not read.
         """
-        if only_last:
-            return self._last_states(x, lengths, value_bias)
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
         more = [] if value_bias is None else [value_bias]
         more += [] if times is None or self.spans is None else [times[:, None]]
         mixed = mix_padded(partial(self._mixed, has_value_bias=value_bias is not None), lengths, vqk, *more)
         return x + self.out(self.between(mixed) * u)
+
+    def after(
+        self,
+        last: Tensor,
+        x: Tensor,
+        lengths: Tensor,
+        list_of: Tensor | None = None,
+        value_bias: Tensor | None = None,
+    ) -> Tensor:
+        """Return the new states of values that come after a list, each without the others: (N, dim).
+
+        They attend to the list and to themselves; the time is linear in the lengths.
+
+        Args:
+            last: their states, (N, dim).
+            x: the states of the lists before this block, (P, dim).
+            lengths: (B,).
+            list_of: (N,), the list of each value; None if each list has one, in their order.
+            value_bias: (P, heads), as for `forward`; that of the values themselves is 0.
+        """
+        u, v, q, k = self.uvqk(self.before(last)).chunk(4, dim=1)
+        dim = last.shape[1]
+        of_lists = [self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)[1]]
+        of_lists += [] if value_bias is None else [value_bias]
+        block, count = to_block(torch.cat(of_lists, dim=1), lengths)[0], lengths[:, None]
+        if list_of is not None:
+            block, count = block.index_select(0, list_of), count.index_select(0, list_of)  # (N, L, ...), (N, 1)
+        back = (count - torch.arange(block.shape[1], device=x.device)).clamp(0, self.length - 1)
+        keys = block[:, :, 2 * dim : 3 * dim].unflatten(2, (self.heads, -1))  # (N, L, heads, dim / heads)
+        scores = torch.einsum("nhd,nlhd->nlh", q.unflatten(1, (self.heads, -1)), keys) + self.distances.T[back]
+        if value_bias is not None:
+            scores = scores + block[:, :, 3 * dim :]
+        seen = is_filled(count[:, 0], block.shape[1])
+        weights = nn.functional.silu(torch.where(seen[:, :, None], scores, UNSEEN)) / self.length
+        values = torch.where(seen[:, :, None], block[:, :, :dim], 0.0).unflatten(2, (self.heads, -1))
+        mixed = torch.einsum("nlh,nlhd->nhd", weights, values).flatten(1)
+        own = (q * k).unflatten(1, (self.heads, -1)).sum(2) + self.distances[:, 0]
+        mixed = mixed + (
+            (nn.functional.silu(own) / self.length)[:, :, None] * v.unflatten(1, (self.heads, -1))
+        ).flatten(1)
+        return last + self.out(self.between(mixed) * u)
 
     def _mixed(self, vqk: Tensor, *more: Tensor, has_value_bias: bool) -> Tensor:
         """Attend within padded lists: (B, L, 3 * dim), value_bias (B, L, heads), times (B, L, 1) -> (B * L, dim)."""
@@ -98,16 +135,6 @@ class HSTUBlock(nn.Module):
             q, k = torch.cat([q, torch.ones_like(column)], dim=3), torch.cat([k, column], dim=3)
         weights = nn.functional.silu(q @ k.transpose(2, 3) + bias)
         return (weights @ (v / self.length)).transpose(1, 2).flatten(2).flatten(0, 1)
-
-    def _last_states(self, x: Tensor, lengths: Tensor, value_bias: Tensor | None) -> Tensor:
-        """Return the new state of each list's last value, which has the only query of its list."""
-        u, v, q, k = self.uvqk(self.before(x)).chunk(4, dim=1)
-        u, q = last_values(u, lengths), last_values(q, lengths)
-        scores = (repeat_rows(q, lengths, x.shape[0]) * k).unflatten(1, (self.heads, -1)).sum(2)  # (P, heads)
-        scores = scores + self.distances[:, from_end(lengths, x.shape[0]).clamp(max=self.length - 1)].T
-        weights = nn.functional.silu(scores if value_bias is None else scores + value_bias) / self.length
-        mixed = list_sums((weights[:, :, None] * v.unflatten(1, (self.heads, -1))).flatten(1), lengths)
-        return last_values(x, lengths) + self.out(self.between(mixed) * u)
 
 
 class HSTU(nn.Module, RetrievalModel):
@@ -147,7 +174,7 @@ class HSTU(nn.Module, RetrievalModel):
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
-        self.times = None if times is None else list_of_times(features, times)
+        self.times = None if times is None else list_beside(features, times, "times")
         self.blocks = nn.ModuleList(
             HSTUBlock(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
         )

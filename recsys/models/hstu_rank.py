@@ -12,8 +12,8 @@ from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import MLP, Dropout
-from recsys.models.common.lists import with_last
-from recsys.models.hstu import HSTUBlock, list_of_times
+from recsys.models.common.lists import without_repeated
+from recsys.models.hstu import HSTUBlock, list_beside
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
@@ -21,7 +21,8 @@ class HSTURank(nn.Module):
     """Causal HSTU blocks over the history and then the target, whose final state enters a deep network with the target
     itself and all other features. The target attends to itself alone if the history is empty.
 
-    The paper puts the user's action after each item; here, a history has items and their side features. The paper's
+    The paper puts the user's action after each item. Here, the vectors of the actions are added to that of the item,
+    which halves the length of the lists. Several labels, such as click and purchase, are predicted at once. The paper's
     bias of times depends on the bucket of the time between two items. Here it depends on the bucket of the item that is
     attended to. For the queries of the target, both are the same if `times` lists the items' ages.
 
@@ -30,6 +31,8 @@ class HSTURank(nn.Module):
         times: a list with a time bucket for each item of the history, such as its age (`age: true` in the data's
             YAML), from which the attention gets a bias for each block, head and bucket; None for none. The list is
             pooled too, as all lists that are not in `history`.
+        actions: lists with what the user did with each item of the history, such as whether he clicked on it or how he
+            rated it. Each value has a vector; the lists are pooled too.
         dim: width of the embeddings.
         blocks: number of HSTU blocks.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
@@ -47,6 +50,7 @@ class HSTURank(nn.Module):
         *,
         history: Mapping[str, str] | None = None,
         times: str | None = None,
+        actions: Sequence[str] = (),
         dim: Width = 16,
         blocks: Depth = 2,
         heads: Depth = 2,
@@ -62,8 +66,19 @@ class HSTURank(nn.Module):
             features, history, dim, model="HSTURank", init_std=init_std, device=device
         )
         self.past = next(iter(self.embeddings.pairs.values()))
-        self.time_bias = None if times is None else _time_bias(features, times, blocks * heads, device)
         width = self.embeddings.width
+        self.time_bias: SequenceEmbeddings | None = None
+        if times is not None:
+            names = [list_beside(features, times, "times")]
+            self.time_bias = SequenceEmbeddings(
+                features, blocks * heads, names, prefix="time_", init_std=0.02, device=device
+            )
+        self.actions: SequenceEmbeddings | None = None
+        if actions:
+            names = [list_beside(features, name, "actions") for name in actions]
+            self.actions = SequenceEmbeddings(
+                features, width, names, prefix="action_", init_std=init_std, device=device
+            )
         self.transducer = Transducer(width, blocks, heads, max_length, dropout)
         self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
@@ -74,13 +89,20 @@ class HSTURank(nn.Module):
         bias = None
         if self.time_bias is not None:  # (P, blocks * heads)
             bias = _values_of(self.time_bias(sparse), self.time_bias.names[0], sparse, self.past)
+        if self.actions is not None:
+            rows = self.actions(sparse)
+            history = history + sum(_values_of(rows, name, sparse, self.past) for name in self.actions.names)
         state = self.transducer(target, history, lengths, bias)  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, state], dim=1)))
 
 
 class Transducer(nn.Module):
-    """HSTU blocks over lists of the history and, last, the target, whose state is the result; the last block computes
-    no other state.
+    """HSTU blocks over the history, and over the target after it, whose state is the result.
+
+    The states of a history do not depend on the target. In evaluation, neighbouring rows with equal histories, such as
+    the candidates of a request, share them, so that the history's part is computed once; each target attends to the
+    history and to itself, and to no other target (M-FALCON, section 3.4 of the paper; xAI's x-algorithm calls it
+    candidate isolation).
 
     Args:
         width: width W of the states.
@@ -104,23 +126,20 @@ class Transducer(nn.Module):
             target, history, lengths: (B, W), (P, W) and (B,).
             bias: (P, blocks * heads) added to the scores of each item of the history, None for none.
         """
-        if bias is not None:  # the target's own is 0
-            history = torch.cat([history, bias], dim=1)
-            target = torch.cat([target, target.new_zeros(target.shape[0], bias.shape[1])], dim=1)
-        width = self.norm.normalized_shape[0]
-        with with_last(history, target, lengths) as (values, longer):
-            x, biases = self.dropout(values[:, :width]), values[:, width:]
-            by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
-            for i, (block, block_bias) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
-                x = block(x, longer, block_bias, only_last=i == len(self.blocks))
-            return self.norm(x)
-
-
-def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device | None) -> SequenceEmbeddings:
-    """Return the biases of time buckets. Raises ValueError if `times` names no list."""
-    return SequenceEmbeddings(
-        features, dim, [list_of_times(features, times)], prefix="time_", init_std=0.02, device=device
-    )
+        x = history if bias is None else torch.cat([history, bias], dim=1)
+        list_of = None
+        if not self.training:
+            x, lengths, list_of = without_repeated(x, lengths)
+        width = target.shape[1]
+        x, biases = self.dropout(x[:, :width]), x[:, width:]
+        last = self.dropout(target)
+        by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
+        for i, (block, block_bias) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
+            assert isinstance(block, HSTUBlock)
+            last = block.after(last, x, lengths, list_of, block_bias)
+            if i < len(self.blocks):
+                x = block(x, lengths, block_bias)
+        return self.norm(last)
 
 
 def _values_of(rows: dict[str, JaggedTensor], name: str, sparse: KeyedJaggedTensor, past: str) -> Tensor:

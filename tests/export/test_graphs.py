@@ -133,7 +133,9 @@ SCORERS: dict[str, Any] = {
     "dien": lambda f: DIEN(f, dim=8, init_std=0.5),
     "sim": lambda f: SIM(f, dim=8, max_length=3, k=2, init_std=0.5),
     "hstu_rank": lambda f: HSTURank(f, dim=8, max_length=3, init_std=0.5),
-    "hstu_rank_times": lambda f: HSTURank(f, dim=8, max_length=3, blocks=1, times="pauses", init_std=0.5),
+    "hstu_rank_times": lambda f: HSTURank(
+        f, dim=8, max_length=3, blocks=1, times="pauses", actions=["pauses"], init_std=0.5
+    ),
 }
 OF_BEHAVIOUR = (
     "din",

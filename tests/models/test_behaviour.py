@@ -1,11 +1,14 @@
 """Models of a user's behaviour against NumPy loops over rows that read only their raw weights, and what they share."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from model_inputs import to_kjt
 from reference_models import Array, Bags, Weights, sigmoid, softmax
 from torch import Tensor, nn
@@ -15,7 +18,7 @@ from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
-from recsys.models.common.lists import last_values, list_softmax, list_sums, padded_to, with_last
+from recsys.models.common.lists import list_softmax, list_sums, padded_to, without_repeated
 from recsys.models.dien import DIEN, _next_item_loss
 from recsys.models.din import DIN
 from recsys.models.hstu_rank import HSTURank
@@ -408,7 +411,7 @@ def test_wrong_histories(features: FeatureSpec, given: Any, message: str) -> Non
     ("times", "message"),
     [
         ("pause", "times: no sparse feature is named pause; did you mean pauses"),
-        ("user", "times: user has one value in each row, so it has no time for each item of the list"),
+        ("user", "times: user has one value in each row, instead of one for each item of the list"),
     ],
 )
 def test_wrong_times(times: str, message: str) -> None:
@@ -448,15 +451,66 @@ def test_lists_in_both_layouts() -> None:
         padded = list_softmax(block.flatten(0, 1), lengths).view(3, 3, 2)
         torch.testing.assert_close(torch.cat([padded[0, :2], padded[2]]), weights)
         torch.testing.assert_close(list_sums((padded * block).flatten(0, 1), lengths)[1], torch.zeros(2))
-    last = torch.randn(3, 2)
-    longer = torch.cat([x[:2], last[:1], last[1:2], x[2:], last[2:]])
-    with with_last(x, last, lengths) as (found, new_lengths):
-        assert torch.equal(found, longer) and new_lengths.tolist() == [3, 1, 4]
-        assert torch.equal(last_values(found, new_lengths), last)
-    with padded_to(3), with_last(block.flatten(0, 1), last, lengths) as (found, new_lengths):
-        filled = torch.arange(4) < new_lengths[:, None]
-        assert torch.equal(found.view(3, 4, 2)[filled], longer) and new_lengths.tolist() == [3, 1, 4]
-        assert torch.equal(last_values(found, new_lengths), last)
+
+
+@given(st.lists(st.lists(st.integers(0, 1), max_size=3), max_size=9))
+def test_repeated_lists_are_left_out(lists: list[list[int]]) -> None:
+    """In both layouts, where what lies after a list's end is arbitrary."""
+    left = [one for one, _ in itertools.groupby(lists)]
+    x = torch.tensor([i for one in lists for i in one], dtype=torch.float32)[:, None].repeat(1, 2)
+    lengths = torch.tensor([len(one) for one in lists], dtype=torch.long)
+    values, new_lengths, list_of = without_repeated(x, lengths)
+    parts = [part[:, 0].tolist() for part in values.split(new_lengths.tolist())]
+    assert parts == left and [left[i] for i in list_of.tolist()] == lists
+    block = torch.randn(len(lists), 3, 2)
+    block[torch.arange(3) < lengths[:, None]] = x
+    with padded_to(3):
+        values, new_lengths, again = without_repeated(block.flatten(0, 1), lengths)
+    parts = [part[:n, 0].tolist() for part, n in zip(values.view(-1, 3, 2), new_lengths.tolist(), strict=True)]
+    assert parts == left and torch.equal(again, list_of)
+
+
+def test_candidates_of_hstu_rank_are_scored_alone() -> None:
+    """A candidate's score depends on no other candidate, and the user's part is computed once for all of them."""
+    features = spec()
+    module = build(HSTURank, features, times="pauses", actions=["kinds"]).eval()
+    values, bags = draw(features, rows=8)
+    of_user = {name: [bags[name][i] for i in (4, 4, 4, 4, 4, 5, 5, 4)] for name in ("items", "kinds", "pauses")}
+    bags |= of_user
+    block = module.transducer.blocks[0]
+    seen: list[int] = []
+    block.register_forward_pre_hook(lambda _, given: seen.append(len(given[1])))
+    with torch.no_grad():
+        together = module(values, to_kjt(bags))
+        assert seen == [3]  # users; the last row's is not beside the first ones
+        for i in range(8):
+            alone = module(values[i : i + 1], to_kjt({name: [of[i]] for name, of in bags.items()}))
+            torch.testing.assert_close(alone[0], together[i], rtol=1e-5, atol=1e-6)
+        others = {name: list(reversed(of)) for name, of in bags.items()}
+        torch.testing.assert_close(module(values.flip(0), to_kjt(others)).flip(0), together, rtol=1e-5, atol=1e-6)
+        module.train()
+        torch.testing.assert_close(module(values, to_kjt(bags)), together, rtol=1e-5, atol=1e-6)
+    assert seen[-1] == 8  # training does not look for equal histories
+
+
+def test_actions_of_hstu_rank() -> None:
+    """The vector of an action is added to that of its item."""
+    features = spec()
+    values, bags = draw(features, rows=4)
+    module = build(HSTURank, features, actions=["kinds"])
+    table = module.actions.rows.embeddings.action_kind.weight  # type: ignore[union-attr]
+    plain = build(HSTURank, features)
+    plain.load_state_dict(module.state_dict(), strict=False)
+    with torch.no_grad():
+        assert not torch.allclose(module(values, to_kjt(bags)), plain(values, to_kjt(bags)))
+        table.zero_()
+        torch.testing.assert_close(module(values, to_kjt(bags)), plain(values, to_kjt(bags)))
+        table.fill_(0.5)  # equal to a shift of the vectors of items in histories
+        shifted = module(values, to_kjt(bags))
+        plain.embeddings.register_forward_hook(lambda _, __, out: out._replace(history=out.history + 0.5))
+        torch.testing.assert_close(shifted, plain(values, to_kjt(bags)))
+    with pytest.raises(ValueError, match=r"^actions: no sparse feature is named kinds_; did you mean kinds"):
+        HSTURank(features, actions=["kinds_"])
 
 
 def test_dice() -> None:

@@ -340,10 +340,12 @@ def test_hstu_by_loops(lengths: list[int], timed: bool) -> None:
         start += n
     expected = x + block.out[1](block.between(mixed) * u)
     torch.testing.assert_close(block(x, torch.tensor(lengths), times=times), expected)
-    filled = [n for n in lengths if n]
-    ends = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
-    if filled and not timed:
-        torch.testing.assert_close(block(x, torch.tensor(filled), only_last=True), expected[ends])
+    filled = torch.tensor([n for n in lengths if n])
+    if not timed and len(filled):  # the last value of each list, after the others
+        is_last = torch.zeros(len(x), dtype=torch.bool)
+        is_last[filled.cumsum(0) - 1] = True
+        last = block.after(x[is_last], x[~is_last], filled - 1)
+        torch.testing.assert_close(last, expected[is_last])
 
 
 @pytest.mark.parametrize("timed", [False, True])

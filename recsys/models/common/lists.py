@@ -149,22 +149,26 @@ def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tens
     yield values.index_copy(0, after, x), longer
 
 
-@contextmanager
-def with_last(x: Tensor, last: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Put a value after the others of each list: values (P, d), last (B, d), lengths (B,).
+def without_repeated(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Leave out lists that equal the list before them: values (P, d), lengths (B,).
 
-    Yields the values (P + B, d) and the lengths (B,) of the longer lists; padded lists are longer within the block.
+    Returns:
+        The values (P', d) and the lengths (U,) of the U lists that are left, and the index of each of the B lists among
+        them, (B,).
     """
-    longer = lengths + 1
+    same = torch.cat([lengths.new_zeros(1, dtype=torch.bool), lengths[1:] == lengths[:-1]])[: lengths.shape[0]]
     if _length is not None:
-        block = torch.cat([x.reshape(lengths.shape[0], _length, x.shape[1]), last[:, None]], dim=1)
-        is_last = torch.arange(_length + 1, device=lengths.device) == lengths[:, None]
-        with padded_to(_length + 1):
-            yield torch.where(is_last[:, :, None], last[:, None], block).flatten(0, 1), longer
-        return
-    values = x.new_zeros(len(x) + len(last), x.shape[1]).index_copy(0, longer.cumsum(0) - 1, last)
-    before = torch.arange(len(x), device=x.device) + segment_ids_of(lengths, x.shape[0])
-    yield values.index_copy(0, before, x), longer
+        block = x.reshape(lengths.shape[0], _length, x.shape[1])
+        equal = (block == block.roll(1, 0)).all(2) | ~is_filled(lengths, _length)
+        new = ~(same & equal.all(1))
+        at = new.nonzero()[:, 0]
+        return block.index_select(0, at).flatten(0, 1), lengths.index_select(0, at), new.cumsum(0) - 1
+    of = segment_ids_of(lengths, x.shape[0])
+    before = (torch.arange(x.shape[0], device=x.device) - lengths[of]).clamp(min=0)
+    differs = (x != x.index_select(0, before)).any(1)
+    different = torch.zeros_like(lengths).index_add_(0, of, differs.to(lengths.dtype))
+    new = ~(same & (different == 0))
+    return x[new[of]], lengths[new], new.cumsum(0) - 1
 
 
 def first_values(x: Tensor, lengths: Tensor) -> Tensor:
@@ -172,13 +176,6 @@ def first_values(x: Tensor, lengths: Tensor) -> Tensor:
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
     return x[lengths.cumsum(0) - lengths]
-
-
-def last_values(x: Tensor, lengths: Tensor) -> Tensor:
-    """Return the last value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
-    if _length is not None:
-        return x[torch.arange(lengths.shape[0], device=lengths.device) * _length + lengths - 1]
-    return x[lengths.cumsum(0) - 1]
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:
