@@ -19,6 +19,14 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 EPSILON = 1e-6
 
 
+class RMSNorm(nn.Module):
+    """Divide each row by its root mean square; PyTorch's has a kernel of its own only on GPUs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized rows: (P, dim) -> (P, dim)."""
+        return x * (x.square().mean(dim=1, keepdim=True) + EPSILON).rsqrt()
+
+
 class FuXiBlock(nn.Module):
     """Attention with separate channels for contents, positions and times, then a feed-forward network in two stages.
 
@@ -40,24 +48,21 @@ class FuXiBlock(nn.Module):
             raise ValueError(f"dim={dim} is not divisible by heads={heads}")
         self.heads, self.length = heads, length
         wide = (3 if timed else 2) * dim
-        self.before = nn.RMSNorm(dim, eps=EPSILON, elementwise_affine=False)
+        self.norm = RMSNorm()
         self.uvqk = nn.Linear(dim, wide + 3 * dim, bias=False)
         self.distances = nn.Parameter(torch.randn(length) * 0.02)
         self.spans = nn.Parameter(torch.randn(TIME_BUCKETS) * 0.02) if timed else None
-        self.between = nn.RMSNorm(wide, eps=EPSILON, elementwise_affine=False)
         self.merge = nn.Sequential(Dropout(dropout), nn.Linear(wide, dim))
-        self.feed_forward = nn.Sequential(
-            nn.RMSNorm(dim, eps=EPSILON, elementwise_affine=False), Dropout(dropout), SwiGLU(dim, dim, 0.0)
-        )
+        self.feed_forward = nn.Sequential(RMSNorm(), Dropout(dropout), SwiGLU(dim, dim, 0.0))
         nn.init.normal_(self.uvqk.weight, std=0.02)
         nn.init.xavier_uniform_(self.merge[1].weight)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, lengths: Tensor, times: Tensor | None = None) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,), times (P,) of the values -> (P, dim)."""
         dim = x.shape[1]
-        u, vqk = nn.functional.silu(self.uvqk(self.before(x))).tensor_split([self.uvqk.out_features - 3 * dim], dim=1)
+        u, vqk = nn.functional.silu(self.uvqk(self.norm(x))).tensor_split([self.uvqk.out_features - 3 * dim], dim=1)
         more = [] if times is None or self.spans is None else [times[:, None]]
-        x = x + self.merge(u * self.between(mix_padded(self._mixed, lengths, vqk, *more)))
+        x = x + self.merge(u * self.norm(mix_padded(self._mixed, lengths, vqk, *more)))
         return x + self.feed_forward(x)
 
     def _mixed(self, vqk: Tensor, *more: Tensor) -> Tensor:

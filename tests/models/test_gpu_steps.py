@@ -34,9 +34,10 @@ COMMANDS = {
 }
 TARGETS = "the number of targets and inputs is the size of a lookup"
 LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
+RETRIEVAL = ("bert4rec", "esasrec", "fuxi_alpha", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer")
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
-    **{f"model/{m}": (1, TARGETS) for m in ("bert4rec", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer")},
+    **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
     **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
