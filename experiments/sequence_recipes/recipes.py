@@ -19,7 +19,7 @@ COMMON = ["trainer.threads=1", "protocol.lists=[]"]
 DATA = {
     "beauty": [
         *("data=amazon_beauty_sequences", "model.max_length=50", "trainer.batch_size=256"),
-        *("trainer.max_epochs=200", "trainer.validate_every=2", "trainer.early_stopping.patience=8"),
+        *("trainer.max_epochs=200", "trainer.validate_every=2", "trainer.early_stopping.patience=5"),
     ],
     "movielens_1m": [
         *("data=movielens_1m", "model.max_length=200"),

@@ -26,6 +26,7 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     from recsys.report.comparison_table import beaten_by_baseline, escaped, terminal, verdict
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
+    from recsys.report.scaling import scaling_runs, sentence
 
     run_set = read(folders)
     if not run_set.runs:
@@ -45,6 +46,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
                 results.print(escaped(text))
     for line in not_compared(groups):
         say(line)
+    for model, runs in [of_model for sweep in run_set.sweeps for of_model in scaling_runs(sweep).items()]:
+        results.print(escaped(sentence(model, runs)))
     for run in run_set.runs:
         if run.metrics is None:
             say(f"{run.name}: not finished (it has no metrics.json)")

@@ -1,6 +1,6 @@
 """Comparison of runs as one self-contained HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +11,23 @@ from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line
-from recsys.pages.charts.plots import POINTS, Dot, Series, dots, figure, lines, thinned, unit_square, upwards
+from recsys.pages.charts.bars import colour
+from recsys.pages.charts.plots import (
+    POINTS,
+    Dot,
+    Series,
+    across,
+    circle,
+    dots,
+    figure,
+    lines,
+    thinned,
+    unit_square,
+    upwards,
+)
 from recsys.pages.formatting import tail
 from recsys.pages.page_table import Column, PageTable, Paint, cut
-from recsys.report import sections
+from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison
 from recsys.report.resampling import ROWS
@@ -59,7 +72,10 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         facts=_facts(groups[0], count) if groups else [],
         groups=[comparison(group, paints) for group in groups],
         unfinished=_unfinished(unfinished) if unfinished else None,
-        charts=[_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows],
+        charts=[
+            *(_scaling(of_models) for of_models in map(scaling.scaling_runs, run_set.sweeps) if of_models),
+            *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
+        ],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
         times=times,
         parts=() if isinstance(times, str) else sections.PARTS,
@@ -139,6 +155,32 @@ def _curve(title: str, series: Sequence[Series], linear: bool = False) -> list[M
         return []
     y = upwards([v for s in series for _, v in s.points]) if linear else None
     return [lines(title, series, "step", y=y)]
+
+
+def _scaling(runs: Mapping[str, Sequence[scaling.ScalingRun]]) -> Charts:
+    """Draw the logloss above the teacher's over the compute of each run, and the power law of each model."""
+    every = [run for of_model in runs.values() for run in of_model if run.excess > 0]
+    if not every:
+        return Charts("Loss against compute", note="No run has a test logloss above the teacher's.")
+    paints = {model: Paint(model, colour(i), i) for i, model in enumerate(runs)}
+    x, y = across([r.compute for r in every], log=True), upwards([r.excess for r in every], log=True)
+    under, series = [], []
+    for model, paint in paints.items():
+        tips = [f"{r.name}\n{r.compute:.3g} operations\nexcess {r.excess:.4g}" for r in runs[model]]
+        shown = [(r, tip) for r, tip in zip(runs[model], tips, strict=True) if r.excess > 0]
+        under += [circle(x.at(r.compute), y.at(r.excess), paint.colour, tip) for r, tip in shown]
+        if (law := scaling.fit(runs[model])) is not None:
+            ends = (law.frontier[0].compute, law.frontier[-1].compute)
+            series.append(Series(paint, [(c, law.at(c)) for c in ends]))
+    picture = lines(
+        "test logloss above the teacher's",
+        series or [Series(Paint(""), [])],
+        "operations of the training",
+        x=x,
+        y=y,
+        under=under,
+    )
+    return Charts("Loss against compute", [(None, [picture])], scaling.ABOUT, list(paints.values()))
 
 
 def _training(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:

@@ -205,6 +205,8 @@ class SweepConfig:
 
     method: str = "grid"  # grid | random | optuna
     trials: int | None = number(None, at_least=1)  # random, optuna; a grid tries all combinations
+    # lists of overrides, such as [model=dlrm, model.dim=32]: each is a value of one more axis
+    points: list[list[str]] | None = None
     metric: str | None = None  # validation/NAME or test/NAME; null: checkpoint.monitor
     direction: str | None = None  # maximize | minimize; null: the direction in which the metric is better
     jobs: int = number(1, at_least=1)  # number of runs at the same time

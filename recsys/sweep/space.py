@@ -4,6 +4,7 @@ every trial.
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,12 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from recsys.cli.command_line import explained
-from recsys.config.compose import compose, parse_overrides
+from recsys.config.compose import compose, compose_sweep, parse_overrides
 from recsys.errors import UserError, did_you_mean
 
 Values = dict[str, str]  # key of an axis -> text of its value
 ONE_RUNS = ("run_dir", "resume")
+POINTS = "sweep.points"
 ENOUGH = 10_000  # number of samples without a new trial, after which there are no more
 
 
@@ -62,8 +64,10 @@ class Space:
 
     def overrides(self, values: Values) -> list[str]:
         """Return the overrides of one trial, leaving out axes without a value."""
-        own = [p if isinstance(p, str) else f"{p.key}={values[p.key]}" if p.key in values else "" for p in self.parts]
-        return [o for o in own if o]
+        own = [
+            [p] if isinstance(p, str) else _overrides(p.key, values[p.key]) for p in self.parts if _is_given(p, values)
+        ]
+        return [o for of_part in own for o in of_part]
 
     def ends(self) -> tuple[Values, Values]:
         """Return the trial with the first value of all axes, and that with the last."""
@@ -86,6 +90,14 @@ class Space:
             old = old + 1 if tuple(values.values()) in trials else 0
             trials.setdefault(tuple(values.values()), values)
         return list(trials.values())
+
+
+def _is_given(part: str | SweepAxis, values: Values) -> bool:
+    return isinstance(part, str) or part.key in values
+
+
+def _overrides(key: str, value: str) -> list[str]:
+    return shlex.split(value) if key == POINTS else [f"{key}={value}"]
 
 
 def read_space(arguments: Sequence[str]) -> Space:
@@ -119,7 +131,19 @@ def read_space(arguments: Sequence[str]) -> Space:
             raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
             parts.append(_axis(raw, o))
-    return _typed(Space(tuple(parts), seeds))
+    return _typed(
+        _with_points(Space(tuple(parts), seeds), [a for a in arguments if a.lstrip("+").startswith("sweep.")])
+    )
+
+
+def _with_points(space: Space, of_sweep: Sequence[str]) -> Space:
+    """Add the axis of sweep.points, if the config of an experiment or an override has it."""
+    overrides = [*space.overrides(space.ends()[0]), *of_sweep]
+    with explained(overrides):
+        points = OmegaConf.to_container(compose_sweep(overrides)[0].sweep).get("points")  # type: ignore[union-attr]
+    if not points:
+        return space
+    return Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *space.parts), space.seeds)
 
 
 def _seeds(raw: str, override: Any) -> tuple[int, ...]:

@@ -100,6 +100,11 @@ def _line(s: Series, x: Axis, y: Axis) -> Markup:
     return drawn + el("g", dots, fill=s.paint.colour, data_r=s.paint.number)
 
 
+def circle(x: float, y: float, colour: str, tip: str) -> Markup:
+    """Return a dot at this place of a picture, with a tooltip."""
+    return el("circle", el("title", tip), cx=x, cy=y, r=4, fill=colour)
+
+
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Reduce points to POINTS at most, each the mean of its neighbours; the last one stays."""
     if len(points) <= POINTS:
