@@ -86,7 +86,7 @@ class SASRec(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: Width = 50,
+        dim: Width = 64,
         blocks: Depth = 2,
         heads: Depth = 1,
         dropout: Share = 0.2,

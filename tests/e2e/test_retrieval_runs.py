@@ -93,7 +93,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
         (["model=sasrec", "data=movielens_1m", "protocol.lists=[coverge]"], "protocol.lists: coverge is not a metric of lists"),
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/gini@10"], "gini@10: metrics of lists are measured after training only"),
-        (["model=sasrec", "data=movielens_1m", "model.heads=3"], "model: dim=50 is not divisible by heads=3"),
+        (["model=sasrec", "data=movielens_1m", "model.heads=3"], "model: dim=64 is not divisible by heads=3"),
         (["model=mf", "data=movielens_1m"], "model: MF needs the feature that identifies the user: add one to data.sparse"),
         (["model=mf", "data=movielens_100k_retrieval", "model.user=usr"], "model: user=usr: no such single-valued sparse feature"),
         (["model=two_tower", "data=movielens_1m"], "TwoTower needs features of the user"),
