@@ -168,7 +168,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         hardest: int | None = None,
     ) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         if hardest is not None and hardest < 1:
             raise ValueError(f"hardest={hardest}: must be at least 1, or null")
         self.hardest = hardest
@@ -177,7 +177,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        ids = _sample_ids(self.negatives, (self.count,), targets, popularity)
+        ids = sample_ids(self.negatives, (self.count,), targets, popularity)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return Negatives(ids)
         return Negatives(ids, popularity.log_share)
@@ -229,7 +229,7 @@ class BCE(nn.Module, RetrievalLoss):
         outside_history: bool = False,
     ) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         if not 0 <= calibration <= 1:
             raise ValueError(f"calibration={calibration}: must be from 0 to 1")
         if shared and outside_history:
@@ -239,12 +239,12 @@ class BCE(nn.Module, RetrievalLoss):
 
     def sample(self, targets: Tensor, popularity: Popularity, query_batch: QueryBatch | None = None) -> Negatives:
         shape = (self.count,) if self.shared else (len(targets), self.count)
-        ids = _sample_ids(self.negatives, shape, targets, popularity)
+        ids = sample_ids(self.negatives, shape, targets, popularity)
         if query_batch is not None:
             keys, rows = query_batch.chosen_keys(len(popularity))
             for _ in range(REDRAWS):
                 chosen = torch.isin(rows[:, None] * len(popularity) + ids, keys)
-                ids = torch.where(chosen, _sample_ids(self.negatives, shape, targets, popularity), ids)
+                ids = torch.where(chosen, sample_ids(self.negatives, shape, targets, popularity), ids)
         return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
 
     def forward(self, inputs: LossInputs) -> Tensor:
@@ -272,11 +272,11 @@ class BPR(nn.Module, RetrievalLoss):
 
     def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         self.negatives, self.count = negatives, count
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return Negatives(_sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
+        return Negatives(sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
@@ -296,14 +296,15 @@ def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: i
     return chosen[:, torch.searchsorted(ordered, ids)]
 
 
-def _check(negatives: str, count: int) -> None:
+def check_negatives(negatives: str, count: int) -> None:
+    """Raise ValueError if the kind or the number of negatives is invalid."""
     if negatives not in NEGATIVES:
         raise ValueError(f"negatives={negatives}: must be one of {', '.join(NEGATIVES)}")
     if count < 1:
         raise ValueError(f"count={count}: must be at least 1")
 
 
-def _sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
+def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
     """Sample candidates with replacement. in_batch returns all chosen items of the batch where `shape` allows it."""
     if negatives == "in_batch":
         if len(shape) == 1 and shape[0] >= len(targets):
