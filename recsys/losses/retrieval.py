@@ -66,6 +66,7 @@ class LossInputs:
     negatives: the sample that `sample` returned
     negative_vectors: (M, d) or (T, n, d), vectors of negatives.ids
     in_order: whether each query is known to have one chosen item, in the order of the queries
+    weights: weights of the chosen items, (T,), and of their negatives, (T, n); None if all pairs have equal weights
     """
 
     scorer: Scorer
@@ -76,6 +77,7 @@ class LossInputs:
     negatives: Negatives
     negative_vectors: Tensor
     in_order: bool = False
+    weights: tuple[Tensor, Tensor] | None = None
 
     @cached_property
     def one_target_each(self) -> bool:
@@ -219,6 +221,8 @@ class BCE(nn.Module, RetrievalLoss):
             samples take T x count vectors.
     """
 
+    takes_weights = True
+
     def __init__(
         self,
         *,
@@ -257,9 +261,12 @@ class BCE(nn.Module, RetrievalLoss):
         else:
             negative = inputs.negative_pairs()
             chosen = ids == targets[:, None]
-        against = nn.functional.softplus(negative).masked_fill(chosen, 0.0).sum(dim=1)
         power = rate * (self.calibration * (1 - 1 / rate) + 1 / rate)  # the paper's beta, from alpha and t
-        return (power * nn.functional.softplus(-positive) + against).mean()
+        towards = power * nn.functional.softplus(-positive)
+        against = nn.functional.softplus(negative).masked_fill(chosen, 0.0)
+        if inputs.weights is not None:
+            towards, against = inputs.weights[0] * towards, inputs.weights[1] * against
+        return (towards + against.sum(dim=1)).mean()
 
 
 class BPR(nn.Module, RetrievalLoss):

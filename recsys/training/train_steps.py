@@ -1,11 +1,13 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recsys.cli.console import say
 from recsys.config.run_config import RunConfig
+from recsys.data.interactions import training_pairs
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks, gather_values
@@ -47,6 +49,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         training.start_reading()
     steps = steps_of(cfg, len(training))
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
+    module.read_pairs = partial(training_pairs, prepared)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         _warn_of_few_updates(cfg, prepared, steps * cfg.trainer.accumulate / max(len(training), 1))
     newest = newest_intact_checkpoint(path) if folder.resumed else None

@@ -74,6 +74,19 @@ def co_occurrences(lists: JaggedIds, n: int, *, chunk: int) -> Iterator[tuple[in
         yield start, product.coalesce()
 
 
+def best_of_rows(row: Tensor, value: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the k highest values of each row, and the rank of each; ties keep their order.
+
+    Args:
+        row: (P,) in ascending order.
+        value: (P,).
+    """
+    order = torch.argsort(value, descending=True, stable=True)
+    order = order[torch.argsort(row[order], stable=True)]
+    rank = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
+    return order[rank < k], rank[rank < k]
+
+
 def ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:
     """Return a sparse matrix with a 1 (float64) at each pair. The pairs are in ascending order."""
     ones = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
