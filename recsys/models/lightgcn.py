@@ -13,7 +13,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.graph import SymmetricProduct, normalised_adjacency
 from recsys.models.common.items import Items, QueryBatch
-from recsys.models.common.pairs import chosen_items, only, user_feature
+from recsys.models.common.pairs import chosen_items, user_feature
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Range, Width
 
@@ -137,7 +137,7 @@ class LightGCN(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, dim), the users' vectors."""
-        users = only(batch.sparse, [self.user]).values().long()
+        users = batch.sparse[self.user].values().long()
         if not self.training:
             return self.user_vectors[users]
         assert self.items.current is not None

@@ -83,7 +83,8 @@ class UltraGCN(nn.Module, RetrievalModel):
         if not self.training or not self.neighbour_weight:
             return queries
         assert self._near is not None, "set_interactions must be called before training"
-        lengths = torch.bincount(queries.query_of_target, minlength=batch.rows) * self.neighbours
+        lengths = torch.zeros_like(queries.lengths)
+        lengths.index_add_(0, queries.query_of_target, torch.full_like(queries.query_of_target, self.neighbours))
         return replace(queries, inputs=self._near[0][queries.targets].flatten(), lengths=lengths)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class UltraGCN(nn.Module, RetrievalModel):
         """Return the weights of targets, (T,), and of their negatives, (T, n). negatives: ids (n,) or (T, n)"""
         assert self._factors is not None, "set_interactions must be called before training"
         w1, w2, w3, w4 = self.pair_weights
-        users = only(batch.sparse, [self.user]).values().long()[query_batch.query_of_target]
+        users = batch.sparse[self.user].values().long()[query_batch.query_of_target]
         of_user, of_item = self._factors[0][users], self._factors[1]
         positive = w1 + w2 * of_user * of_item[query_batch.targets]
         scale = self.negative_weight / negatives.shape[-1]
