@@ -45,8 +45,8 @@ from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.hstu_rank import HSTURank
-from recsys.models.masknet import MaskNet
 from recsys.models.lightgcn import LightGCN
+from recsys.models.masknet import MaskNet
 from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF

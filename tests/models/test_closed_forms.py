@@ -108,7 +108,9 @@ def test_best_of_rows(pairs: list[tuple[int, int]], k: int) -> None:
     wanted = [
         (at, place)
         for r in range(5)
-        for place, at in enumerate(sorted((i for i, p in enumerate(pairs) if p[0] == r), key=lambda i: -pairs[i][1])[:k])
+        for place, at in enumerate(
+            sorted((i for i, p in enumerate(pairs) if p[0] == r), key=lambda i: -pairs[i][1])[:k]
+        )
     ]
     assert list(zip(kept.tolist(), rank.tolist(), strict=True)) == wanted
 
@@ -345,7 +347,9 @@ def test_memory_is_planned_before_a_fit(monkeypatch: pytest.MonkeyPatch, capsys:
     fitted_retrieval.check_memory(large)
     assert "memory: 6.26 GiB (41,000 x 41,000 weights, solved in place); available: 8.00 GiB" in capsys.readouterr().err
     monkeypatch.setattr(fitted_retrieval, "available_memory", lambda: 4 << 30)
-    with pytest.raises(UserError, match=r"^model: fitting needs 6.26 GiB, but 4.00 GiB are available; drop rare items .*$"):
+    with pytest.raises(
+        UserError, match=r"^model: fitting needs 6.26 GiB, but 4.00 GiB are available; drop rare items .*$"
+    ):
         fitted_retrieval.check_memory(large)
 
 

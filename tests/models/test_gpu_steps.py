@@ -36,11 +36,14 @@ TARGETS = "the number of targets and inputs is the size of a lookup"
 LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
-    **{f"model/{m}": (1, TARGETS) for m in ("bert4rec", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer", "ultragcn")},
+    **{
+        f"model/{m}": (1, TARGETS)
+        for m in ("bert4rec", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer", "ultragcn")
+    },
     **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
-    **{m: (2, f"{TARGETS}; the first batch checks vectors") for m in ("model/simplex", "loss/cosine_contrastive")},
+    **dict.fromkeys(("model/simplex", "loss/cosine_contrastive"), (2, f"{TARGETS}; the first batch checks vectors")),
     "model/two_tower": (3, f"{TARGETS}; the features of distinct items are looked up, whose number is one, too"),
     "loss/in_batch_softmax": (3, "as model/two_tower"),
     "loss/pairwise": (4, "the number of pairs of rows within groups is the size of all that is computed of them"),

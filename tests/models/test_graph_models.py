@@ -114,7 +114,9 @@ def test_lightgcn_and_its_gradients(pairs: set[tuple[int, int]], layers: int) ->
     loss.backward()
     torch.manual_seed(1)
     negatives = BPR(count=2).sample(torch.tensor(items), task.popularity).ids
-    tables = [t.detach().double().requires_grad_() for t in (*model.items.users.parameters(), *model.items.table.parameters())]
+    tables = [
+        t.detach().double().requires_grad_() for t in (*model.items.users.parameters(), *model.items.table.parameters())
+    ]
     start, a = torch.cat(tables), torch.from_numpy(adjacency(pairs))
     total = layer = start
     for _ in range(layers):
@@ -129,7 +131,9 @@ def test_lightgcn_and_its_gradients(pairs: set[tuple[int, int]], layers: int) ->
     wanted = wanted + 0.5 / 2 * sum(x.square().sum() for x in read) / len(users)
     wanted.backward()
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
-    for given_, expected in zip((*model.items.users.parameters(), *model.items.table.parameters()), tables, strict=True):
+    for given_, expected in zip(
+        (*model.items.users.parameters(), *model.items.table.parameters()), tables, strict=True
+    ):
         np.testing.assert_allclose(given_.grad, expected.grad, rtol=1e-4, atol=1e-6)
 
 
@@ -239,11 +243,11 @@ def test_cosine_contrastive_needs_cosines() -> None:
         model = MF(PAIRS, user="user", dim=DIM, normalise=normalise, init_std=1.0)
         return RetrievalTask(model, CosineContrastive(count=3), Candidates(torch.ones(ITEMS)))(rows)[0]  # type: ignore[no-any-return]
 
-    with pytest.raises(UserError, match="loss=cosine_contrastive: needs cosines.*set model.normalise=true"):
+    with pytest.raises(UserError, match=r"loss=cosine_contrastive: needs cosines.*set model.normalise=true"):
         loss(normalise=False)
     assert float(loss(normalise=True)) > 0
 
 
 def test_models_of_lists_say_so() -> None:
-    with pytest.raises(ValueError, match="SimpleX reads lists of items: set data.sequences.max_length"):
+    with pytest.raises(ValueError, match=r"SimpleX reads lists of items: set data.sequences.max_length"):
         SimpleX(PAIRS, user="user")

@@ -27,7 +27,7 @@ def normalised_adjacency(interactions: Interactions, users: int, items: int) -> 
 
 
 class SymmetricProduct(torch.autograd.Function):
-    """Product of a constant, symmetric sparse matrix (V, V) and a dense one (V, d); the gradient uses the same matrix."""
+    """Product of a constant, symmetric sparse matrix (V, V) and a dense one (V, d), with the gradient of the latter."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, x: Tensor) -> Tensor:
