@@ -33,7 +33,7 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         *,
         negatives: str = "uniform",
         count: Annotated[int, Range(at_least=1)] = 1000,
-        margin: Annotated[float, Range(at_least=-1, at_most=1)] = 0.9,
+        margin: Annotated[float, Range(at_least=-1, at_most=1)] = 0.4,
         weight: Annotated[float, Range(at_least=0)] = 150.0,
         shared: bool = True,
     ) -> None:

@@ -11,8 +11,8 @@ from recsys.config.build import build_model
 from recsys.config.kinds import protocol_of
 from recsys.config.run_config import RunConfig
 from recsys.data.batch_tensors import candidates_of
-from recsys.data.interactions import training_lists
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.training_interactions import training_lists
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks
 from recsys.errors import NotFinite, UserError

@@ -7,9 +7,9 @@ from typing import Any
 
 from recsys.cli.console import say
 from recsys.config.run_config import RunConfig
-from recsys.data.interactions import training_pairs
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.training_interactions import training_pairs
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration

@@ -9,9 +9,9 @@ import pytest
 from torch import Tensor
 
 from recsys.config.compose import compose
-from recsys.data.interactions import training_lists, training_pairs
 from recsys.data.prepare.engine import OneMachine
 from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.training_interactions import training_lists, training_pairs
 from recsys.data.transforms import HISTORY, TARGETS
 from recsys.online.recommender import Recommender
 from recsys.training.run import train
@@ -37,6 +37,7 @@ def part(real_data: Callable[[str], Path], tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_recall_and_ndcg_are_those_of_the_literature(part: Path, tmp_path: Path) -> None:
     """The 20 best of all items without the user's training items; recall divides by the number of test items."""
     wanted = ["experiment=gowalla_gf_cf", f"data.root={part}", "data.split.validation=0", "model.k=16"]
