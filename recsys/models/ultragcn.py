@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from recsys.batch import Batch, Interactions
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.graph import item_neighbours
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
+from recsys.models.common.user_item_graph import item_neighbours
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Range, Width
 

@@ -14,7 +14,7 @@ from recsys.candidates import Candidates
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
-from recsys.models.common.graph import item_neighbours, normalised_adjacency
+from recsys.models.common.user_item_graph import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
 from recsys.models.simplex import SimpleX
 from recsys.models.ultragcn import UltraGCN
