@@ -40,6 +40,17 @@ class JaggedIds:
         return JaggedIds(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
 
 
+@dataclass(frozen=True)
+class Interactions:
+    """Distinct pairs of a user and a known item in the training rows: ids of users (E,) and items (E,), both int64."""
+
+    users: Tensor
+    items: Tensor
+
+    def to(self, device: torch.device) -> "Interactions":
+        return Interactions(self.users.to(device), self.items.to(device))
+
+
 @dataclass
 class Batch(Pipelineable):
     """B rows.

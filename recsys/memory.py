@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+from pathlib import Path
 
 GIB = 1 << 30  # bytes
 
@@ -16,3 +17,20 @@ def keep_freed_memory() -> None:
         mmap_threshold, trim_threshold = -3, -1
         libc.mallopt(mmap_threshold, 32 << 20)
         libc.mallopt(trim_threshold, 256 << 20)
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still allocate; None outside of Linux.
+
+    In a container with a limit (cgroup v2), the memory that is left below the limit counts, if it is less.
+    """
+    file, limit = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+    if not file.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) << 10
+    if not limit.exists() or (text := limit.read_text().strip()) == "max":
+        return available
+    used = int((limit.parent / "memory.current").read_text())
+    cached = dict(line.split() for line in (limit.parent / "memory.stat").read_text().splitlines())
+    return min(available, int(text) - used + int(cached["inactive_file"]))

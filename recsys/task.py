@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.candidates import Candidates
+from recsys.errors import UserError
 from recsys.features import Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch
@@ -66,6 +67,9 @@ class RetrievalTask(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
         self._outside_history = bool(getattr(loss, "outside_history", False))
+        if model.weighs_pairs and not getattr(loss, "takes_weights", False):
+            name = f"{type(model).__name__} weighs its pairs, which {type(loss).__name__} does not support"
+            raise UserError(f"loss: {name}; use loss=bce")
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
@@ -104,6 +108,7 @@ class RetrievalTask(nn.Module):
                 negatives,
                 negative_vectors,
                 query_batch.in_order,
+                self.model.weights(batch, query_batch, negatives.ids) if self.model.weighs_pairs else None,
             )
         )
         penalty = self.model.penalty()

@@ -142,6 +142,11 @@ def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
             f"data.split.by={split.by}: would split sequences at random; use leave_one_out, time, order or files, or "
             f"hash or kfold with column={by}"
         )
+    if split.validation_rows == "random" and data.group.order is not None:
+        raise UserError(
+            f"data.split.validation_rows=random: would draw from sequences ordered by {data.group.order}; use last, or "
+            "remove data.group.order if the rows of a group have no order"
+        )
     if c.held_out == "all" and split.by in ("hash", "kfold"):
         raise UserError(
             f"{where}.held_out=all: with data.split.by={split.by} all items of a group are in one split, so no items "

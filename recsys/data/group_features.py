@@ -49,7 +49,9 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         The rows, or one row for each sequence, in the order of their places; with data.group.together in that of their
         group's first place, and with GROUP as numbers.
     """
-    rows = rows.sort(GROUP, ORDER, PLACE)
+    # validation rows that are drawn at random follow the training rows of their group, which has no order
+    drawn = [SPLIT] if data.split.validation_rows == "random" else []
+    rows = rows.sort(GROUP, *drawn, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
         rows = rows.with_columns(pl.Series(SPLIT, _leave_one_out(_starts(rows, None))))  # per group, not per session

@@ -119,7 +119,7 @@ def write_closed_form(model: nn.Module, candidates: int, folder: Path) -> dict[s
     (folder / STATE).mkdir()
     for key, value in model.state_dict().items():
         np.save(folder / STATE / f"{key}.npy", value.numpy())
-    options = {n: getattr(model, n) for n in ("k", "sample_size", "linear", "cosine") if hasattr(model, n)}
+    options = {n: getattr(model, n) for n in ("k", "sample_size", "linear", "cosine", "low_pass") if hasattr(model, n)}
     return {"method": name, "state": options, "candidates": candidates}
 
 

@@ -3,6 +3,7 @@
 Ranking losses compare logits with labels, retrieval losses compare scores of items.
 """
 
+from recsys.losses.cosine_contrastive import CosineContrastive
 from recsys.losses.groups import Listwise, Pairwise
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.losses.retrieval import (
@@ -22,6 +23,7 @@ __all__ = [
     "BPR",
     "MSE",
     "BinaryCrossEntropy",
+    "CosineContrastive",
     "CrossEntropy",
     "FocalLoss",
     "FullSoftmax",

@@ -66,6 +66,7 @@ class LossInputs:
     negatives: the sample that `sample` returned
     negative_vectors: (M, d) or (T, n, d), vectors of negatives.ids
     in_order: whether each query is known to have one chosen item, in the order of the queries
+    weights: weights of the chosen items, (T,), and of their negatives, (T, n); None if all pairs have equal weights
     """
 
     scorer: Scorer
@@ -76,6 +77,7 @@ class LossInputs:
     negatives: Negatives
     negative_vectors: Tensor
     in_order: bool = False
+    weights: tuple[Tensor, Tensor] | None = None
 
     @cached_property
     def one_target_each(self) -> bool:
@@ -168,7 +170,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         hardest: int | None = None,
     ) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         if hardest is not None and hardest < 1:
             raise ValueError(f"hardest={hardest}: must be at least 1, or null")
         self.hardest = hardest
@@ -177,7 +179,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        ids = _sample_ids(self.negatives, (self.count,), targets, popularity)
+        ids = sample_ids(self.negatives, (self.count,), targets, popularity)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return Negatives(ids)
         return Negatives(ids, popularity.log_share)
@@ -219,6 +221,8 @@ class BCE(nn.Module, RetrievalLoss):
             samples take T x count vectors.
     """
 
+    takes_weights = True
+
     def __init__(
         self,
         *,
@@ -229,7 +233,7 @@ class BCE(nn.Module, RetrievalLoss):
         outside_history: bool = False,
     ) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         if not 0 <= calibration <= 1:
             raise ValueError(f"calibration={calibration}: must be from 0 to 1")
         if shared and outside_history:
@@ -239,12 +243,12 @@ class BCE(nn.Module, RetrievalLoss):
 
     def sample(self, targets: Tensor, popularity: Popularity, query_batch: QueryBatch | None = None) -> Negatives:
         shape = (self.count,) if self.shared else (len(targets), self.count)
-        ids = _sample_ids(self.negatives, shape, targets, popularity)
+        ids = sample_ids(self.negatives, shape, targets, popularity)
         if query_batch is not None:
             keys, rows = query_batch.chosen_keys(len(popularity))
             for _ in range(REDRAWS):
                 chosen = torch.isin(rows[:, None] * len(popularity) + ids, keys)
-                ids = torch.where(chosen, _sample_ids(self.negatives, shape, targets, popularity), ids)
+                ids = torch.where(chosen, sample_ids(self.negatives, shape, targets, popularity), ids)
         return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
 
     def forward(self, inputs: LossInputs) -> Tensor:
@@ -257,9 +261,12 @@ class BCE(nn.Module, RetrievalLoss):
         else:
             negative = inputs.negative_pairs()
             chosen = ids == targets[:, None]
-        against = nn.functional.softplus(negative).masked_fill(chosen, 0.0).sum(dim=1)
         power = rate * (self.calibration * (1 - 1 / rate) + 1 / rate)  # the paper's beta, from alpha and t
-        return (power * nn.functional.softplus(-positive) + against).mean()
+        towards = power * nn.functional.softplus(-positive)
+        against = nn.functional.softplus(negative).masked_fill(chosen, 0.0)
+        if inputs.weights is not None:
+            towards, against = inputs.weights[0] * towards, inputs.weights[1] * against
+        return (towards + against.sum(dim=1)).mean()
 
 
 class BPR(nn.Module, RetrievalLoss):
@@ -272,11 +279,11 @@ class BPR(nn.Module, RetrievalLoss):
 
     def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
         super().__init__()
-        _check(negatives, count)
+        check_negatives(negatives, count)
         self.negatives, self.count = negatives, count
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return Negatives(_sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
+        return Negatives(sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
@@ -296,14 +303,15 @@ def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: i
     return chosen[:, torch.searchsorted(ordered, ids)]
 
 
-def _check(negatives: str, count: int) -> None:
+def check_negatives(negatives: str, count: int) -> None:
+    """Raise ValueError if the kind or the number of negatives is invalid."""
     if negatives not in NEGATIVES:
         raise ValueError(f"negatives={negatives}: must be one of {', '.join(NEGATIVES)}")
     if count < 1:
         raise ValueError(f"count={count}: must be at least 1")
 
 
-def _sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
+def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
     """Sample candidates with replacement. in_batch returns all chosen items of the batch where `shape` allows it."""
     if negatives == "in_batch":
         if len(shape) == 1 and shape[0] >= len(targets):

@@ -50,6 +50,14 @@ class EASE(nn.Module, ClosedFormModel):
             )
         self.register_buffer("weights", torch.zeros(self.rows, self.rows, device=device))
 
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of the weights and, up to 20,000 items, of the two matrices in double precision."""
+        pairs = self.rows**2
+        matrices = {f"{self.rows:,} x {self.rows:,} weights, solved in place": _BYTES * pairs}
+        if self.rows <= _MAX_DOUBLE_ITEMS:
+            matrices |= {"their inverse and its factor in double precision": 2 * 8 * pairs}
+        return matrices
+
     def fit(self, interactions: JaggedIds) -> None:
         """Solve for the weights from the items of each list."""
         large = self.rows > _MAX_DOUBLE_ITEMS

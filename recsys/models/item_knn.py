@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
-from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct
+from recsys.models.common.co_occurrence import best_of_rows, candidates, co_occurrences, distinct
 from recsys.models.protocols import ClosedFormModel
 
 _CHUNK = 1024  # number of items whose neighbours are computed at a time
@@ -58,27 +58,12 @@ class ItemKNN(nn.Module, ClosedFormModel):
         for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK):
             one, other = block.indices()
             similarity = block.values() / (root[one + start] * root[other] + self.shrink)
-            self._keep(start, *(x[one + start != other] for x in (one, other, similarity)))
+            one, other, similarity = (x[one + start != other] for x in (one, other, similarity))
+            kept, rank = best_of_rows(one, similarity, self.neighbours.shape[1])
+            self.neighbours[one[kept] + start, rank] = other[kept]
+            self.similarities[one[kept] + start, rank] = similarity[kept].float()
         if self.normalise:
             self.similarities /= self.similarities.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-
-    def _keep(self, start: int, one: Tensor, other: Tensor, similarity: Tensor) -> None:
-        """Store the k nearest neighbours of each item of a chunk.
-
-        Args:
-            start: first item of the chunk.
-            one: (pairs,) items of the chunk in ascending order, relative to `start`.
-            other: (pairs,) the other item of each pair.
-            similarity: (pairs,).
-        """
-        order = torch.argsort(similarity, descending=True, stable=True)
-        order = order[torch.argsort(one[order], stable=True)]
-        one, other, similarity = one[order], other[order], similarity[order]
-        rank = torch.arange(len(one), device=one.device) - torch.searchsorted(one, one)
-        near = rank < self.neighbours.shape[1]
-        where = (one[near] + start, rank[near])
-        self.neighbours[where] = other[near]
-        self.similarities[where] = similarity[near].float()
 
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""

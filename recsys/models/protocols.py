@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, JaggedIds
+from recsys.batch import Batch, Interactions, JaggedIds
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
@@ -83,9 +83,14 @@ class RetrievalModel(Protocol):
 
     items: module that maps item ids (M,) to vectors (M, d). It is called once a step, for inputs, targets and negatives
         together.
+    reads_interactions: whether `set_interactions` must be called before training; the model then has the attribute
+        `user`, the name of its user feature.
+    weighs_pairs: whether the loss must weigh its pairs by `weights`.
     """
 
     items: Items | Any
+    reads_interactions: bool = False
+    weighs_pairs: bool = False
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         """Return the items that the model reads from a batch, and the items that it must predict."""
@@ -108,6 +113,20 @@ class RetrievalModel(Protocol):
         """Return a scalar to add to the loss of the last batch, such as a KL divergence; None by default."""
         return None
 
+    def weights(self, batch: Batch, query_batch: QueryBatch, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of targets, (T,), and of their negatives, (T, n), in the loss, if `weighs_pairs`.
+
+        Args:
+            negatives: (n,) ids that all targets share, or (T, n).
+        """
+        raise NotImplementedError
+
+    def set_interactions(self, interactions: Interactions) -> None:
+        """Take all training interactions, once, on the model's device, before training."""
+
+    def refresh(self) -> None:
+        """Compute the buffers that evaluation reads from the weights, before an evaluation and a checkpoint."""
+
 
 class ClosedFormModel(Protocol):
     """Ranks items for histories and is fitted in closed form, by one call of `fit` in one process.
@@ -126,6 +145,10 @@ class ClosedFormModel(Protocol):
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores of all candidates for B histories, (B, N)."""
         ...
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of each large matrix that `fit` allocates, by a description; {} by default."""
+        return {}
 
 
 def model_kind(target: Callable[..., Any]) -> Kind:

@@ -2,7 +2,7 @@
 https://arxiv.org/abs/1803.09587.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from recsys.models.common.co_occurrence import (
     known,
     ranges,
     starts,
+    take_sizes_on_load,
 )
 from recsys.models.protocols import ClosedFormModel
 
@@ -66,7 +67,7 @@ class SessionKNN(nn.Module, ClosedFormModel):
         sizes = {"items": 0, "item_starts": 1, "sessions": 0, "session_starts": self.rows + 1}
         for name, size in sizes.items():
             self.register_buffer(name, torch.zeros(size, dtype=torch.int64, device=device))
-        self.register_load_state_dict_pre_hook(_take_sizes)
+        take_sizes_on_load(self, ("items", "item_starts", "sessions"))
 
     def fit(self, interactions: JaggedIds) -> None:
         """Store the sessions of each item and the items of each session."""
@@ -111,10 +112,3 @@ class SessionKNN(nn.Module, ClosedFormModel):
         begin = self.item_starts[sessions]
         places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
         scores.index_add_(0, self.items[places], similarity[owner])
-
-
-def _take_sizes(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Resize the buffers whose sizes depend on the sessions to the sizes in the state to load."""
-    for name in ("items", "item_starts", "sessions"):
-        if f"{prefix}{name}" in state:
-            setattr(model, name, getattr(model, name).new_empty(state[f"{prefix}{name}"].shape))

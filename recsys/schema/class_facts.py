@@ -18,18 +18,11 @@ MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class bel
     ),
     "fitted_ranking": ("gbm.GBM",),
     "retrieval": (
-        *(
-            "bert4rec.BERT4Rec",
-            "fuxi_alpha.FuXiAlpha",
-            "gru4rec.GRU4Rec",
-            "hstu.HSTU",
-            "mf.MF",
-            "mult_vae.MultVAE",
-            "neumf.NeuMF",
-        ),
-        *("sasrec.SASRec", "transformer.Transformer", "two_tower.TwoTower"),
+        *("bert4rec.BERT4Rec", "fuxi_alpha.FuXiAlpha", "gru4rec.GRU4Rec", "hstu.HSTU", "lightgcn.LightGCN", "mf.MF"),
+        *("mult_vae.MultVAE", "neumf.NeuMF", "sasrec.SASRec", "simplex.SimpleX", "transformer.Transformer"),
+        *("two_tower.TwoTower", "ultragcn.UltraGCN"),
     ),
-    "closed_form": ("ease.EASE", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
+    "closed_form": ("ease.EASE", "gf_cf.GFCF", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
 }
 WIDER = {"bert4rec.BERT4Rec", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"}  # their tables are wider than model.dim
 
@@ -61,6 +54,7 @@ LOSSES = {  # class of recsys.losses
     "SampledSoftmax": LossFacts("RetrievalLoss"),
     "BCE": LossFacts("RetrievalLoss"),
     "BPR": LossFacts("RetrievalLoss"),
+    "CosineContrastive": LossFacts("RetrievalLoss"),
 }
 LOSS_OF_NAME = {  # loss.losses.LABEL -> class
     "binary_cross_entropy": "BinaryCrossEntropy",

@@ -240,9 +240,10 @@ class SplitConfig:
     fold: int = 0  # kfold: fold of the test rows; the next fold has the validation rows
     validation: float = 0.1
     test: float = 0.1
-    seed: int = number(0, at_least=0)  # random, hash, kfold
+    seed: int = number(0, at_least=0)  # random, hash, kfold, files with validation_rows=random
     train_files: list[str] = field(default_factory=list)  # files: globs
-    validation_files: list[str] = field(default_factory=list)  # empty: the last `validation` share of the training rows
+    validation_files: list[str] = field(default_factory=list)  # empty: a share `validation` of the training rows
+    validation_rows: str = "last"  # files without validation_files: last | random, the training rows that validate
     test_files: list[str] = field(default_factory=list)
 
 

@@ -3,23 +3,24 @@
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 
 from recsys.batch import JaggedIds
-from recsys.cli.console import bar
+from recsys.cli.console import bar, say
 from recsys.config.build import build_model
 from recsys.config.kinds import protocol_of
 from recsys.config.run_config import RunConfig
 from recsys.data.batch_tensors import candidates_of
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms import HISTORY, Fitted
+from recsys.data.training_interactions import training_lists
+from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.files import manifest
+from recsys.memory import GIB, available_memory
 from recsys.sharding.safe_reader import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.module import all_finite
@@ -31,19 +32,29 @@ STATE = "model.pt"
 def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
-    files = prepared.files("train")
-    check = prepared.check_in_background(files)
-    check.start()
-    check.finish()
-    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY], glob=False) for f in files])[HISTORY]
-    rows = rows.filter(rows.list.len() > 0)
-    items = rows.explode(empty_as_null=False, keep_nulls=False)
-    model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    check_memory(model)
+    model.fit(training_lists(prepared))
     if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
         raise NotFinite(
             f"the fitted {odd} is NaN or infinite, so no checkpoint was written; try other values of model.*"
         )
     return model
+
+
+def check_memory(model: Any) -> None:
+    """Print the memory of the model's large matrices. Raise UserError if it is not available."""
+    matrices = model.memory()
+    if not matrices:
+        return
+    needed, free = sum(matrices.values()), available_memory()
+    parts = " + ".join(f"{size / GIB:,.2f} GiB ({name})" for name, size in matrices.items())
+    room = "unknown" if free is None else f"{free / GIB:,.2f} GiB"
+    say(f"memory: {parts}; available: {room}")
+    if free is not None and needed > free:
+        raise UserError(
+            f"model: fitting needs {needed / GIB:,.2f} GiB, but {free / GIB:,.2f} GiB are available; drop rare items "
+            "(data.sparse.ITEM.min_count), or use model=gf_cf or item_knn, whose matrices are sparse"
+        )
 
 
 def save(model: Any, path: Path) -> Path:

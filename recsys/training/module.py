@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
-from recsys.batch import Batch
+from recsys.batch import Batch, Interactions
 from recsys.cli.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
@@ -80,6 +80,8 @@ class RecsysModule(pl.LightningModule):
         self._loss: Tensor | None = None
         self.compiled: CompiledModel | None = None
         self.loss_scale: LossScale | None = None
+        # returns the training interactions of the feature that a model names as its user; None if nothing is trained
+        self.read_pairs: Callable[[str], Interactions] | None = None
 
     @property
     def sparse_optimizer(self) -> str:
@@ -121,6 +123,8 @@ class RecsysModule(pl.LightningModule):
         self.dmp = shard(task, plan, sharders, device)
         if isinstance(task, RetrievalTask) and task.candidates is not None:
             task.set_candidates(task.candidates.to(device))
+            if self.read_pairs is not None and task.model.reads_interactions:
+                task.model.set_interactions(self.read_pairs(task.model.user).to(device))
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed, p.vectors)
         if self._updates.pipeline in KINDS:
@@ -302,7 +306,15 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         if self._pipeline is not None:
             self._pipeline.drain()
+        self._refresh()
         self.evaluator.begin(self.dmp.module, loader, brief)
+
+    def _refresh(self) -> None:
+        """Let a model that trains compute the buffers that evaluation reads."""
+        assert self.dmp is not None
+        task = self.dmp.module
+        if isinstance(task, RetrievalTask) and self.trainer.state.fn == "fit":
+            task.model.refresh()
 
     def _evaluate(self, batch: Batch) -> None:
         assert self.dmp is not None
@@ -365,6 +377,7 @@ class RecsysModule(pl.LightningModule):
         if (problem := first_problem(self.not_finite())) is not None:
             step = f"after step {self.global_step}, so no checkpoint was written"
             fail_together(NotFinite(f"{problem} {step}; {self._advice()}"))
+        self._refresh()
         state |= self._optimizers.state_dict()
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()

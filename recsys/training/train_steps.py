@@ -1,5 +1,6 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from recsys.cli.console import say
 from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.training_interactions import training_pairs
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
@@ -42,6 +44,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         training.start_reading()
     steps = steps_of(cfg, len(training))
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
+    module.read_pairs = partial(training_pairs, prepared)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
         for line in (cut_lists(cfg, prepared), short_training(cfg, _interactions(prepared), epochs)):

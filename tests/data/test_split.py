@@ -149,9 +149,25 @@ def test_files_without_validation(tmp_path: Path) -> None:
         assert found[5:8] == [2] * 3 and found[:5] + found[8:] == [0] * (11 - rows) + [1] * rows
 
 
+def test_files_with_validation_rows_at_random(tmp_path: Path) -> None:
+    made = parts(tmp_path, [[0.0] * 5000, [0.0] * 300, [0.0] * 4000], [0, 2, 0])
+    config = SplitConfig(by="files", validation=0.2, validation_rows="random", seed=3)
+    which = splits_of(config, made)
+    train = np.append(which[:5000], which[5300:])
+    assert (which[5000:5300] == 2).all() and set(train) == {0, 1}
+    assert abs((train == 1).mean() - 0.2) < 0.02 and abs((train[:1000] == 1).mean() - 0.2) < 0.05
+    assert "20% of train's rows, drawn with seed 3, validate, not train" in Splitter(config, made).describe()
+    other = SplitConfig(by="files", validation=0.2, validation_rows="random", seed=4)
+    assert (splits_of(other, made) != which).any()
+    none = SplitConfig(by="files", validation=0.0, validation_rows="random")
+    assert set(splits_of(none, made)) == {0, 2}
+
+
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
+        (SplitConfig(validation_rows="random"), "applies to data.split.by=files without validation_files"),
+        (SplitConfig(validation_rows="first"), "must be last or random"),
         (SplitConfig(by="ordre"), "must be order"),
         (SplitConfig(by="time"), "column"),
         (SplitConfig(by="hash"), "column"),

@@ -45,15 +45,18 @@ from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.hstu_rank import HSTURank
+from recsys.models.lightgcn import LightGCN
 from recsys.models.masknet import MaskNet
 from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.sim import SIM
+from recsys.models.simplex import SimpleX
 from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
+from recsys.models.ultragcn import UltraGCN
 from recsys.predictions import columns, predict
 from recsys.sharding.tables import tables
 
@@ -174,6 +177,10 @@ RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     "mult_vae": (lambda f: MultVAE(f, hidden=8, latent=4), SEQUENCES),
     "two_tower": (lambda f: TwoTower(f, dim=8, out=6), PAIRS),
     "mf": (lambda f: MF(f, user="user", dim=8), PAIRS),
+    "mf_cosine": (lambda f: MF(f, user="user", dim=8, normalise=True), PAIRS),
+    "simplex": (lambda f: SimpleX(f, user="user", dim=8), SEQUENCES),
+    "ultragcn": (lambda f: UltraGCN(f, user="user", dim=8, init_std=0.02), PAIRS),
+    "lightgcn": (lambda f: LightGCN(f, user="user", dim=8), PAIRS),
     "neumf": (lambda f: NeuMF(f, user="user", dim=8), PAIRS),
 }
 
@@ -185,6 +192,8 @@ def made(make: Any, features: FeatureSpec) -> nn.Module:
     for name, x in model.state_dict().items():
         if name.endswith(("running_mean", "running_var")):
             x.copy_(torch.rand_like(x))
+        elif name.endswith(("user_vectors", "item_vectors")):
+            x.copy_(torch.randn_like(x))
         elif "wide_" in name or ".t_" in name:
             x.copy_(0.3 * torch.randn_like(x))
     return model

@@ -9,23 +9,27 @@ import polars as pl
 import pytest
 import torch
 from examples import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
 from recsys.batch import JaggedIds
+from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
+from recsys.memory import available_memory
 from recsys.models import ease, item_knn
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE
+from recsys.models.gf_cf import GFCF
 from recsys.models.item_knn import ItemKNN
 from recsys.models.popularity import Popularity
 from recsys.models.session_knn import SessionKNN
+from recsys.training import fitted_retrieval
 
 Array = NDArray[np.float64]
 Ids = list[list[int]]
-MODELS = (Popularity, EASE, ItemKNN, SessionKNN)
+MODELS = (Popularity, EASE, GFCF, ItemKNN, SessionKNN)
 N = 9
 lists_of_ids = st.lists(st.lists(st.integers(0, N - 1), max_size=7), min_size=1, max_size=12)
 
@@ -74,6 +78,41 @@ def test_ease(fitted: Ids, history: Ids, l2: float) -> None:
         weights[others, j] = np.linalg.solve(z.T @ z + l2 * np.eye(N - 1), z.T @ x[:, j])
     wanted = (binary(history) @ weights)[:, 1:]
     np.testing.assert_allclose(score(EASE(spec(), l2=l2), fitted, history), wanted, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(fitted=lists_of_ids, history=lists_of_ids, k=st.integers(1, N + 2), low_pass=st.sampled_from([0.0, 0.3, 2.0]))
+def test_gf_cf(fitted: Ids, history: Ids, k: int, low_pass: float) -> None:
+    """The dense formula, with NumPy's singular vectors; equal singular values have no order, so they are kept together."""
+    x = binary(fitted)
+    of_user, of_item = x.sum(axis=1, keepdims=True), x.sum(axis=0)
+    r = x / np.sqrt(np.maximum(of_user, 1) * np.maximum(of_item, 1))
+    _, values, vectors = np.linalg.svd(r, full_matrices=False)
+    last = min(k, len(values))
+    if last < len(values):
+        assume(values[last - 1] - values[last] > 1e-3 or values[last - 1] < 1e-9)
+    v = vectors[:last][values[:last] > 1e-9].T
+    root = np.sqrt(of_item)
+    low = binary(history) @ (np.divide(1, root, out=np.zeros(N), where=root > 0)[:, None] * v) @ (v.T * root)
+    wanted = binary(history) @ r.T @ r + low_pass * low
+    scores = score(GFCF(spec(), k=k, low_pass=low_pass), fitted, history)
+    np.testing.assert_allclose(scores, wanted[:, 1:], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3))), st.integers(1, 4))
+def test_best_of_rows(pairs: list[tuple[int, int]], k: int) -> None:
+    pairs = sorted(pairs, key=lambda p: p[0])
+    row, value = (torch.tensor([p[i] for p in pairs], dtype=torch.int64) for i in (0, 1))
+    kept, rank = interactions.best_of_rows(row, value, k)
+    wanted = [
+        (at, place)
+        for r in range(5)
+        for place, at in enumerate(
+            sorted((i for i, p in enumerate(pairs) if p[0] == r), key=lambda i: -pairs[i][1])[:k]
+        )
+    ]
+    assert list(zip(kept.tolist(), rank.tolist(), strict=True)) == wanted
 
 
 def cosines(fitted: Ids, shrink: float) -> Array:
@@ -259,7 +298,7 @@ def hit_rate(model: nn.Module, histories: Ids, targets: list[int]) -> float:
 
 
 # 10% below what was measured
-FLOORS = {Popularity: 0.032, ItemKNN: 0.072, EASE: 0.098, SessionKNN: 0.088}
+FLOORS = {Popularity: 0.032, ItemKNN: 0.072, EASE: 0.098, GFCF: 0.07, SessionKNN: 0.088}
 
 
 @pytest.mark.slow
@@ -297,3 +336,23 @@ def test_large_ease_is_ease() -> None:
         large = EASE(spec(), l2=10.0)
         large.fit(to_lists(FITTED))
     torch.testing.assert_close(large.weights, small.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_is_planned_before_a_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    large = EASE(spec(41_000), device=torch.device("meta"))
+    assert list(large.memory().values()) == [4 * 41_000**2]
+    assert sum(EASE(spec(1000), device=torch.device("meta")).memory().values()) == 20 * 1000**2
+    assert ItemKNN(spec()).memory() == {}
+    monkeypatch.setattr(fitted_retrieval, "available_memory", lambda: 8 << 30)
+    fitted_retrieval.check_memory(large)
+    assert "memory: 6.26 GiB (41,000 x 41,000 weights, solved in place); available: 8.00 GiB" in capsys.readouterr().err
+    monkeypatch.setattr(fitted_retrieval, "available_memory", lambda: 4 << 30)
+    with pytest.raises(
+        UserError, match=r"^model: fitting needs 6.26 GiB, but 4.00 GiB are available; drop rare items .*$"
+    ):
+        fitted_retrieval.check_memory(large)
+
+
+def test_available_memory() -> None:
+    free = available_memory()
+    assert free is None or 1 << 20 < free < 1 << 50

@@ -14,7 +14,7 @@ from stand_in_gpu import GPU, TABLES, OnGpu, stand_in_gpu, to_gpu
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
+from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
 from recsys.config.compose import compose, conf_dir
 from recsys.config.kinds import build_task
@@ -34,13 +34,14 @@ COMMANDS = {
 }
 TARGETS = "the number of targets and inputs is the size of a lookup"
 LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
-RETRIEVAL = ("bert4rec", "esasrec", "fuxi_alpha", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer")
+RETRIEVAL = ("bert4rec", "esasrec", "fuxi_alpha", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer", "ultragcn")
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
     **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
     **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
+    **dict.fromkeys(("model/simplex", "loss/cosine_contrastive"), (2, f"{TARGETS}; the first batch checks vectors")),
     "model/two_tower": (3, f"{TARGETS}; the features of distinct items are looked up, whose number is one, too"),
     "loss/in_batch_softmax": (3, "as model/two_tower"),
     "loss/pairwise": (4, "the number of pairs of rows within groups is the size of all that is computed of them"),
@@ -98,17 +99,24 @@ def test_a_step(name: str) -> None:
     cfg = config(name)
     if cfg.kind.fitted_at_once:
         pytest.skip("fitted at once, on the CPU")
+    if name == "model/lightgcn":
+        pytest.skip("the stand-in has no sparse CSR matrices")
     features = feature_spec(cfg.data, lambda *_: IDS)
     torch.manual_seed(1)
     candidates = None if cfg.kind.scores_rows else random_candidates(features)
     task = without_dropout(build_task(cfg, features, torch.device("cpu"), candidates))
     grouped = cfg.data.group is not None and cfg.data.group.together
+    pairs = Interactions(torch.arange(1, IDS), torch.arange(1, IDS).flip(0))
     on_gpu: Any = copy.deepcopy(task)
+    if reads := not cfg.kind.scores_rows and task.model.reads_interactions:
+        task.model.set_interactions(pairs)
     expected = train_step(task, random_batch(features, grouped))
     with stand_in_gpu() as gpu:
         to_gpu(on_gpu)
         if candidates is not None:
             on_gpu.set_candidates(candidates.to(GPU))
+        if reads:
+            on_gpu.model.set_interactions(pairs.to(GPU))
         batch = random_batch(features, grouped).to(GPU, non_blocking=True)
         gpu.waits.clear()
         found = train_step(on_gpu, batch)

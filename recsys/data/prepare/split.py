@@ -24,6 +24,7 @@ class Splitter:
         held_out = config.validation + config.test
         self._bounds = (total - round(total * held_out), total - round(total * config.test))
         self._first_validation = _first_validation(chunks, config.validation) if config.by == "files" else 0
+        self._draws_validation = config.validation_rows == "random" and not config.validation_files
         self._times = (0.0, 0.0)
         if config.by == "time":
 
@@ -52,6 +53,9 @@ class Splitter:
             return frame[SPLIT].to_numpy()
         if by == "files":
             assert split is not None
+            if split == 0 and self._draws_validation:
+                draws = shares_of_places(frame[PLACE].to_numpy(), self.config.seed)
+                return (draws >= 1 - self.config.validation).astype(np.uint8)
             if split == 0:
                 return (frame[PLACE].to_numpy() >= self._first_validation).astype(np.uint8)
             return np.full(frame.height, split, dtype=np.uint8)
@@ -81,7 +85,10 @@ class Splitter:
         if c.by == "files":
             if c.validation_files:
                 return "files: train, validation and test as published"
-            rest = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
+            which = f"the last {c.validation:.0%} of train's rows"
+            if c.validation_rows == "random":
+                which = f"{c.validation:.0%} of train's rows, drawn with seed {c.seed},"
+            rest = f"; {which} validate, not train" if c.validation else ""
             return f"files: train and test as published{rest}"
         if c.by == "leave_one_out":
             return "leave_one_out: of each group the last row tests, the one before it validates"
@@ -148,6 +155,13 @@ def check_split(split: SplitConfig) -> None:
         raise UserError(f"data.split.by={split.by}: must be {', '.join(ways[:-1])} or {ways[-1]}")
     if split.by in ("time", "hash") and not split.column:
         raise UserError(f"data.split.column: missing; data.split.by={split.by} needs it")
+    if split.validation_rows not in ("last", "random"):
+        raise UserError(f"data.split.validation_rows={split.validation_rows}: must be last or random")
+    if split.validation_rows == "random" and (split.by != "files" or split.validation_files):
+        raise UserError(
+            "data.split.validation_rows=random: applies to data.split.by=files without validation_files; set "
+            "data.split.validation_rows=last"
+        )
     if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
         raise UserError(
             f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
@@ -155,7 +169,7 @@ def check_split(split: SplitConfig) -> None:
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
-            f"training files are used for validation (data.split.validation={split.validation})"
+            f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
         raise UserError(

@@ -370,7 +370,8 @@ def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
 
 
 def _gather_from(index: pl.Series) -> Lookup:
-    return lambda codes: pl.lit(index).gather(codes)
+    # within list.eval, pl.lit(index) would be repeated for each list
+    return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
 
 
 def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:

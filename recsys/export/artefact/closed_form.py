@@ -58,6 +58,31 @@ class ItemKNN:
         return np.bincount(near, weights, minlength=rows).astype(np.float32)
 
 
+class GFCF:
+    """A linear filter over the lists of the users that share an item, and a low-pass filter over all items."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        own = _arrays(folder)
+        self._items, self._item_starts = own["items"], own["item_starts"]
+        self._users, self._user_starts = own["users"], own["user_starts"]
+        self._vectors, self._low_pass = own["vectors"], options["low_pass"]
+        self._of_user = np.sqrt(np.diff(self._item_starts))
+        self._of_item = np.sqrt(np.diff(self._user_starts))
+
+    def __call__(self, history: History) -> np.ndarray:
+        items = np.unique(history[history < len(self._vectors)])
+        items = items[self._of_item[items] > 0]
+        weights = 1 / self._of_item[items]
+        places, owner = _ranges(self._user_starts[items], self._user_starts[items + 1])
+        users, place = np.unique(self._users[places], return_inverse=True)
+        shared = np.bincount(place, weights[owner], minlength=len(users)) / self._of_user[users] ** 2
+        places, owner = _ranges(self._item_starts[users], self._item_starts[users + 1])
+        scores = np.bincount(self._items[places], shared[owner], minlength=len(self._vectors))
+        scores = np.divide(scores, self._of_item, out=np.zeros_like(scores), where=self._of_item > 0)
+        low = (weights @ self._vectors[items]) @ self._vectors.T * self._of_item
+        return (scores + self._low_pass * low).astype(np.float32)
+
+
 class SessionKNN:
     """The similarities of the nearest past sessions that contain an item, added up."""
 
@@ -105,6 +130,7 @@ def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray
 METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {
     "Popularity": Popularity,
     "EASE": EASE,
+    "GFCF": GFCF,
     "ItemKNN": ItemKNN,
     "SessionKNN": SessionKNN,
 }

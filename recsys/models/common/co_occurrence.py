@@ -1,10 +1,11 @@
 """Counting of interactions, shared by the closed-form models."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
@@ -63,16 +64,41 @@ def co_occurrences(lists: JaggedIds, n: int, *, chunk: int) -> Iterator[tuple[in
         The first item of a chunk, and its counts as a coalesced sparse (chunk, n) float64 tensor. The diagonal is the
         number of lists that contain an item.
     """
-    contains = _ones(lists.segment_ids, lists.values, (len(lists), n))
+    contains = ones(lists.segment_ids, lists.values, (len(lists), n))
     inverse = invert(lists, n)
     for start in range(0, n, chunk):
         part = inverse.slice(start, min(start + chunk, n))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
-            product = torch.sparse.mm(_ones(part.segment_ids, part.values, (len(part), len(lists))), contains)
+            product = torch.sparse.mm(ones(part.segment_ids, part.values, (len(part), len(lists))), contains)
         yield start, product.coalesce()
 
 
-def _ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:
+def best_of_rows(row: Tensor, value: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the k highest values of each row, and the rank of each; ties keep their order.
+
+    Args:
+        row: (P,) in ascending order.
+        value: (P,).
+    """
+    order = torch.argsort(value, descending=True, stable=True)
+    order = order[torch.argsort(row[order], stable=True)]
+    rank = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)
+    return order[rank < k], rank[rank < k]
+
+
+def ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return a sparse matrix with a 1 (float64) at each pair. The pairs are in ascending order."""
     ones = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
     return torch.sparse_coo_tensor(torch.stack([rows, columns]), ones, size, is_coalesced=True, check_invariants=False)
+
+
+def take_sizes_on_load(model: nn.Module, names: Sequence[str]) -> None:
+    """Let `load_state_dict` resize these buffers, whose sizes depend on the interactions, to those in the state."""
+
+    def take_sizes(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name in names:
+            if f"{prefix}{name}" in state:
+                setattr(module, name, getattr(module, name).new_empty(state[f"{prefix}{name}"].shape))
+
+    model.register_load_state_dict_pre_hook(take_sizes)

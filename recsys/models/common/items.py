@@ -54,6 +54,7 @@ class Items(nn.Module):
     Args:
         dim: width of the vectors.
         about: whether to use the features of items.
+        normalise: whether to scale the vectors to length 1.
         init_std: standard deviation of the initial rows; None for a uniform distribution in +-1/sqrt(rows).
     """
 
@@ -63,6 +64,7 @@ class Items(nn.Module):
         dim: int,
         *,
         about: bool = True,
+        normalise: bool = False,
         init_std: float | None = 0.02,
         device: torch.device | None = None,
     ) -> None:
@@ -70,7 +72,7 @@ class Items(nn.Module):
         if features.item is None:
             raise ValueError("this model retrieves items: set data.items.feature to the feature of the items")
         feature = features.feature(features.item)
-        self.name, self.rows = feature.name, feature.cardinality
+        self.name, self.rows, self.normalise = feature.name, feature.cardinality, normalise
         alone = FeatureSpec(dense=(), sparse=(replace(feature, multi_valued=True, pooling="sum"),), labels=())
         self.ids = SequenceEmbeddings(alone, dim, [feature.name], prefix="item_", init_std=init_std, device=device)
         self.about: PooledEmbeddings | None = None
@@ -95,9 +97,9 @@ class Items(nn.Module):
         lengths = torch.full((1,), len(ids), dtype=torch.int32, device=ids.device)
         sparse = KeyedJaggedTensor([self.name], known, lengths=lengths)
         vectors = self.ids(sparse)[self.name].values()
-        if self.by_id_alone:
-            return vectors
-        return vectors + self._about(ids)
+        if not self.by_id_alone:
+            vectors = vectors + self._about(ids)
+        return nn.functional.normalize(vectors, dim=1) if self.normalise else vectors
 
     def _about(self, ids: Tensor) -> Tensor:
         assert self.candidates is not None

@@ -1,0 +1,75 @@
+"""Cosine contrastive loss: Mao et al., SimpleX: A Simple and Strong Baseline for Collaborative Filtering, 2021,
+https://arxiv.org/abs/2109.12613.
+"""
+
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from recsys.errors import UserError
+from recsys.losses.retrieval import LossInputs, Negatives, Popularity, RetrievalLoss, check_negatives, sample_ids
+from recsys.ranges import Range
+
+_TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
+
+
+class CosineContrastive(nn.Module, RetrievalLoss):
+    """1 - the score of the chosen item, plus `weight` times the mean of max(0, score - margin) over the negatives.
+
+    Scores must be cosines: the model must scale queries and item vectors to length 1.
+
+    Args:
+        negatives: uniform, popularity or in_batch (the batch's own chosen items).
+        count: number of negatives.
+        margin: negatives whose score is at most this add nothing.
+        weight: weight of the negatives.
+        shared: whether all chosen items of a batch share one sample, which takes one matrix product; otherwise each
+            has its own, as in the paper.
+    """
+
+    def __init__(
+        self,
+        *,
+        negatives: str = "uniform",
+        count: Annotated[int, Range(at_least=1)] = 1000,
+        margin: Annotated[float, Range(at_least=-1, at_most=1)] = 0.4,
+        weight: Annotated[float, Range(at_least=0)] = 150.0,
+        shared: bool = True,
+    ) -> None:
+        super().__init__()
+        check_negatives(negatives, count)
+        self.negatives, self.count, self.margin, self.weight, self.shared = negatives, count, margin, weight, shared
+        self._checked = False
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        shape = (self.count,) if self.shared else (len(targets), self.count)
+        return Negatives(sample_ids(self.negatives, shape, targets, popularity))
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (M, d) if shared, or (T, n, d).
+
+        Raises:
+            UserError: the vectors of items do not have length 1.
+        """
+        self._check_lengths(inputs.target_vectors)
+        positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
+        if inputs.negatives.ids.dim() == 1:
+            scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
+            above = torch.relu(scores - self.margin).mean(dim=1)
+            above = above if inputs.one_target_each else above[inputs.query_of_target]
+        else:
+            above = torch.relu(inputs.negative_pairs() - self.margin).mean(dim=1)
+        return (1 - positive + self.weight * above).mean()
+
+    def _check_lengths(self, vectors: Tensor) -> None:
+        """Check the first batch. vectors: (T, d)"""
+        if self._checked:
+            return
+        self._checked = True
+        lengths = vectors.detach().float().norm(dim=-1)
+        if bool(((lengths - 1).abs() > _TOLERANCE).any()):
+            raise UserError(
+                "loss=cosine_contrastive: needs cosines, but this model's item vectors do not have length 1; set "
+                "model.normalise=true (model=mf, two_tower) or use model=simplex"
+            )
