@@ -14,7 +14,7 @@ from recsys.data.raw.blocks import ELEMENT, LINE, one_line
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
 from recsys.data.raw.storage import is_remote
-from recsys.data.raw.vector_files import vector_files
+from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, graded_queries, interactions, sales, sequences
 from recsys.data.transforms import (
     GROUP,
@@ -229,6 +229,7 @@ def check_files(data: ResolvedData) -> SplitFiles:
     for path, _ in files:
         read_sources.check_columns(data, path)
     vector_files(data)
+    check_vector_files(data)
     check_items_table(data)
     if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
         check_first_rows(completed(data, files[0][0]), files[0][0])

@@ -144,13 +144,14 @@ class WeightConfig:
 
 @dataclass
 class VectorsConfig:
-    """Pretrained vectors, one for each value, in a Parquet or .npy file under data.root."""
+    """Pretrained vectors, one for each value, in a Parquet, .npz or .npy file under data.root."""
 
     file: str = MISSING
-    key: str | None = None  # Parquet: the column of values; null: the feature's
-    column: str = "vector"  # Parquet: the column of vectors, lists of numbers
+    key: str | None = None  # Parquet, .npz: the column or array of values; null: the feature's
+    column: str = "vector"  # Parquet: the column of vectors, lists of numbers; .npz: the array of vectors
     keys: str | None = None  # .npy: a text file with the value of each row; null: the row's number is the value
-    normalise: list[str] = field(default_factory=lambda: ["l2", "layer"])  # l2 | layer, applied in this order
+    # l2 | layer | {pca: n} | whiten | {whiten: n}, applied in this order
+    normalise: list[Any] = field(default_factory=lambda: ["l2", "layer"])
 
 
 @dataclass
@@ -158,7 +159,7 @@ class TableVectorsConfig(VectorsConfig):
     """Pretrained vectors from which the training of an embedding table starts, as wide as the table (model.dim)."""
 
     trainable: bool = True  # false: the table keeps the vectors
-    normalise: list[str] = field(default_factory=list)
+    normalise: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -225,6 +226,9 @@ class ItemsConfig(TextConfig):
     format: str | None = None  # as in a join
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # features of an item
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
+    # vectors of the items, by name; without `file`, the items are the values of these files
+    vectors: dict[str, VectorsConfig] = field(default_factory=dict)
+    ids: bool = True  # false: an item's vector comes from its features alone, not from its id
 
 
 @dataclass

@@ -275,7 +275,7 @@ def _ranking(cfg: RunConfig) -> dict[str, Any]:
     return {
         "protocols": list(r.candidates),
         "k": list(r.k),
-        "candidates": "all items of the training split" + (" and of data.items.file" if data.items.file else ""),
+        "candidates": "all items of the training split" + (" and of data.items" if data.has_item_table else ""),
         "history": "left out" if r.filter_history else "ranked too",
         "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
         "ties": "the expectation over their orders",
@@ -283,6 +283,6 @@ def _ranking(cfg: RunConfig) -> dict[str, Any]:
         if data.sequences and data.sequences.held_out == "next"
         else "each group's of a split",
         "unknown_items": "as targets missed"
-        if data.items.file is None
+        if not data.has_item_table
         else "ranked, by their features where the model reads them",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.cli.console import results, say
-from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label, shown_tables
+from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, of_label, shown_tables
 
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
 FEWEST = 20  # rows of the rarer class, below which an AUC says little
@@ -47,6 +47,13 @@ def show_tables(rows: dict[str, Any]) -> None:
         results.print(table)
 
 
+def show_targets(metrics: dict[str, Any], split: str) -> None:
+    """Print the metrics of cold targets beside those of warm ones as a table, if a split has both."""
+    parts = (metrics.get("slices") or {}).get(split, {}).get(TARGETS)
+    if parts:
+        show_tables({f"{split}, {p['value']} targets": {k: v for k, v in p.items() if k != "value"} for p in parts})
+
+
 def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
 
@@ -56,6 +63,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
     show_tables(rows)
+    show_targets(metrics, "test")
     for line in (too_good(metrics["test"]), too_weak(metrics)) if real else ():
         if line is not None:
             say(line)

@@ -23,7 +23,7 @@ from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.fixed_width import FORMATS as FIXED_WIDTH
 from recsys.data.raw.formats import parquet_file
 from recsys.data.raw.storage import is_remote
-from recsys.data.raw.vector_files import read_initial_tables, read_vectors
+from recsys.data.raw.vector_files import read_initial_tables, read_vectors, training_values
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.column_names import LABEL, PLACE
@@ -155,7 +155,8 @@ class Build:
         scratch = self.folder / "counts"
         with bar("fitting", total) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
-            fitted = fit(self.data, training, read_vectors(self.data))
+            fitted = fit(self.data, training)
+            fitted.vectors = read_vectors(self.data, training_values(fitted))
             fitted.items = read_items(self.data, fitted)
             fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
