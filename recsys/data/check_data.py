@@ -1,5 +1,6 @@
 """Check a data config, and the files that it names, before a row is read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -94,6 +95,7 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"{where}.pooling={s.pooling}: must be sum or mean")
         if s.model is False and name == data.item_feature:
             raise UserError(f"{where}.model=false: models must see the feature whose values are retrieved; remove it")
+    _check_semantic_ids(data)
     _check_encodings(data)
     check_groups(data)
     if (items := data.item_table) is not None:
@@ -121,6 +123,36 @@ def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
     if s.quantiles is not None and others:
         name, value = others[0], getattr(own, others[0])
         raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
+
+
+METHODS = ("kmeans", "rqvae")  # of data.semantic_ids
+
+
+def _check_semantic_ids(data: ResolvedData) -> None:
+    """Check `semantic_ids`. Raises UserError if it has a mistake."""
+    c, key = data.semantic_ids, f"{data.key}.semantic_ids"
+    if c is None:
+        return
+    if (c.vectors is None) == (c.codes is None):
+        raise UserError(f"{key}: needs either vectors, a file of vectors, or codes, a JSON file of codes")
+    if c.vectors is not None:
+        check_vectors(c.vectors, f"{key}.vectors")
+    if c.method not in METHODS:
+        raise UserError(f"{key}.method={c.method}: unknown{did_you_mean(c.method, METHODS)}")
+    if data.item_feature is None and not c.column:
+        raise UserError(f"{key}.column: missing; name the raw column that holds the items")
+    if data.item_feature is not None and c.column:
+        raise UserError(
+            f"{key}.column={c.column}: applies to rows; the items of retrieval have codes already, remove it"
+        )
+
+
+def without_codes(data: ResolvedData) -> ResolvedData:
+    """Return the config without the features whose columns come from semantic ids, not from the raw files."""
+    if data.semantic_ids is None or data.item_feature is not None:
+        return data
+    sparse = {n: c for n, c in data.sparse.items() if n not in data.semantic_features}
+    return replace(data, sparse=sparse, semantic_ids=None)
 
 
 def _check_encodings(data: ResolvedData) -> None:
@@ -227,10 +259,10 @@ def check_files(data: ResolvedData) -> SplitFiles:
     """
     files = _raw_files(data)
     for path, _ in files:
-        read_sources.check_columns(data, path)
+        read_sources.check_columns(without_codes(data), path)
     vector_files(data)
     check_vector_files(data)
     check_items_table(data)
     if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
-        check_first_rows(completed(data, files[0][0]), files[0][0])
+        check_first_rows(without_codes(completed(data, files[0][0])), files[0][0])
     return files

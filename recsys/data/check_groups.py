@@ -107,7 +107,7 @@ def _check_items(data: ResolvedData) -> None:
     if not c.ids and not data.has_item_table:
         raise UserError("data.items.ids=false: items have no features; name a file of vectors in data.items.vectors")
     if c.file is None:
-        if c.dense or c.sparse:
+        if c.dense or c.sparse.keys() - data.semantic_features.keys():
             raise UserError("data.items: its features need data.items.file, the table that holds their columns")
         return
     if not c.key:

@@ -232,6 +232,22 @@ class ItemsConfig(TextConfig):
 
 
 @dataclass
+class SemanticIdsConfig:
+    """Codes of items: features semantic_1, semantic_2, ... of the items, or of the rows that name an item."""
+
+    vectors: VectorsConfig | None = None  # the vectors that are coded
+    codes: str | None = None  # instead of vectors: a JSON file under data.root, {item: [code, ...]}
+    column: str | None = None  # the raw column that holds the item; null: that of data.items.feature
+    method: str = "kmeans"  # kmeans: of the residuals, level by level | rqvae: in the space of a trained autoencoder
+    levels: int = number(3, at_least=1, at_most=16)  # codes of an item, without the one against collisions
+    size: int = number(256, at_least=2, at_most=65_536)  # number of codes of a level
+    unique: bool = True  # add a code that numbers the items whose other codes are equal
+    prefixes: bool = False  # add a feature for each longer prefix: semantic_1_2, semantic_1_2_3, ...
+    epochs: int = number(100, at_least=1)  # rqvae: passes over the vectors
+    seed: int = number(0, at_least=0)
+
+
+@dataclass
 class SplitConfig:
     """Split of the rows into training, validation and test.
 
@@ -283,6 +299,7 @@ class DataConfig:
     group: GroupConfig | None = field(default_factory=GroupConfig)  # becomes None if it names no column
     sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # becomes None if max_length is 0
     items: ItemsConfig = field(default_factory=ItemsConfig)
+    semantic_ids: SemanticIdsConfig | None = None
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")

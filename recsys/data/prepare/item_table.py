@@ -10,6 +10,8 @@ from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files
+from recsys.data.semantic_ids.code_table import KEY
+from recsys.data.semantic_ids.fit_semantic_ids import TABLE, with_codes
 from recsys.data.transforms import (
     InMemory,
     fit,
@@ -31,7 +33,8 @@ def items_join(data: ResolvedData) -> JoinConfig | None:
     c, items = data.items, data.item_table
     if c.file is None or items is None:
         return None
-    columns = {column: column for _, column in items.raw_columns} | dict(c.columns)
+    own = (column for _, column in items.raw_columns if column not in data.semantic_features)
+    columns = {column: column for column in own} | dict(c.columns)
     return JoinConfig(**text_options(c), file=c.file, key=c.key, columns=columns, names=c.names, format=c.format)
 
 
@@ -50,10 +53,15 @@ def check_items_table(data: ResolvedData) -> None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
+def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
-    Without data.items.file, the items are the values of the files of vectors.
+    Without data.items.file, the items are the values of the files of vectors and of semantic ids.
+
+    Args:
+        data: the data config.
+        fitted: the transforms of the rows.
+        codes: the folder of the items' semantic ids, or None.
 
     Returns:
         The table, or None.
@@ -74,7 +82,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
         return None
     trained = fitted.item_vocabulary.filter(pl.col("count") > 0)["value"]
     vectors = read_vectors(items, {data.item_key: trained})
-    rows = _rows(data, items, vectors)
+    rows = _rows(data, items, vectors, codes)
     key = rows[ITEM]
     if not vocabulary.is_in(key.implode()).any():
         where = f"{FILE_KEY}: {data.items.file}" if data.items.file else "data.items.vectors: no file"
@@ -90,14 +98,18 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
     return ItemTable(fitted_items, fitted_items.apply(every).with_columns(every[ITEM]))
 
 
-def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors]) -> pl.DataFrame:
+def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None) -> pl.DataFrame:
     """Return the parsed rows of the item table, with ITEM."""
     join = items_join(data)
     if join is None:
-        values = pl.concat(vectors[n].values.alias(data.item_key) for n in data.items.vectors)
+        files = [vectors[n].values for n in data.items.vectors]
+        files += [] if codes is None else [pl.read_parquet(codes / TABLE, glob=False)[KEY]]
+        values = pl.concat(values.alias(data.item_key) for values in files)
         side, label = values.unique(maintain_order=True).to_frame(), "data.items.vectors"
     else:
         side, label = side_table(data, join, FILE_KEY, report=say), f"{FILE_KEY}: {join.file}"
+    if codes is not None:
+        side = with_codes(side, data.item_key, codes)
     block = Block(Path(label), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
     rows, bad = RowParser(items, block.frame, labelled=True)(block)
     reasons = Reasons()

@@ -17,6 +17,7 @@ from recsys.data.transforms.vectors import Vectors, parse_way
 from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import VectorsConfig
 
+SEMANTIC_IDS = "data.semantic_ids"
 FIRST_ROWS = 100  # read before the data is prepared, to see how long vectors are
 
 
@@ -30,11 +31,20 @@ def vector_files(data: ResolvedData) -> dict[str, Path]:
         UserError: a file is missing.
     """
     files = {}
-    features = [(data.vectors_key(n), c.vectors) for n, c in data.dense_columns.items()]
+    features: list[tuple[str, VectorsConfig | None]] = [
+        (data.vectors_key(n), c.vectors) for n, c in data.dense_columns.items()
+    ]
     features += [(f"{data.key}.sparse.{n}.vectors", c.vectors) for n, c in data.sparse_columns.items()]
+    coded = data.semantic_ids
+    if coded is not None and coded.vectors is not None:
+        features.append((f"{SEMANTIC_IDS}.vectors", coded.vectors))
+    if coded is not None and coded.codes is not None:
+        files[coded.codes] = vector_path(data, coded.codes)
+        if not files[coded.codes].is_file():
+            raise UserError(f"{SEMANTIC_IDS}.codes: no such file: {files[coded.codes]}")
     for key, vectors in features:
         for file in [f for f in (vectors.file, vectors.keys) if f] if vectors else []:
-            files[file] = _path(data, file)
+            files[file] = vector_path(data, file)
             if not files[file].is_file():
                 raise UserError(f"{key}: no such file: {files[file]}")
     return files
@@ -93,6 +103,8 @@ def check_vector_files(data: ResolvedData) -> None:
     for name, c in data.dense_columns.items():
         if c.vectors is not None:
             _width(data, data.vectors_key(name), c.column, c.vectors)
+    if data.semantic_ids is not None and data.semantic_ids.vectors is not None:
+        _width(data, f"{SEMANTIC_IDS}.vectors", coded_column(data), data.semantic_ids.vectors)
 
 
 def read_vectors(data: ResolvedData, training: Mapping[str, pl.Series]) -> dict[str, Vectors]:
@@ -123,6 +135,19 @@ def read_vectors(data: ResolvedData, training: Mapping[str, pl.Series]) -> dict[
     return vectors
 
 
+def read_coded_vectors(data: ResolvedData) -> Vectors:
+    """Read the vectors that semantic ids code. Raises UserError as `read_vectors` does."""
+    assert data.semantic_ids is not None and data.semantic_ids.vectors is not None
+    return _read(data, f"{SEMANTIC_IDS}.vectors", coded_column(data), data.semantic_ids.vectors, None)
+
+
+def coded_column(data: ResolvedData) -> str:
+    """Return the raw column that holds the items of data.semantic_ids."""
+    name = data.item_feature
+    own = data.semantic_ids.column if data.semantic_ids is not None else None
+    return own or (data.sparse_columns[name].column or name if name is not None else "")
+
+
 def training_values(fitted: Fitted) -> dict[str, pl.Series]:
     """Return the values of the training rows by raw column, of columns that a vocabulary has."""
     columns = fitted.data.sparse_columns.items()
@@ -130,7 +155,8 @@ def training_values(fitted: Fitted) -> dict[str, pl.Series]:
     return {c: _trained(fitted.vocabularies[t]) for c, t in tables.items() if t in fitted.vocabularies}
 
 
-def _path(data: ResolvedData, file: str) -> Path:
+def vector_path(data: ResolvedData, file: str) -> Path:
+    """Return the path of a file that the config names, under data.root."""
     root = resolve_path(data.root or ".", "data.root")
     return (root.parent if root.is_file() else root) / file
 
@@ -141,7 +167,7 @@ def _trained(vocabulary: pl.DataFrame) -> pl.Series:
 
 
 def _read(data: ResolvedData, key: str, column: str, c: VectorsConfig, training: pl.Series | None) -> Vectors:
-    file = _path(data, c.file)
+    file = vector_path(data, c.file)
     where = f"{key}: {file}"
     values, matrix, rows = _matrix(data, c, file, column, where)
     if not len(matrix) or not matrix.shape[1]:
@@ -167,7 +193,7 @@ def _read(data: ResolvedData, key: str, column: str, c: VectorsConfig, training:
 
 def _width(data: ResolvedData, key: str, column: str, c: VectorsConfig) -> int:
     """Return the width of the vectors after `normalise`, 0 without vectors; only the first rows are read."""
-    file = _path(data, c.file)
+    file = vector_path(data, c.file)
     matrix = _matrix(data, c, file, column, f"{key}: {file}", True)[1]
     width = matrix.shape[1] if len(matrix) else 0
     for name, count in map(parse_way, c.normalise):
@@ -252,7 +278,7 @@ def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str, first: bo
         return pl.Series(dtype=pl.String), matrix
     if c.keys is None:
         return pl.int_range(len(matrix), eager=True).cast(pl.String), matrix
-    lines = pl.Series(_path(data, c.keys).read_text().splitlines(), dtype=pl.String)
+    lines = pl.Series(vector_path(data, c.keys).read_text().splitlines(), dtype=pl.String)
     if len(lines) != len(matrix):
         raise UserError(f"{where}: {len(matrix)} vectors, but {c.keys} has {len(lines)} lines")
     return lines, matrix

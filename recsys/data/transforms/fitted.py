@@ -38,6 +38,7 @@ RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_sche
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table
 VECTORS = f"{VOCABULARIES}/vectors"
+SEMANTIC_IDS = f"{VOCABULARIES}/semantic_ids"  # their table, codebooks and report
 ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
 
 TextLookup = Callable[[pl.Series], pl.Series]  # text -> the Int32 index of each value

@@ -322,7 +322,22 @@ class ResolvedData(DataConfig):
     @property
     def has_item_table(self) -> bool:
         """True if items have features, in data.items.file or data.items.vectors."""
-        return self.items.file is not None or bool(self.items.vectors)
+        coded = self.semantic_ids is not None and self.item_feature is not None
+        return self.items.file is not None or bool(self.items.vectors) or coded
+
+    @property
+    def semantic_features(self) -> dict[str, SparseConfig]:
+        """The features of semantic ids; codes of items are numbers, so that no two codes share a row."""
+        c = self.semantic_ids
+        if c is None:
+            return {}
+        levels = c.levels + c.unique
+        own = SparseConfig() if self.item_feature is None else SparseConfig(encode="id", rows=c.size + 1)
+        names = {f"semantic_{i + 1}": own for i in range(levels)}
+        if not c.prefixes:
+            return names
+        prefixes = ("semantic_" + "_".join(str(i + 1) for i in range(n)) for n in range(2, levels + 1))
+        return names | {name: SparseConfig() for name in prefixes}
 
     @property
     def item_key(self) -> str:
@@ -352,6 +367,14 @@ def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
         return data
     resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
     resolved.key = key
+    if resolved.semantic_ids is not None and resolved.item_feature is not None:
+        sparse = {**resolved.semantic_features, **resolved.items.sparse}
+        resolved.items = replace(resolved.items, sparse=sparse)
+    elif resolved.semantic_ids is not None:
+        resolved.sparse = {
+            **resolved.sparse,
+            **{n: c for n, c in resolved.semantic_features.items() if n not in resolved.sparse},
+        }
     return resolved
 
 
