@@ -18,6 +18,7 @@ from recsys.errors import UserError
 from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE
+from recsys.export.artefact.session import open_session
 from recsys.export.choices import TableType
 from recsys.export.examples import RECORDED, Examples
 from recsys.export.fused_tables import TablePart, fuse, write_tables
@@ -98,13 +99,14 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     program = trace(graph, parts, inputs, one_length=True)
     to_onnx(program, parts, list(inputs), ["query"], folder / files.GRAPH, sizes)
     if type(scorer) is not Scorer:
-        _write_scorer(scorer, vectors.shape[1], folder)
+        [query] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
+        _write_scorer(scorer, query, vectors.shape[1], folder)
     return {"width": vectors.shape[1], "candidates": len(vectors)}
 
 
-def _write_scorer(scorer: Any, width: int, folder: Path) -> None:
+def _write_scorer(scorer: Any, query: int, width: int, folder: Path) -> None:
     items = torch.export.Dim("items")
-    inputs = {"query": torch.zeros(1, width), "items": torch.zeros(5, width)}
+    inputs = {"query": torch.zeros(1, query), "items": torch.zeros(5, width)}
     program = torch.export.export(
         PairGraph(scorer).eval(), ({}, inputs), dynamic_shapes=({}, {"query": {}, "items": {0: items}}), strict=False
     )

@@ -4,6 +4,7 @@ Ranking losses compare logits with labels, retrieval losses compare scores of it
 """
 
 from recsys.losses.groups import Listwise, Pairwise
+from recsys.losses.likelihood import Likelihood
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.losses.retrieval import (
     BCE,
@@ -27,6 +28,7 @@ __all__ = [
     "FullSoftmax",
     "Huber",
     "LabelLosses",
+    "Likelihood",
     "Listwise",
     "LossInputs",
     "Negatives",

@@ -19,7 +19,7 @@ MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class bel
     "fitted_ranking": ("gbm.GBM",),
     "retrieval": (
         *("bert4rec.BERT4Rec", "gru4rec.GRU4Rec", "hstu.HSTU", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"),
-        *("sasrec.SASRec", "transformer.Transformer", "two_tower.TwoTower"),
+        *("sasrec.SASRec", "tiger.TIGER", "transformer.Transformer", "two_tower.TwoTower"),
     ),
     "closed_form": ("ease.EASE", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
 }
@@ -53,6 +53,7 @@ LOSSES = {  # class of recsys.losses
     "SampledSoftmax": LossFacts("RetrievalLoss"),
     "BCE": LossFacts("RetrievalLoss"),
     "BPR": LossFacts("RetrievalLoss"),
+    "Likelihood": LossFacts("RetrievalLoss"),
 }
 LOSS_OF_NAME = {  # loss.losses.LABEL -> class
     "binary_cross_entropy": "BinaryCrossEntropy",

@@ -19,7 +19,7 @@ from recsys.data.transforms import (
 from recsys.data.transforms.column_names import ITEM
 from recsys.data.transforms.fitted import Fitted, ItemTable
 from recsys.data.transforms.parse import RowParser
-from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData, is_bag
 from recsys.data.transforms.values import as_value
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
@@ -95,7 +95,9 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) ->
     fitted_items = fit(items, _training(items, seen))
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
-    return ItemTable(fitted_items, fitted_items.apply(every).with_columns(every[ITEM]))
+    rows = fitted_items.apply(every).with_columns(every[ITEM])
+    ids = [n for n, c in items.sparse_columns.items() if c.encode == "id" and not is_bag(c)]
+    return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
 
 
 def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None) -> pl.DataFrame:
