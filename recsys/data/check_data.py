@@ -133,8 +133,8 @@ def _check_semantic_ids(data: ResolvedData) -> None:
     c, key = data.semantic_ids, f"{data.key}.semantic_ids"
     if c is None:
         return
-    if (c.vectors is None) == (c.codes is None):
-        raise UserError(f"{key}: needs either vectors, a file of vectors, or codes, a JSON file of codes")
+    if c.vectors is not None and c.codes is not None:
+        raise UserError(f"{key}: names vectors and codes; remove one of them")
     if c.vectors is not None:
         check_vectors(c.vectors, f"{key}.vectors")
     if c.method not in METHODS:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.batch import Batch
+from recsys.data.batch_tensors import candidates_of
 from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP
 from recsys.errors import UserError
@@ -85,6 +86,7 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     (folder / part.file).parent.mkdir(parents=True, exist_ok=True)
     vectors.numpy().tofile(folder / part.file)
     tables = Tables({})
+    task.task.set_candidates(candidates_of(recommender.fitted))  # a generative model's graph holds their codes
     model = task.task.model
     scorer = model.scorer
     model.items = ItemVectors(model.items, tables, ITEMS)

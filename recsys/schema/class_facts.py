@@ -23,6 +23,7 @@ MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class bel
     ),
     "closed_form": ("ease.EASE", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
 }
+GENERATIVE = {"tiger.TIGER"}  # they predict probabilities of items, which only the loss Likelihood reads
 WIDER = {"bert4rec.BERT4Rec", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"}  # their tables are wider than model.dim
 
 

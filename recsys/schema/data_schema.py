@@ -299,7 +299,8 @@ class DataConfig:
     group: GroupConfig | None = field(default_factory=GroupConfig)  # becomes None if it names no column
     sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # becomes None if max_length is 0
     items: ItemsConfig = field(default_factory=ItemsConfig)
-    semantic_ids: SemanticIdsConfig | None = None
+    # becomes None if it names no file
+    semantic_ids: SemanticIdsConfig | None = field(default_factory=SemanticIdsConfig)
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
@@ -316,6 +317,8 @@ class DataConfig:
             self.group = None
         if self.sequences is not None and not self.sequences.max_length:
             self.sequences = None
+        if (c := self.semantic_ids) is not None and c.vectors is None and c.codes is None:
+            self.semantic_ids = None
 
 
 @dataclass

@@ -265,6 +265,8 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
         "label": ", ".join(cfg.data.labels) or cfg.data.label.column,
+        # a search finds this many items of each query, and all others rank behind them
+        **({"beam": cfg.model["beam"]} if cfg.model.get("beam") else {}),
     } | ({} if cfg.kind.scores_rows else {"ranking": _ranking(cfg)})
 
 

@@ -85,10 +85,13 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) ->
     rows = _rows(data, items, vectors, codes)
     key = rows[ITEM]
     if not vocabulary.is_in(key.implode()).any():
-        where = f"{FILE_KEY}: {data.items.file}" if data.items.file else "data.items.vectors: no file"
+        where, what = "data.items.vectors: no file has a row", "they hold"
+        if data.items.file is not None:
+            where = f"{FILE_KEY}: {data.items.file} has no row"
+            what = f"data.items.key={data.item_key} holds"
         raise UserError(
-            f"{where} has no row for any of the items; data.items.key={data.item_key} holds values such as "
-            f"{key[0]!r}, but the items are values such as {vocabulary[0]!r}"
+            f"{where} for any of the items; {what} values such as {key[0]!r}, but the items are values such as "
+            f"{vocabulary[0]!r}"
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)

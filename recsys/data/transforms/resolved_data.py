@@ -177,6 +177,13 @@ class ResolvedData(DataConfig):
     key = "data"
     item_vectors: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.semantic_ids is not None and self.item_feature is not None:
+            self.items = replace(self.items, sparse={**self.semantic_features, **self.items.sparse})
+        elif self.semantic_ids is not None:
+            self.sparse = {**self.sparse, **{n: c for n, c in self.semantic_features.items() if n not in self.sparse}}
+
     def vectors_key(self, name: str) -> str:
         """Return the config key of a dense feature's vectors, for messages."""
         return f"{self.key}.vectors.{name}" if name in self.item_vectors else f"{self.key}.dense.{name}.vectors"
@@ -367,14 +374,6 @@ def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
         return data
     resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
     resolved.key = key
-    if resolved.semantic_ids is not None and resolved.item_feature is not None:
-        sparse = {**resolved.semantic_features, **resolved.items.sparse}
-        resolved.items = replace(resolved.items, sparse=sparse)
-    elif resolved.semantic_ids is not None:
-        resolved.sparse = {
-            **resolved.sparse,
-            **{n: c for n, c in resolved.semantic_features.items() if n not in resolved.sparse},
-        }
     return resolved
 
 
