@@ -17,6 +17,7 @@ from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, graded_queries, interactions, sales, sequences
+from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.data.transforms import (
     GROUP,
     KEY,
@@ -152,7 +153,8 @@ def without_codes(data: ResolvedData) -> ResolvedData:
     if data.semantic_ids is None or data.item_feature is not None:
         return data
     sparse = {n: c for n, c in data.sparse.items() if n not in data.semantic_features}
-    return replace(data, sparse=sparse, semantic_ids=None)
+    source = replace(data.source, joins=other_joins(data))
+    return replace(data, sparse=sparse, source=source, semantic_ids=None)
 
 
 def _check_encodings(data: ResolvedData) -> None:

@@ -172,6 +172,16 @@ def test_features_of_rows(tmp_path: Path) -> None:
     assert all(int(unknown[n][0]) == 0 for n in names)
 
 
+def test_prepared_data_may_move(tmp_path: Path) -> None:
+    """The name of prepared data does not depend on the folder of the codes."""
+    ids = "{column: item, vectors: {file: v.parquet, key: id}, levels: 2, size: 8}"
+    first = prepared(tmp_path, ROWS, ids).folder
+    (tmp_path / "prepared").rename(tmp_path / "elsewhere")
+    data = Prepared(tmp_path / "elsewhere" / first.name).fitted.data
+    data.prepared = str(tmp_path / "elsewhere")
+    assert prepare(data).folder == tmp_path / "elsewhere" / first.name
+
+
 def test_codes_of_a_file(tmp_path: Path) -> None:
     codes = {f"i{n}": [n % 3, n // 3] for n in range(45)}
     done = prepared(tmp_path, RETRIEVAL, "{codes: codes.json, levels: 2, size: 20, unique: false}", codes)

@@ -41,7 +41,7 @@ from recsys.data.raw.complete_config import completed
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
-from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, semantic_ids_folder
+from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.resolved_data import ResolvedData, resolve
 from recsys.errors import UserError
@@ -196,7 +196,8 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         if ps != [f] or data.source.parts
     }
     digest |= {f: combine([digest[f]], p) for f in paths if (p := partitions(f, data.root))}
-    side_contents = {name: digest[file] for name, file in sides.items()}
+    own = {join.file for join in [*other_joins(data), *filter(None, [items_join(data)])]}
+    side_contents = {name: digest[file] for name, file in sides.items() if name in own}
     vector_contents = {name: digest[file] for name, file in vectors.items()}
     contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
     content = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
@@ -222,7 +223,7 @@ def _fingerprint(data: ResolvedData, contents: Any) -> str:
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
-    config["source"] = source_spec(data.source)
+    config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files"):
         config["split"].pop(files)  # `contents` has the split of each file

@@ -194,7 +194,12 @@ def joined(data: ResolvedData, folder: Path | None) -> ResolvedData:
         return data
     columns = {name: name for name in data.semantic_features}
     join = JoinConfig(file=str((folder / TABLE).resolve()), key=c.column or "", columns={c.column or "": KEY} | columns)
-    return replace(data, source=replace(data.source, joins=[*data.source.joins, join]))
+    return replace(data, source=replace(data.source, joins=[*other_joins(data), join]))
+
+
+def other_joins(data: ResolvedData) -> list[JoinConfig]:
+    """Return the joins of a config without that of the codes, whose file depends on the folder of prepared data."""
+    return [join for join in data.source.joins if not data.semantic_features.keys() & join.columns.keys()]
 
 
 def with_codes(side: pl.DataFrame, key: str, folder: Path) -> pl.DataFrame:
