@@ -23,8 +23,8 @@ from recsys.config.flatten import flatten_config
 from recsys.config.resumed import AUTO, names_a_run, run_to_resume
 from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms.feature_specs import feature_spec
 from recsys.data.transforms.fitted import fitted_files, is_fitted
-from recsys.data.transforms.resolved_data import feature_spec
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_file

@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.config.plain import from_plain
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
+from recsys.data.transforms.feature_specs import feature_spec, plain_labels
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, ValueIndex
 from recsys.data.transforms.labels import kept_columns
@@ -19,10 +20,8 @@ from recsys.data.transforms.resolved_data import (
     DenseColumn,
     ResolvedData,
     RowVector,
-    feature_spec,
     is_bag,
     known_rows,
-    plain_labels,
     resolve,
 )
 from recsys.data.transforms.steps import Params
