@@ -39,7 +39,7 @@ WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, TARGETS) for m in ("bert4rec", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer")},
     **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
-    **{n: (2, f"{TARGETS}; the longest list of codes, another one") for n in ("model/tiger", "loss/likelihood")},
+    **dict.fromkeys(("model/tiger", "loss/likelihood"), (2, f"{TARGETS}; the longest list of codes, another one")),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
     "model/two_tower": (3, f"{TARGETS}; the features of distinct items are looked up, whose number is one, too"),
     "loss/in_batch_softmax": (3, "as model/two_tower"),
