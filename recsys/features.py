@@ -110,6 +110,7 @@ class FeatureSpec:
     Data for retrieval has two more fields:
     item: the sparse feature whose values are the candidates
     items: features of each candidate other than its id (recsys.candidates)
+    item_ids: whether an item's vector has a part that is learned for its id
     """
 
     dense: tuple[DenseFeature, ...]
@@ -117,6 +118,7 @@ class FeatureSpec:
     labels: tuple[Label, ...] = (Label("label"),)
     item: str | None = None
     items: "FeatureSpec | None" = None
+    item_ids: bool = True
     weighted: bool = False
     grouped: bool = False
 
@@ -165,6 +167,8 @@ class FeatureSpec:
         for name in ("weighted", "grouped"):
             if not value[name]:
                 value.pop(name)
+        if self.item_ids:
+            value.pop("item_ids")
         return value
 
     @classmethod
@@ -175,6 +179,7 @@ class FeatureSpec:
             labels=tuple(Label.from_json(x) for x in value["labels"]),
             item=value.get("item"),
             items=None if value.get("items") is None else cls.from_json(value["items"]),
+            item_ids=value.get("item_ids", True),
             weighted=value.get("weighted", False),
             grouped=value.get("grouped", False),
         )

@@ -110,7 +110,9 @@ def needs(cfg: RunConfig) -> str:
         "rows with a label, and a history with categories": replace(rows, sparse=(user, item, kind, before, kinds)),
     }
     if not cfg.kind.scores_rows:
+        coded = replace(lists, items=FeatureSpec((), (SparseFeature("semantic_1", 9, "semantic_1"),), ()))
         candidates = {"lists of items": lists, "a user and an item": replace(lists, sparse=(user, item))}
+        candidates["lists of items with semantic ids"] = coded
     for text, features in candidates.items():
         with suppress(UserError):
             build_model(cfg, features, torch.device("meta"))

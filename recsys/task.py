@@ -97,7 +97,7 @@ class RetrievalTask(nn.Module):
         sizes = [len(query_batch.inputs), len(targets), negatives.ids.numel()]
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
         queries = self.model.encode(batch, query_batch, inputs)
-        negative_vectors = negative_vectors.view(*negatives.ids.shape, -1)
+        negative_vectors = negative_vectors.view(*negatives.ids.shape, *negative_vectors.shape[1:])
         loss = self.loss(
             LossInputs(
                 self.scorer,

@@ -18,7 +18,16 @@ from recsys.data.transforms.resolved_data import is_bag
 from recsys.errors import UserError, did_you_mean
 from recsys.features import CALIBRATIONS
 from recsys.ranges import check_values
-from recsys.schema.class_facts import LOSS_OF_KIND, LOSS_OF_NAME, LOSSES, WIDER, LossFacts, own_loss, own_model
+from recsys.schema.class_facts import (
+    GENERATIVE,
+    LOSS_OF_KIND,
+    LOSS_OF_NAME,
+    LOSSES,
+    WIDER,
+    LossFacts,
+    own_loss,
+    own_model,
+)
 from recsys.schema.run_schema import TrainConfig
 
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
@@ -131,8 +140,23 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         raise UserError("loss: must be set for this model, for example loss=full_softmax")
     if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
         raise _wrong_loss(cfg, "RetrievalLoss")
+    if model == "retrieval":
+        _check_likelihood(cfg)
     if loss is not None and model == "ranking":
         _check_ranking_loss(cfg, loss)
+
+
+def _check_likelihood(cfg: RunConfig) -> None:
+    """Raise UserError if one of recsys's own models predicts probabilities of items and the loss does not read them, or
+    the other way round.
+    """
+    own = own_model(_target(cfg.model))
+    generates, reads = own is not None and own[0] in GENERATIVE, _target(cfg.loss).endswith(".Likelihood")
+    if own is None or generates == reads:
+        return
+    if generates:
+        raise UserError(f"loss={_target(cfg.loss)}: this model predicts probabilities of items; set loss=likelihood")
+    raise UserError(f"loss={_target(cfg.loss)}: this model scores items; set loss=likelihood only for model=tiger")
 
 
 def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:

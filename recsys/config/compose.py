@@ -141,6 +141,7 @@ FREE_PREFIXES = (
     "data.items.columns",
     "data.items.sparse",
     "data.items.dense",
+    "data.items.vectors",
 )
 
 

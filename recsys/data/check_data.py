@@ -1,5 +1,6 @@
 """Check a data config, and the files that it names, before a row is read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,8 +15,9 @@ from recsys.data.raw.blocks import ELEMENT, LINE, one_line
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
 from recsys.data.raw.storage import is_remote
-from recsys.data.raw.vector_files import vector_files
+from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, graded_queries, interactions, sales, sequences
+from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.data.transforms import (
     GROUP,
     KEY,
@@ -94,6 +96,7 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"{where}.pooling={s.pooling}: must be sum or mean")
         if s.model is False and name == data.item_feature:
             raise UserError(f"{where}.model=false: models must see the feature whose values are retrieved; remove it")
+    _check_semantic_ids(data)
     _check_encodings(data)
     check_groups(data)
     if (items := data.item_table) is not None:
@@ -121,6 +124,37 @@ def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
     if s.quantiles is not None and others:
         name, value = others[0], getattr(own, others[0])
         raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
+
+
+METHODS = ("kmeans", "rqvae")  # of data.semantic_ids
+
+
+def _check_semantic_ids(data: ResolvedData) -> None:
+    """Check `semantic_ids`. Raises UserError if it has a mistake."""
+    c, key = data.semantic_ids, f"{data.key}.semantic_ids"
+    if c is None:
+        return
+    if c.vectors is not None and c.codes is not None:
+        raise UserError(f"{key}: names vectors and codes; remove one of them")
+    if c.vectors is not None:
+        check_vectors(c.vectors, f"{key}.vectors")
+    if c.method not in METHODS:
+        raise UserError(f"{key}.method={c.method}: unknown{did_you_mean(c.method, METHODS)}")
+    if data.item_feature is None and not c.column:
+        raise UserError(f"{key}.column: missing; name the raw column that holds the items")
+    if data.item_feature is not None and c.column:
+        raise UserError(
+            f"{key}.column={c.column}: applies to rows; the items of retrieval have codes already, remove it"
+        )
+
+
+def without_codes(data: ResolvedData) -> ResolvedData:
+    """Return the config without the features whose columns come from semantic ids, not from the raw files."""
+    if data.semantic_ids is None or data.item_feature is not None:
+        return data
+    sparse = {n: c for n, c in data.sparse.items() if n not in data.semantic_features}
+    source = replace(data.source, joins=other_joins(data))
+    return replace(data, sparse=sparse, source=source, semantic_ids=None)
 
 
 def _check_encodings(data: ResolvedData) -> None:
@@ -227,9 +261,10 @@ def check_files(data: ResolvedData) -> SplitFiles:
     """
     files = _raw_files(data)
     for path, _ in files:
-        read_sources.check_columns(data, path)
+        read_sources.check_columns(without_codes(data), path)
     vector_files(data)
+    check_vector_files(data)
     check_items_table(data)
     if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
-        check_first_rows(completed(data, files[0][0]), files[0][0])
+        check_first_rows(without_codes(completed(data, files[0][0])), files[0][0])
     return files

@@ -84,8 +84,9 @@ def _check_items(data: ResolvedData) -> None:
     """Check `items`. Raises UserError if it has a mistake."""
     c, sparse, name = data.items, data.sparse_columns, data.item_feature
     if name is None:
-        if c.file is not None:
-            raise UserError(f"data.items.file={c.file}: needs data.items.feature, the feature whose values are items")
+        if data.has_item_table:
+            given = f"file={c.file}" if c.file is not None else "vectors"
+            raise UserError(f"data.items.{given}: needs data.items.feature, the feature whose values are items")
         return
     where = f"data.items.feature={name}"
     if name not in sparse:
@@ -103,13 +104,15 @@ def _check_items(data: ResolvedData) -> None:
         )
     if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
         raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
+    if not c.ids and not data.has_item_table:
+        raise UserError("data.items.ids=false: items have no features; name a file of vectors in data.items.vectors")
     if c.file is None:
-        if c.dense or c.sparse:
+        if c.dense or c.sparse.keys() - data.semantic_features.keys():
             raise UserError("data.items: its features need data.items.file, the table that holds their columns")
         return
     if not c.key:
         raise UserError(f"data.items.file={c.file}: needs data.items.key, its column with the values of {name}")
-    if not c.dense and not c.sparse:
+    if not c.dense and not c.sparse and not c.vectors:
         raise UserError(f"data.items.file={c.file}: needs features under data.items.dense or data.items.sparse")
     for kind, features in (("dense", c.dense), ("sparse", c.sparse)):
         for feature, f in features.items():

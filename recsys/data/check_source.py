@@ -119,6 +119,6 @@ def _check_table(data: ResolvedData) -> None:
     if format_ in TABLE_FORMATS and data.root is None:
         what = "database's URL, such as sqlite:///logs.db" if format_ == "sql" else "folder of the table"
         raise UserError(f"{data.key}.root: missing; format {format_} needs the {what}")
-    if format_ in TABLE_FORMATS and (source.joins or data.items.file or data.split.by == "files"):
+    if format_ in TABLE_FORMATS and (source.joins or data.has_item_table or data.split.by == "files"):
         why = "join in the query" if format_ == "sql" else "export the table to Parquet"
         raise UserError(f"{data.key}.source.format={format_}: takes no side files and no split by files; {why}")

@@ -21,6 +21,7 @@ from recsys.evaluation.binary import BinaryMetrics, binary_metrics, groups_at, u
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import Rows, is_distributed, rank
 from recsys.evaluation.group_metrics import group_metrics
+from recsys.evaluation.metrics_table import TARGETS
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.slices import slices
@@ -198,6 +199,8 @@ class LabelsEvaluator:
         return named | {"rows": max(part["rows"] for part in parts)}
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
+        if not names:
+            return {}
         rows = [metrics.rows for metrics in self.metrics if metrics.rows is not None]
         places = np.unique(np.concatenate([r.place for r in rows]))
         row_of_place = []  # index of each place in the rows of each label, -1 if the row does not have the label
@@ -300,6 +303,8 @@ def retrieval_slices(
 ) -> dict[str, Any]:
     """Return the metrics for each value of some features, over the queries of the last `compute`.
 
+    If some targets are cold and others are not, `metrics_table.TARGETS` has the metrics of both.
+
     Args:
         metrics: the metrics, with the ranks of the last `compute`.
         names, loader, fitted, max_values: as for `Evaluator.slices`.
@@ -310,7 +315,17 @@ def retrieval_slices(
         ranks = metrics.ranks[np.isin(query, at)]
         return metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
 
-    return slices(names, loader, places, measure, fitted, max_values)
+    return _of_targets(metrics) | slices(names, loader, places, measure, fitted, max_values)
+
+
+def _of_targets(metrics: RetrievalMetrics) -> dict[str, Any]:
+    """Return the metrics of cold and of warm targets; {} if all targets are of one kind."""
+    cold = metrics.ranks[:, 1] == 1
+    parts = {"cold": metrics.ranks[cold], "warm": metrics.ranks[~cold]}
+    if not all(len(ranks) for ranks in parts.values()):
+        return {}
+    rows = {value: {"rows": len(np.unique(ranks[:, 0])), "targets": len(ranks)} for value, ranks in parts.items()}
+    return {TARGETS: [{"value": value} | metrics.measure(ranks) | rows[value] for value, ranks in parts.items()]}
 
 
 def _write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | None = None) -> None:

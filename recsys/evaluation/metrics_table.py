@@ -103,6 +103,7 @@ COUNTS = (
     "candidates",
 )  # reported next to the metrics
 MAIN_RANKING = MAIN["binary"]
+TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
 MAIN_K = 10
 
 

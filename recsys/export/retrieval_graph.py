@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from recsys.batch import Batch
+from recsys.data.batch_tensors import candidates_of
 from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP
 from recsys.errors import UserError
 from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE
+from recsys.export.artefact.session import open_session
 from recsys.export.choices import TableType
 from recsys.export.examples import RECORDED, Examples
 from recsys.export.fused_tables import TablePart, fuse, write_tables
@@ -84,6 +86,7 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     (folder / part.file).parent.mkdir(parents=True, exist_ok=True)
     vectors.numpy().tofile(folder / part.file)
     tables = Tables({})
+    task.task.set_candidates(candidates_of(recommender.fitted))  # a generative model's graph holds their codes
     model = task.task.model
     scorer = model.scorer
     model.items = ItemVectors(model.items, tables, ITEMS)
@@ -98,13 +101,14 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     program = trace(graph, parts, inputs, one_length=True)
     to_onnx(program, parts, list(inputs), ["query"], folder / files.GRAPH, sizes)
     if type(scorer) is not Scorer:
-        _write_scorer(scorer, vectors.shape[1], folder)
+        [query] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
+        _write_scorer(scorer, query, vectors.shape[1], folder)
     return {"width": vectors.shape[1], "candidates": len(vectors)}
 
 
-def _write_scorer(scorer: Any, width: int, folder: Path) -> None:
+def _write_scorer(scorer: Any, query: int, width: int, folder: Path) -> None:
     items = torch.export.Dim("items")
-    inputs = {"query": torch.zeros(1, width), "items": torch.zeros(5, width)}
+    inputs = {"query": torch.zeros(1, query), "items": torch.zeros(5, width)}
     program = torch.export.export(
         PairGraph(scorer).eval(), ({}, inputs), dynamic_shapes=({}, {"query": {}, "items": {0: items}}), strict=False
     )

@@ -174,7 +174,10 @@ def _check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
 
 def _save_pipeline(rows: RawRows, folder: Path) -> None:
     """Save the transforms without the places of the raw and prepared data on this machine."""
-    data = replace(rows.fitted.data, root=None, prepared="outputs/prepared", spec=None)
+    data = rows.fitted.data
+    joins = [replace(join, file=Path(join.file).name) for join in data.source.joins]
+    source = replace(data.source, joins=joins)
+    data = replace(data, source=source, root=None, prepared="outputs/prepared", spec=None)
     RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
 
 

@@ -20,10 +20,11 @@ MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class bel
     "retrieval": (
         *("bert4rec.BERT4Rec", "fuxi_alpha.FuXiAlpha", "gru4rec.GRU4Rec", "hstu.HSTU", "lightgcn.LightGCN", "mf.MF"),
         *("mult_vae.MultVAE", "neumf.NeuMF", "sasrec.SASRec", "simplex.SimpleX", "transformer.Transformer"),
-        *("two_tower.TwoTower", "ultragcn.UltraGCN"),
+        *("tiger.TIGER", "two_tower.TwoTower", "ultragcn.UltraGCN"),
     ),
     "closed_form": ("ease.EASE", "gf_cf.GFCF", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
 }
+GENERATIVE = {"tiger.TIGER"}  # they predict probabilities of items, which only the loss Likelihood reads
 WIDER = {"bert4rec.BERT4Rec", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"}  # their tables are wider than model.dim
 
 
@@ -55,6 +56,7 @@ LOSSES = {  # class of recsys.losses
     "BCE": LossFacts("RetrievalLoss"),
     "BPR": LossFacts("RetrievalLoss"),
     "CosineContrastive": LossFacts("RetrievalLoss"),
+    "Likelihood": LossFacts("RetrievalLoss"),
 }
 LOSS_OF_NAME = {  # loss.losses.LABEL -> class
     "binary_cross_entropy": "BinaryCrossEntropy",

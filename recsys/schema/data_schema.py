@@ -144,13 +144,14 @@ class WeightConfig:
 
 @dataclass
 class VectorsConfig:
-    """Pretrained vectors, one for each value, in a Parquet or .npy file under data.root."""
+    """Pretrained vectors, one for each value, in a Parquet, .npz or .npy file under data.root."""
 
     file: str = MISSING
-    key: str | None = None  # Parquet: the column of values; null: the feature's
-    column: str = "vector"  # Parquet: the column of vectors, lists of numbers
+    key: str | None = None  # Parquet, .npz: the column or array of values; null: the feature's
+    column: str = "vector"  # Parquet: the column of vectors, lists of numbers; .npz: the array of vectors
     keys: str | None = None  # .npy: a text file with the value of each row; null: the row's number is the value
-    normalise: list[str] = field(default_factory=lambda: ["l2", "layer"])  # l2 | layer, applied in this order
+    # l2 | layer | {pca: n} | whiten | {whiten: n}, applied in this order
+    normalise: list[Any] = field(default_factory=lambda: ["l2", "layer"])
 
 
 @dataclass
@@ -158,7 +159,7 @@ class TableVectorsConfig(VectorsConfig):
     """Pretrained vectors from which the training of an embedding table starts, as wide as the table (model.dim)."""
 
     trainable: bool = True  # false: the table keeps the vectors
-    normalise: list[str] = field(default_factory=list)
+    normalise: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -225,6 +226,25 @@ class ItemsConfig(TextConfig):
     format: str | None = None  # as in a join
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # features of an item
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
+    # vectors of the items, by name; without `file`, the items are the values of these files
+    vectors: dict[str, VectorsConfig] = field(default_factory=dict)
+    ids: bool = True  # false: an item's vector comes from its features alone, not from its id
+
+
+@dataclass
+class SemanticIdsConfig:
+    """Codes of items: features semantic_1, semantic_2, ... of the items, or of the rows that name an item."""
+
+    vectors: VectorsConfig | None = None  # the vectors that are coded
+    codes: str | None = None  # instead of vectors: a JSON file under data.root, {item: [code, ...]}
+    column: str | None = None  # the raw column that holds the item; null: that of data.items.feature
+    method: str = "kmeans"  # kmeans: of the residuals, level by level | rqvae: in the space of a trained autoencoder
+    levels: int = number(3, at_least=1, at_most=16)  # codes of an item, without the one against collisions
+    size: int = number(256, at_least=2, at_most=65_536)  # number of codes of a level
+    unique: bool = True  # add a code that numbers the items whose other codes are equal
+    prefixes: bool = False  # add a feature for each longer prefix: semantic_1_2, semantic_1_2_3, ...
+    epochs: int = number(100, at_least=1)  # rqvae: passes over the vectors
+    seed: int = number(0, at_least=0)
 
 
 @dataclass
@@ -280,6 +300,8 @@ class DataConfig:
     group: GroupConfig | None = field(default_factory=GroupConfig)  # becomes None if it names no column
     sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # becomes None if max_length is 0
     items: ItemsConfig = field(default_factory=ItemsConfig)
+    # becomes None if it names no file
+    semantic_ids: SemanticIdsConfig | None = field(default_factory=SemanticIdsConfig)
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
@@ -296,6 +318,8 @@ class DataConfig:
             self.group = None
         if self.sequences is not None and not self.sequences.max_length:
             self.sequences = None
+        if (c := self.semantic_ids) is not None and c.vectors is None and c.codes is None:
+            self.semantic_ids = None
 
 
 @dataclass

@@ -64,9 +64,8 @@ def evaluate(
         if ranks.rank != 0:
             return {}
         metrics: dict[str, Any] = {split: metrics_of(tested, "test")}
-        if cfg.metrics.slices:
-            names = list(cfg.metrics.slices)
-            sliced = module.evaluator.slices(names, loader, prepared.fitted, cfg.metrics.slice_values)
+        names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
+        if sliced := module.evaluator.slices(names, loader, prepared.fitted, most):
             metrics["slices"] = {split: sliced}
         return metrics | {"protocol": protocol(cfg, prepared, best)}
 
@@ -83,9 +82,10 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     if not metrics:
         return
     from recsys.files.atomic import write_json
-    from recsys.training.show_metrics import show_tables
+    from recsys.training.show_metrics import show_tables, show_targets
 
     target = path / f"evaluate-{split}.json"
     show_tables({split: metrics[split]})  # first: the folder may be read-only
+    show_targets(metrics, split)
     write_json(target, metrics)
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

@@ -72,7 +72,7 @@ def write_details(
         run: the run's folder; None writes nothing.
     """
     names = list(cfg.metrics.slices)
-    sliced = evaluator.slices(names, loader, fitted, cfg.metrics.slice_values) if names else {}
+    sliced = evaluator.slices(names, loader, fitted, cfg.metrics.slice_values)
     if run is None:
         return sliced, None
     if (curves := evaluator.curves(cfg.metrics.bins)) is not None:

@@ -23,8 +23,8 @@ from recsys.config.flatten import flatten_config
 from recsys.config.resumed import AUTO, names_a_run, run_to_resume
 from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms.feature_specs import feature_spec
 from recsys.data.transforms.fitted import fitted_files, is_fitted
-from recsys.data.transforms.resolved_data import feature_spec
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_file
@@ -266,6 +266,8 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
         "label": ", ".join(cfg.data.labels) or cfg.data.label.column,
+        # a search finds this many items of each query, and all others rank behind them
+        **({"beam": cfg.model["beam"]} if cfg.model.get("beam") else {}),
     } | ({} if cfg.kind.scores_rows else {"ranking": _ranking(cfg)})
 
 
@@ -287,7 +289,7 @@ def _ranking(cfg: RunConfig) -> dict[str, Any]:
     return {
         "protocols": list(r.candidates),
         "k": list(r.k),
-        "candidates": "all items of the training split" + (" and of data.items.file" if data.items.file else ""),
+        "candidates": "all items of the training split" + (" and of data.items" if data.has_item_table else ""),
         "history": "left out" if r.filter_history else "ranked too",
         "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
         "ties": "the expectation over their orders",
@@ -295,6 +297,6 @@ def _ranking(cfg: RunConfig) -> dict[str, Any]:
         if data.sequences and data.sequences.held_out == "next"
         else "each group's of a split",
         "unknown_items": "as targets missed"
-        if data.items.file is None
+        if not data.has_item_table
         else "ranked, by their features where the model reads them",
     }

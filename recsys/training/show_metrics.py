@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.cli.console import results, say
-from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label, shown_tables
+from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, of_label, shown_tables
 from recsys.training.advice import too_few_steps, too_good, too_weak
 
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
@@ -42,6 +42,13 @@ def show_tables(rows: dict[str, Any]) -> None:
         results.print(table)
 
 
+def show_targets(metrics: dict[str, Any], split: str) -> None:
+    """Print the metrics of cold targets beside those of warm ones as a table, if a split has both."""
+    parts = (metrics.get("slices") or {}).get(split, {}).get(TARGETS)
+    if parts:
+        show_tables({f"{split}, {p['value']} targets": {k: v for k, v in p.items() if k != "value"} for p in parts})
+
+
 def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
 
@@ -51,6 +58,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
     show_tables(rows)
+    show_targets(metrics, "test")
     for line in (too_good(metrics["test"]), too_weak(metrics) or too_few_steps(metrics["train"])) if real else ():
         if line is not None:
             say(line)

@@ -79,7 +79,7 @@ def test_mistakes(tmp_path: Path) -> None:
             SparseConfig(encode="hash", buckets=9, vectors=vectors),
             "data.sparse.s.vectors: needs encode=vocabulary or id",
         ),
-        (SparseConfig(vectors=TableVectorsConfig("v.txt")), "must be a .parquet or a .npy file"),
+        (SparseConfig(vectors=TableVectorsConfig("v.txt")), "must be a .parquet, a .npz or a .npy file"),
     ):
         with pytest.raises(UserError, match=expected):
             config(tmp_path, s=c)

@@ -93,7 +93,7 @@ def bad(folder: Path) -> dict[str, Any]:
     twice = pl.DataFrame({"id": [1, 1], "vector": [[1.0], [2.0]]})
     return {
         "{file: none.npy}": "no such file",
-        "{file: v.csv}": "must be a .parquet or a .npy file",
+        "{file: v.csv}": "must be a .parquet, a .npz or a .npy file",
         "{file: v.npy, key: id}": "vectors.key: applies only to a .parquet file",
         "{file: v.parquet}": "has no column item",
         "{file: v.parquet, key: idd}": "has no column idd; did you mean id?",

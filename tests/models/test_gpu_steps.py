@@ -40,6 +40,7 @@ WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
     **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
+    **dict.fromkeys(("model/tiger", "loss/likelihood"), (2, f"{TARGETS}; the longest list of codes, another one")),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
     **dict.fromkeys(("model/simplex", "loss/cosine_contrastive"), (2, f"{TARGETS}; the first batch checks vectors")),
     "model/two_tower": (3, f"{TARGETS}; the features of distinct items are looked up, whose number is one, too"),

@@ -9,7 +9,9 @@ from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
-from recsys.data.raw.vector_files import read_vectors, vector_files
+from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files
+from recsys.data.semantic_ids.code_table import KEY
+from recsys.data.semantic_ids.fit_semantic_ids import TABLE, with_codes
 from recsys.data.transforms import (
     InMemory,
     fit,
@@ -17,8 +19,9 @@ from recsys.data.transforms import (
 from recsys.data.transforms.column_names import ITEM
 from recsys.data.transforms.fitted import Fitted, ItemTable
 from recsys.data.transforms.parse import RowParser
-from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.resolved_data import ResolvedData, is_bag
 from recsys.data.transforms.values import as_value
+from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.schema.data_schema import JoinConfig, text_options
 
@@ -30,7 +33,8 @@ def items_join(data: ResolvedData) -> JoinConfig | None:
     c, items = data.items, data.item_table
     if c.file is None or items is None:
         return None
-    columns = {column: column for _, column in items.raw_columns} | dict(c.columns)
+    own = (column for _, column in items.raw_columns if column not in data.semantic_features)
+    columns = {column: column for column in own} | dict(c.columns)
     return JoinConfig(**text_options(c), file=c.file, key=c.key, columns=columns, names=c.names, format=c.format)
 
 
@@ -42,13 +46,22 @@ def items_vectors(data: ResolvedData) -> dict[str, Path]:
 
 def check_items_table(data: ResolvedData) -> None:
     """Check that the items' files exist and have all columns. Raises UserError if not."""
-    if (join := items_join(data)) is not None:
+    if data.item_table is not None:
         items_vectors(data)
+        check_vector_files(data.item_table)
+    if (join := items_join(data)) is not None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
+def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
+
+    Without data.items.file, the items are the values of the files of vectors and of semantic ids.
+
+    Args:
+        data: the data config.
+        fitted: the transforms of the rows.
+        codes: the folder of the items' semantic ids, or None.
 
     Returns:
         The table, or None.
@@ -56,7 +69,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
     Raises:
         UserError: the training split has no items, or none of them is in the table.
     """
-    items, join, name = data.item_table, items_join(data), data.item_feature
+    items, name = data.item_table, data.item_feature
     if name is None:
         return None
     vocabulary = fitted.item_vocabulary["value"].alias(ITEM)
@@ -65,28 +78,52 @@ def read_items(data: ResolvedData, fitted: Fitted) -> ItemTable | None:
             f"data.sparse.{name}.min_count: no item is frequent enough in the training rows, so there is nothing to "
             "retrieve; lower it"
         )
-    if items is None or join is None:
+    if items is None:
         return None
-    side = side_table(data, join, FILE_KEY, report=say)
-    block = Block(Path(join.file), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
-    rows, bad = RowParser(items, block.frame, labelled=True)(block)
-    reasons = Reasons()
-    for b in bad:
-        reasons.add(b.reason, 1, f"{join.key} {side[join.key][b.line - 1]!r}", b.value)
-    if (line := judge(f"{FILE_KEY}: {join.file}", data, side.height, len(bad), reasons)) is not None:
-        say(line)
-    key = side.select(as_value(side.schema, join.key)).to_series().gather(rows[LINE] - 1)
-    rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
+    trained = fitted.item_vocabulary.filter(pl.col("count") > 0)["value"]
+    vectors = read_vectors(items, {data.item_key: trained})
+    rows = _rows(data, items, vectors, codes)
+    key = rows[ITEM]
     if not vocabulary.is_in(key.implode()).any():
+        where, what = "data.items.vectors: no file has a row", "they hold"
+        if data.items.file is not None:
+            where = f"{FILE_KEY}: {data.items.file} has no row"
+            what = f"data.items.key={data.item_key} holds"
         raise UserError(
-            f"{FILE_KEY}: {join.file} has no row for any of the items; data.items.key={join.key} holds values such as "
-            f"{key[0]!r}, but the items are values such as {vocabulary[0]!r}"
+            f"{where} for any of the items; {what} values such as {key[0]!r}, but the items are values such as "
+            f"{vocabulary[0]!r}"
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    fitted_items = fit(items, _training(items, seen), read_vectors(items))
+    fitted_items = fit(items, _training(items, seen))
+    fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
-    return ItemTable(fitted_items, fitted_items.apply(every).with_columns(every[ITEM]))
+    rows = fitted_items.apply(every).with_columns(every[ITEM])
+    ids = [n for n, c in items.sparse_columns.items() if c.encode == "id" and not is_bag(c)]
+    return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
+
+
+def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], codes: Path | None) -> pl.DataFrame:
+    """Return the parsed rows of the item table, with ITEM."""
+    join = items_join(data)
+    if join is None:
+        files = [vectors[n].values for n in data.items.vectors]
+        files += [] if codes is None else [pl.read_parquet(codes / TABLE, glob=False)[KEY]]
+        values = pl.concat(values.alias(data.item_key) for values in files)
+        side, label = values.unique(maintain_order=True).to_frame(), "data.items.vectors"
+    else:
+        side, label = side_table(data, join, FILE_KEY, report=say), f"{FILE_KEY}: {join.file}"
+    if codes is not None:
+        side = with_codes(side, data.item_key, codes)
+    block = Block(Path(label), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
+    rows, bad = RowParser(items, block.frame, labelled=True)(block)
+    reasons = Reasons()
+    for b in bad:
+        reasons.add(b.reason, 1, f"{data.item_key} {side[data.item_key][b.line - 1]!r}", b.value)
+    if (line := judge(label, data, side.height, len(bad), reasons)) is not None:
+        say(line)
+    key = side.select(as_value(side.schema, data.item_key)).to_series().gather(rows[LINE] - 1)
+    return rows.with_columns(key.alias(ITEM)).drop(LINE)
 
 
 def _training(items: ResolvedData, seen: pl.DataFrame) -> InMemory:

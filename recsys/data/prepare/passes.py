@@ -23,11 +23,11 @@ from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.fixed_width import FORMATS as FIXED_WIDTH
 from recsys.data.raw.formats import parquet_file
 from recsys.data.raw.storage import is_remote
-from recsys.data.raw.vector_files import read_initial_tables, read_vectors
+from recsys.data.raw.vector_files import read_initial_tables, read_vectors, training_values
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.column_names import LABEL, PLACE
-from recsys.data.transforms.fitted import RAW_SCHEMA, fitted_files
+from recsys.data.transforms.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.transforms.hashing import shares_of_places
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
@@ -51,6 +51,7 @@ class Build:
     engine: runs the passes
     contents: digest of the content of all raw files
     fitted: the transforms to apply; by default they are fitted on the training rows
+    codes: the folder of the semantic ids, or None
     """
 
     data: ResolvedData
@@ -61,6 +62,7 @@ class Build:
     engine: Engine
     contents: str
     fitted: Fitted | None = None
+    codes: Path | None = None
 
     def with_transforms(self, folder: Path) -> "Build":
         """Return the build that applies the fitted transforms in a folder, instead of fitting its own."""
@@ -155,14 +157,17 @@ class Build:
         scratch = self.folder / "counts"
         with bar("fitting", total) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
-            fitted = fit(self.data, training, read_vectors(self.data))
-            fitted.items = read_items(self.data, fitted)
+            fitted = fit(self.data, training)
+            fitted.vectors = read_vectors(self.data, training_values(fitted))
+            fitted.items = read_items(self.data, fitted, self.codes)
             fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
         return self._save(fitted)
 
     def _save(self, fitted: Fitted) -> Fitted:
         fitted.save(self.folder)
+        if self.codes is not None:
+            shutil.copytree(self.codes, self.folder / SEMANTIC_IDS, dirs_exist_ok=True)
         RawSchema.from_data(fitted.data).save(self.folder)
         return fitted
 

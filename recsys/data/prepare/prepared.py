@@ -41,6 +41,7 @@ from recsys.data.raw.complete_config import completed
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
+from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.resolved_data import ResolvedData, resolve
 from recsys.errors import UserError
@@ -179,10 +180,13 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     elif is_table(data):
         data = with_stored_rows(data, home)
     files = files or check_files(data)
+    codes = semantic_ids_folder(data, home)
+    data = joined(data, codes)
     data = completed(data, files[0][0])
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
     sides = {join.file: read_sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)
+    vectors |= {} if codes is None else {"semantic_ids": codes / TABLE}
     paths = {f: files_in(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for ps in paths.values() for p in ps)
     digest = digests([*raw, *sides.values(), *vectors.values()], home, verify=data.verify)
@@ -192,14 +196,15 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         if ps != [f] or data.source.parts
     }
     digest |= {f: combine([digest[f]], p) for f in paths if (p := partitions(f, data.root))}
-    side_contents = {name: digest[file] for name, file in sides.items()}
+    own = {join.file for join in [*other_joins(data), *filter(None, [items_join(data)])]}
+    side_contents = {name: digest[file] for name, file in sides.items() if name in own}
     vector_contents = {name: digest[file] for name, file in vectors.items()}
     contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
     content = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
-    return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content)
+    return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content, codes=codes)
 
 
 def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
@@ -218,7 +223,7 @@ def _fingerprint(data: ResolvedData, contents: Any) -> str:
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
-    config["source"] = source_spec(data.source)
+    config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files"):
         config["split"].pop(files)  # `contents` has the split of each file

@@ -17,12 +17,12 @@ from recsys.data.transforms.column_names import (
     TARGETS,
     TIME,
 )
+from recsys.data.transforms.feature_specs import feature_spec
 from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
 from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.parse import parse_rows
 from recsys.data.transforms.resolved_data import (
     ResolvedData,
-    feature_spec,
     is_bag,
     known_rows,
     resolve,

@@ -17,7 +17,6 @@ from recsys.data.transforms.labels import fit_labels, kept_columns, label_statis
 from recsys.data.transforms.resolved_data import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.training_statistics import Counts, Mergeable, Statistic, ValueSample
-from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, Label
 from recsys.schema.data_schema import SparseConfig
@@ -115,7 +114,7 @@ class Training(Protocol):
         """Return the sum of the last pass's tables of these names, as `sum_tables` does, in the order of `keys`."""
 
 
-def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
+def fit(data: ResolvedData, training: Training) -> Fitted:
     """Fit all transforms and vocabularies.
 
     The first pass fits vocabularies and the first step of each dense feature, the second pass the second steps, and so
@@ -126,7 +125,6 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
     Args:
         data: the data config.
         training: the training split.
-        vectors: pretrained vectors by dense feature.
 
     Raises:
         UserError: the training split has no rows.
@@ -153,7 +151,7 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
                     bounds[name] = _bounds(sample, s.quantiles or 1)
             labels = fit_labels(data, rows, merged)
         first = False
-    return Fitted(data, params, vocabularies, vectors or {}, bounds, labels=labels[0], mean_weight=labels[1])
+    return Fitted(data, params, vocabularies, quantiles=bounds, labels=labels[0], mean_weight=labels[1])
 
 
 def _next_statistics(

@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.config.plain import from_plain
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
+from recsys.data.transforms.feature_specs import feature_spec, plain_labels
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, ValueIndex
 from recsys.data.transforms.labels import kept_columns
@@ -19,10 +20,8 @@ from recsys.data.transforms.resolved_data import (
     DenseColumn,
     ResolvedData,
     RowVector,
-    feature_spec,
     is_bag,
     known_rows,
-    plain_labels,
     resolve,
 )
 from recsys.data.transforms.steps import Params
@@ -38,6 +37,7 @@ RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_sche
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table
 VECTORS = f"{VOCABULARIES}/vectors"
+SEMANTIC_IDS = f"{VOCABULARIES}/semantic_ids"  # their table, codebooks and report
 ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
 
 TextLookup = Callable[[pl.Series], pl.Series]  # text -> the Int32 index of each value

@@ -8,8 +8,9 @@ import polars as pl
 
 from recsys.data.raw.blocks import BLANK
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
+from recsys.data.transforms.feature_specs import plain_labels
 from recsys.data.transforms.ids import Check
-from recsys.data.transforms.resolved_data import ResolvedData, plain_labels
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.training_statistics import Moments
 from recsys.data.transforms.values import as_number, as_value

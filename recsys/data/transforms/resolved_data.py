@@ -1,6 +1,6 @@
 """Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -9,8 +9,8 @@ from recsys.data.transforms import encodings  # noqa: F401  (registers the trans
 from recsys.data.transforms.column_names import HISTORY, TARGETS
 from recsys.data.transforms.steps import Fill, MinMax, Quantile, Reads, Transform, parse_step
 from recsys.data.transforms.times import WAVES, Cyclic
+from recsys.data.transforms.vectors import NORMALISE, parse_way
 from recsys.errors import UserError, did_you_mean
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
@@ -22,7 +22,7 @@ from recsys.schema.data_schema import (
 C = TypeVar("C", DenseConfig, SparseConfig)
 
 FILLS = ("mean", "median")
-NORMALISE = ("l2", "layer")
+OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
 NUMBERS = ("quantiles", "id")  # encodings whose values are numbers, not text, in parsed rows
 
 
@@ -68,8 +68,8 @@ def _row_vector(name: str, given: DenseConfig, width: int, where: str) -> DenseC
             raise UserError(f"{where}.{key}: does not apply to a vector; a missing vector becomes zeros")
     normalise = tuple(given.normalise or ())
     for way in normalise:
-        if way not in NORMALISE:
-            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, NORMALISE)}")
+        if way not in OF_ROWS:
+            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, OF_ROWS)}")
     vector = RowVector(width, given.split, normalise)
     return DenseColumn(given.column or name, name, "vector", None, (), row_vector=vector)
 
@@ -93,7 +93,6 @@ def _cyclic(name: str, given: DenseConfig, where: str) -> dict[str, DenseColumn]
 
 
 def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) -> DenseColumn:
-    where = f"{where}.vectors"
     for key in ("fill", "transform", "lag", "difference"):
         if getattr(given, key) is not None:
             raise UserError(f"{where}: takes no {key}; a value without a vector gets zeros")
@@ -104,12 +103,14 @@ def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) 
 def check_vectors(vectors: VectorsConfig, where: str) -> None:
     """Check the config of a file of vectors. Raises UserError if it has a mistake."""
     for way in vectors.normalise:
-        if way not in NORMALISE:
-            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, NORMALISE)}")
+        try:
+            parse_way(way)
+        except ValueError as e:
+            raise UserError(f"{where}.normalise: {e}{did_you_mean(str(way), NORMALISE)}") from e
     kind = vectors.file.rpartition(".")[2]
-    if kind not in ("parquet", "npy"):
-        raise UserError(f"{where}.file={vectors.file}: must be a .parquet or a .npy file")
-    other, other_kind = {"parquet": ("keys", "npy"), "npy": ("key", "parquet")}[kind]
+    if kind not in ("parquet", "npz", "npy"):
+        raise UserError(f"{where}.file={vectors.file}: must be a .parquet, a .npz or a .npy file")
+    other, other_kind = ("key", "parquet") if kind == "npy" else ("keys", "npy")
     if getattr(vectors, other):
         raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
 
@@ -169,9 +170,22 @@ class ResolvedData(DataConfig):
     `resolve` makes one from a DataConfig. Pass it on instead of resolving again, and do not modify it.
 
     key: the config key of this data, for messages; the item table's is data.items.
+    item_vectors: of the item table: the features that data.items.vectors names.
     """
 
     key = "data"
+    item_vectors: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.semantic_ids is not None and self.item_feature is not None:
+            self.items = replace(self.items, sparse={**self.semantic_features, **self.items.sparse})
+        elif self.semantic_ids is not None:
+            self.sparse = {**self.sparse, **{n: c for n, c in self.semantic_features.items() if n not in self.sparse}}
+
+    def vectors_key(self, name: str) -> str:
+        """Return the config key of a dense feature's vectors, for messages."""
+        return f"{self.key}.vectors.{name}" if name in self.item_vectors else f"{self.key}.dense.{name}.vectors"
 
     @cached_property
     def dense_columns(self) -> Mapping[str, DenseColumn]:
@@ -184,7 +198,7 @@ class ResolvedData(DataConfig):
             elif c and c.width is not None:
                 new = {name: _row_vector(name, c, c.width, where)}
             elif c and c.vectors is not None:
-                new = {name: _vectors(name, c, c.vectors, where)}
+                new = {name: _vectors(name, c, c.vectors, self.vectors_key(name))}
             else:
                 new = {name: _numeric(self, name, c, where)}
             if twice := set(new) & set(columns):
@@ -288,20 +302,53 @@ class ResolvedData(DataConfig):
     @cached_property
     def item_table(self) -> "ResolvedData | None":
         """The data config of the item table, which has one row for each item; None without such a table."""
-        if self.items.file is None:
+        if not self.has_item_table:
             return None
-        return resolve(
+        key = self.item_key
+        vectors: dict[str, DenseConfig | None] = {
+            n: DenseConfig(column=key, vectors=v) for n, v in self.items.vectors.items()
+        }
+        if twice := sorted(vectors.keys() & self.items.dense.keys()):
+            raise UserError(f"data.items.vectors.{twice[0]}: data.items.dense has this name, too; rename one of them")
+        table = resolve(
             DataConfig(
                 name=f"{self.name}.items",
                 root=self.root,
                 label=LabelConfig(column=None),
                 dense_defaults=self.dense_defaults,
                 sparse_defaults=self.sparse_defaults,
-                dense=self.items.dense,
+                dense=self.items.dense | vectors,
                 sparse=self.items.sparse,
             ),
             "data.items",
         )
+        table.item_vectors = frozenset(vectors)
+        return table
+
+    @property
+    def has_item_table(self) -> bool:
+        """True if items have features, in data.items.file or data.items.vectors."""
+        coded = self.semantic_ids is not None and self.item_feature is not None
+        return self.items.file is not None or bool(self.items.vectors) or coded
+
+    @property
+    def semantic_features(self) -> dict[str, SparseConfig]:
+        """The features of semantic ids; codes of items are numbers, so that no two codes share a row."""
+        c = self.semantic_ids
+        if c is None:
+            return {}
+        levels = c.levels + c.unique
+        own = SparseConfig() if self.item_feature is None else SparseConfig(encode="id", rows=c.size + 1)
+        names = {f"semantic_{i + 1}": own for i in range(levels)}
+        if not c.prefixes:
+            return names
+        prefixes = ("semantic_" + "_".join(str(i + 1) for i in range(n)) for n in range(2, levels + 1))
+        return names | {name: SparseConfig() for name in prefixes}
+
+    @property
+    def item_key(self) -> str:
+        """The column of the item table that holds the items."""
+        return self.items.key or self.item_feature or ""
 
     def is_sequence(self, c: SparseConfig) -> bool:
         """Return True if a row is a sequence (data.sequences) and the feature has a value for each of its items."""
@@ -327,60 +374,6 @@ def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
     resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
     resolved.key = key
     return resolved
-
-
-def feature_spec(
-    data: ResolvedData,
-    rows: Callable[[str, SparseConfig], int],
-    width: Callable[[str], int] = lambda _: 8,
-    *,
-    items: bool = True,
-    labels: tuple[Label, ...] | None = None,
-) -> FeatureSpec:
-    """Return the features that models see.
-
-    Args:
-        data: the data config.
-        rows: returns the number of rows of a sparse feature's table from its name and config.
-        width: returns the width of a dense feature's vectors from its name.
-        items: include the item table's features.
-        labels: the labels with what was fitted; by default without.
-    """
-    items_data = data.item_table if items else None
-    return FeatureSpec(
-        dense=tuple(
-            DenseFeature(n, c.row_vector.width if c.row_vector else 1, unit=c.is_unit)
-            if c.vectors is None
-            else DenseFeature(n, width(n), True)
-            for n, c in data.dense_columns.items()
-        ),
-        sparse=tuple(
-            SparseFeature(
-                n,
-                rows(n, c),
-                c.table or n,
-                "mean" if c.pooling == "mean" else "sum",
-                is_bag(c),
-                data.is_ordered(c),
-                frozen=(c.table or n) in data.frozen_tables,
-            )
-            for n, c in data.sparse_columns.items()
-            if c.model is not False
-        ),
-        labels=plain_labels(data) if labels is None else labels,
-        item=data.item_feature,
-        items=None if items_data is None else feature_spec(items_data, rows, width),
-        weighted=data.weight_column is not None,
-        grouped=data.together,
-    )
-
-
-def plain_labels(data: ResolvedData) -> tuple[Label, ...]:
-    """Return the labels without what is fitted."""
-    return tuple(
-        Label(name, c.kind, tuple(c.classes), c.log, sampled=data.sample_negatives)  # type: ignore[arg-type]
-        for name, c in data.label_configs.items()
-    )
 
 
 def _with_defaults(kind: type[C], defaults: C, given: C | None, name: str) -> C:

@@ -47,7 +47,8 @@ class Items(nn.Module):
     """Item vectors: the row of the item table, plus a vector of the item's features if features.items has any.
 
     The latter is the sum of the pooled embeddings of sparse features and of a linear map of dense ones. An item without
-    training interactions has only its feature vectors and the shared row 0.
+    training interactions has only its feature vectors and the shared row 0. Without features.item_ids, all items share
+    row 0, which is then the only row.
 
     Set `candidates` before the first call if features.items is set.
 
@@ -73,7 +74,12 @@ class Items(nn.Module):
             raise ValueError("this model retrieves items: set data.items.feature to the feature of the items")
         feature = features.feature(features.item)
         self.name, self.rows, self.normalise = feature.name, feature.cardinality, normalise
-        alone = FeatureSpec(dense=(), sparse=(replace(feature, multi_valued=True, pooling="sum"),), labels=())
+        self.by_features_alone = not features.item_ids
+        if self.by_features_alone and not (about and features.items is not None):
+            raise ValueError("this model reads only the ids of items: set data.items.ids=true, or choose another model")
+        rows = 1 if self.by_features_alone else feature.cardinality
+        one = replace(feature, multi_valued=True, pooling="sum", cardinality=rows)
+        alone = FeatureSpec(dense=(), sparse=(one,), labels=())
         self.ids = SequenceEmbeddings(alone, dim, [feature.name], prefix="item_", init_std=init_std, device=device)
         self.about: PooledEmbeddings | None = None
         self.dense: nn.Linear | None = None
@@ -93,7 +99,7 @@ class Items(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return item vectors: ids (M,) -> (M, dim)."""
-        known = torch.where(ids < self.rows, ids, 0).int()
+        known = (torch.zeros_like(ids) if self.by_features_alone else torch.where(ids < self.rows, ids, 0)).int()
         lengths = torch.full((1,), len(ids), dtype=torch.int32, device=ids.device)
         sparse = KeyedJaggedTensor([self.name], known, lengths=lengths)
         vectors = self.ids(sparse)[self.name].values()

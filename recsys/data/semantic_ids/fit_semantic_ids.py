@@ -1,0 +1,214 @@
+"""Fit the semantic ids of a data config's items, or read them, once: PREPARED/semantic_ids/<fingerprint>/.
+
+codes.parquet       the items and their codes, as columns that features read
+codebooks.npz       the codebooks; not for codes of a file
+normalise/          what normalised the vectors that were coded
+report.json         collisions, use of the codes, reconstruction error
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from filelock import FileLock
+
+from recsys.cli.console import say
+from recsys.data.prepare.digests import digests
+from recsys.data.raw.vector_files import read_coded_vectors, vector_path
+from recsys.data.semantic_ids.code_table import KEY, NO_CODE, CodeTable, read_codes, use_of_codes
+from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.vectors import Vectors
+from recsys.errors import UserError
+from recsys.files.atomic import whole_folder
+from recsys.schema.data_schema import JoinConfig, SemanticIdsConfig
+
+TABLE, BOOKS, REPORT = "codes.parquet", "codebooks.npz", "report.json"
+VERSION = 1  # increase it if the same config and files give other codes
+
+
+@dataclass(frozen=True)
+class SemanticIds:
+    """Fitted semantic ids, which code new items, too.
+
+    table: the items and their codes, with the one against collisions
+    config: the settings
+    vectors: the normalised vectors and what normalised them; None for codes of a file
+    books: the codebooks; None for codes of a file
+    """
+
+    table: CodeTable
+    config: SemanticIdsConfig
+    vectors: Vectors | None = None
+    books: ResidualCodes | None = None
+
+    def code_new(self, items: pl.Series, vectors: np.ndarray) -> CodeTable:
+        """Return the codes of new items; codes of known items stay as they are.
+
+        Args:
+            items: (m,) text, none of them known.
+            vectors: (m, width of the file) vectors, before they are normalised.
+
+        Raises:
+            ValueError: the codes were read from a file, or the number against collisions exceeds the table of codes.
+        """
+        if self.books is None or self.vectors is None:
+            raise ValueError("codes of a file cannot be computed for new items; add the items to the file")
+        new = CodeTable(items, self.books.codes(self.vectors.normalise(vectors)))
+        return _numbered(new, self.config, self.table) if self.config.unique else new
+
+    def save(self, folder: Path) -> None:
+        """Write the table, the codebooks and what normalises vectors to an existing folder."""
+        self.table.columns(self.config.prefixes).write_parquet(folder / TABLE)
+        if self.books is not None and self.vectors is not None:
+            self.books.save(folder / BOOKS)
+            replace(self.vectors, values=self.vectors.values[:0], matrix=self.vectors.matrix[:1]).save(
+                folder / "normalise", "vectors"
+            )
+
+    @classmethod
+    def load(cls, folder: Path, config: SemanticIdsConfig) -> "SemanticIds":
+        """Read what `save` wrote."""
+        frame = pl.read_parquet(folder / TABLE, glob=False)
+        names = [f"semantic_{i + 1}" for i in range(config.levels + config.unique)]
+        table = CodeTable(frame[KEY], frame.select(names).to_numpy() - 1)
+        if not (folder / BOOKS).exists():
+            return cls(table, config)
+        vectors = Vectors.load(folder / "normalise", "vectors")
+        return cls(table, config, vectors, ResidualCodes.load(folder / BOOKS))
+
+
+def semantic_ids_folder(data: ResolvedData, home: Path) -> Path | None:
+    """Return the folder of the fitted semantic ids, which are fitted first if they are not there; None without any.
+
+    Args:
+        data: the data config.
+        home: the folder of prepared data.
+    """
+    config = data.semantic_ids
+    if config is None:
+        return None
+    files = [vector_path(data, f) for f in files_of(config)]
+    contents = digests(files, home, verify=data.verify)
+    settings = asdict(config) | {"column": None}
+    text = json.dumps([VERSION, settings, [contents[f] for f in files]], sort_keys=True)
+    target = home / "semantic_ids" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            ids = fit_semantic_ids(data, config)
+            report = describe(ids)
+            with whole_folder(target) as building:
+                ids.save(building)
+                (building / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+    show(json.loads((target / REPORT).read_text()))
+    return target
+
+
+def files_of(config: SemanticIdsConfig) -> list[str]:
+    """Return the files that the config names, as it names them."""
+    vectors = config.vectors
+    return [f for f in (config.codes, vectors and vectors.file, vectors and vectors.keys) if f]
+
+
+def fit_semantic_ids(data: ResolvedData, config: SemanticIdsConfig) -> SemanticIds:
+    """Fit codebooks to all vectors of the file, and code them; or read the codes of a file.
+
+    Raises:
+        UserError: a file cannot be read, or more items share their codes than a level has codes.
+    """
+    if config.codes is not None:
+        table = read_codes(vector_path(data, config.codes), "data.semantic_ids.codes", config.levels, config.size)
+        return SemanticIds(_numbered(table, config) if config.unique else table, config)
+    vectors = read_coded_vectors(data)
+    x = np.asarray(vectors.matrix[1:])
+    if config.method == "rqvae":
+        from recsys.data.semantic_ids.rqvae import fit_rqvae
+
+        books = fit_rqvae(x, config.levels, config.size, config.epochs, config.seed)
+    else:
+        books = fit_residual_kmeans(x, config.levels, config.size, config.seed)
+    table = CodeTable(vectors.values, books.codes(x))
+    return SemanticIds(_numbered(table, config) if config.unique else table, config, vectors, books)
+
+
+def _numbered(table: CodeTable, config: SemanticIdsConfig, taken: CodeTable | None = None) -> CodeTable:
+    numbered = table.with_numbers(taken)
+    if (most := int(numbered.codes[:, -1].max(initial=0))) >= config.size:
+        raise UserError(
+            f"data.semantic_ids: {most + 1:,} items have the same {config.levels} codes, more than the {config.size} "
+            "numbers against collisions; raise data.semantic_ids.levels or size"
+        )
+    return numbered
+
+
+def describe(ids: SemanticIds) -> dict[str, Any]:
+    """Return the report: items, collisions, use of the codes by level, and the reconstruction error by level.
+
+    The error after l levels is the mean squared distance of the vectors to their reconstruction, relative to that to
+    their mean.
+    """
+    c, codes = ids.config, ids.table.codes
+    sharing, largest = ids.table.collisions(c.levels)
+    report: dict[str, Any] = {
+        "method": "file" if ids.books is None else c.method,
+        "items": len(codes),
+        "size": c.size,
+        "collisions": {
+            "items": sharing,
+            "largest_group": largest,
+            "unique": ids.table.collisions(codes.shape[1])[0] == 0,
+        },
+        "levels": use_of_codes(codes, c.size),
+    }
+    if ids.books is not None and ids.vectors is not None:
+        x = np.asarray(ids.vectors.matrix[1:])
+        variance = max(float(((x - x.mean(axis=0)) ** 2).sum()), 1e-30)
+        for i in range(c.levels):
+            error = float(((x - ids.books.reconstruct(codes[:, : i + 1])) ** 2).sum())
+            report["levels"][i]["reconstruction_error"] = error / variance
+    return report
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print the report."""
+    shared = report["collisions"]
+    say(
+        f"semantic ids ({report['method']}): {report['items']:,} items; {shared['items']:,} of them share their codes "
+        f"(at most {shared['largest_group']})" + ("" if shared["unique"] else "; some items have no codes of their own")
+    )
+    for i, level in enumerate(report["levels"], 1):
+        error = level.get("reconstruction_error")
+        left = "" if error is None else f", relative reconstruction error {error:.4f}"
+        say(f"level {i}: {level['used']} of {report['size']} codes in use, perplexity {level['perplexity']:.1f}{left}")
+
+
+def joined(data: ResolvedData, folder: Path | None) -> ResolvedData:
+    """Return the config that joins the codes to rows, unless the data is for retrieval: items then have them."""
+    c = data.semantic_ids
+    if c is None or folder is None or data.item_feature is not None:
+        return data
+    columns = {name: name for name in data.semantic_features}
+    join = JoinConfig(file=str((folder / TABLE).resolve()), key=c.column or "", columns={c.column or "": KEY} | columns)
+    return replace(data, source=replace(data.source, joins=[*other_joins(data), join]))
+
+
+def other_joins(data: ResolvedData) -> list[JoinConfig]:
+    """Return the joins of a config without that of the codes, whose file depends on the folder of prepared data."""
+    return [join for join in data.source.joins if not data.semantic_features.keys() & join.columns.keys()]
+
+
+def with_codes(side: pl.DataFrame, key: str, folder: Path) -> pl.DataFrame:
+    """Add the codes to the rows of an item table by its column `key`; items without codes have NO_CODE."""
+    codes = pl.read_parquet(folder / TABLE, glob=False)
+    side = side.with_columns(pl.col(key).cast(pl.String).alias("__item__"))
+    levels = [n for n, t in codes.schema.items() if t.is_integer()]
+    return (
+        side.join(codes, left_on="__item__", right_on=KEY, how="left", maintain_order="left")
+        .drop("__item__")
+        .with_columns(pl.col(levels).fill_null(NO_CODE))
+    )
