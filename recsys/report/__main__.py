@@ -24,9 +24,10 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     """Write the page about these runs and sweeps, and print the comparison."""
     from recsys.report.comparison import compare
     from recsys.report.comparison_table import beaten_by_baseline, escaped, terminal, verdict
+    from recsys.report.compute import scaling_runs
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
-    from recsys.report.scaling import scaling_runs, sentence
+    from recsys.report.scaling import sentence
 
     run_set = read(folders)
     if not run_set.runs:
@@ -37,7 +38,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     say(f"{len(run_set.runs)} runs: resampling the test rows {resamples:,} times")
     groups = compare(run_set.runs, resamples, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, page(run_set, groups, resamples, seed))
+    scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]
+    write_text(output, page(run_set, groups, resamples, seed, scalings))
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))
@@ -46,7 +48,7 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
                 results.print(escaped(text))
     for line in not_compared(groups):
         say(line)
-    for model, runs in [of_model for sweep in run_set.sweeps for of_model in scaling_runs(sweep).items()]:
+    for model, runs in (of_model for found in scalings for of_model in found.items()):
         results.print(escaped(sentence(model, runs)))
     for run in run_set.runs:
         if run.metrics is None:

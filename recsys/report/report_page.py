@@ -39,6 +39,9 @@ VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METR
 SMALL = 250  # width and height of a chart of calibration
 
 
+Scaling = Mapping[str, Sequence[scaling.ScalingRun]]  # model -> runs
+
+
 @dataclass(frozen=True)
 class Charts:
     """A section of charts.
@@ -55,8 +58,8 @@ class Charts:
     kind: str = "grid"
 
 
-def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) -> str:
-    """Return the page."""
+def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Sequence[Scaling] = ()) -> str:
+    """Return the page. scalings: the runs of each sweep of sizes"""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
     compared = [run_line for group in groups for run_line in group.lines]
     paints = _paints(groups, unfinished)
@@ -73,7 +76,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         groups=[comparison(group, paints) for group in groups],
         unfinished=_unfinished(unfinished) if unfinished else None,
         charts=[
-            *(_scaling(of_models) for of_models in map(scaling.scaling_runs, run_set.sweeps) if of_models),
+            *(_scaling(of_models) for of_models in scalings),
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
         ],
         slices=[sections.slices(some, paints) for some in (predicting, retrieving) if some],
@@ -157,7 +160,7 @@ def _curve(title: str, series: Sequence[Series], linear: bool = False) -> list[M
     return [lines(title, series, "step", y=y)]
 
 
-def _scaling(runs: Mapping[str, Sequence[scaling.ScalingRun]]) -> Charts:
+def _scaling(runs: Scaling) -> Charts:
     """Draw the logloss above the teacher's over the compute of each run, and the power law of each model."""
     every = [run for of_model in runs.values() for run in of_model if run.excess > 0]
     if not every:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.report import scaling
 from recsys.report.scaling import ScalingRun, fit, frontier, sentence
 
 
@@ -62,6 +61,7 @@ def test_too_few_runs_have_no_fit() -> None:
 def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Four sizes of a model, and the page; more rows and more width cost more."""
     from recsys.report.__main__ import report
+    from recsys.report.compute import scaling_runs
     from recsys.report.runs import read
     from recsys.sweep.begin import begin
 
@@ -70,7 +70,7 @@ def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     sizes = [["model.dim=8", f"model.top_mlp=[{w}]", f"data.sample.rows={n}"] for w in (8, 64) for n in (2000, 8000)]
     assert begin(["experiment=scaling", f"sweep.points={json.dumps(sizes)}", *small, "run_dir=s"]) == 0
     [sweep] = read(["s"]).sweeps
-    [found] = scaling.scaling_runs(sweep).values()
+    [found] = scaling_runs(sweep).values()
     cheap, more_rows, wider, most = (run.compute for run in found)
     assert more_rows == pytest.approx(4 * cheap, rel=0.05) and cheap < wider < most
     report(["s"], tmp_path / "report.html", resamples=100)
