@@ -374,7 +374,8 @@ def write_lists(file: Path, users: int, items: int, lengths: Callable[[], int]) 
 def sequence_arguments(folder: Path, batch: int) -> list[str]:
     """Return the arguments of SASRec on lists that `write_lists` wrote to ml-1m.txt."""
     return [
-        "model=sasrec", "model.dim=50", "loss=bce", "data=movielens_1m", f"data.root={folder}", f"data.prepared={folder}/prepared",
+        "model=sasrec", "model.dim=50", "loss=bce", "data=movielens_1m", f"data.root={folder}",
+        f"data.prepared={folder}/prepared",
         f"trainer.batch_size={batch}", "trainer.early_stopping.patience=null",
     ]  # fmt: skip
 

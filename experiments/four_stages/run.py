@@ -28,7 +28,8 @@ RETRIEVERS = {  # of each data set: its YAML, and the options of the models that
             "ease": "",
             "item_knn": "",
             "popularity": "",
-            "sasrec": "model.dim=50 loss=bce data.sequences.max_length=50 trainer.max_epochs=15 trainer.validate_every=15",
+            "sasrec": "model.dim=50 loss=bce data.sequences.max_length=50 trainer.max_epochs=15 "
+            "trainer.validate_every=15",
         },
     ),
 }
