@@ -313,7 +313,8 @@ class RecsysModule(pl.LightningModule):
         """Let a model that trains compute the buffers that evaluation reads."""
         assert self.dmp is not None
         task = self.dmp.module
-        if isinstance(task, RetrievalTask) and self.trainer.state.fn == "fit":
+        reads = isinstance(task, RetrievalTask) and task.model.reads_interactions
+        if reads and self.trainer.state.fn == "fit":
             task.model.refresh()
 
     def _evaluate(self, batch: Batch) -> None:

@@ -286,10 +286,11 @@ def _ranking(cfg: RunConfig) -> dict[str, Any]:
     """Return a description of how the targets of held-out rows are ranked, and against which candidates."""
     data, r = cfg.data, cfg.protocol
     sampled = [p for p in r.candidates if p != "full"]
+    more = f" and of data.items.{'file' if data.items.file else 'vectors'}" if data.has_item_table else ""
     return {
         "protocols": list(r.candidates),
         "k": list(r.k),
-        "candidates": "all items of the training split" + (" and of data.items" if data.has_item_table else ""),
+        "candidates": f"all items of the training split{more}",
         "history": "left out" if r.filter_history else "ranked too",
         "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
         "ties": "the expectation over their orders",

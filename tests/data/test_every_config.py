@@ -23,7 +23,7 @@ RealData = Callable[[str], Path]
 CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")
 FOLDERS = {  # of real data
     "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
-    "movielens_100k_history": "ml-100k", "movielens_100k_ages": "ml-100k",
+    "movielens_100k_history": "ml-100k", "movielens_100k_ages": "ml-100k", "movielens_100k_sequences": "ml-100k",
     "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
     "amazon_beauty_attributes": "amazon_beauty_s3rec", "gowalla_lists": "gowalla", "gowalla_pairs": "gowalla",
 }  # fmt: skip

@@ -84,7 +84,7 @@ def test_twice_the_columns_are_twice_the_work(tmp_path: Path, monkeypatch: pytes
             check_data(data)
             prepared = prepare(data)
             loader = ParquetLoader(prepared.files("train"), prepared.fitted.features, batch_size=50, training=True)
-            assert sum(batch.rows for batch in loader) == 150
+            assert sum(batch.rows for batch in loader) == 160  # the last rows are a batch of 10
         done[columns] = work
     assert done[120].calls < 2.1 * done[60].calls
     assert done[120].names < 2.1 * done[60].names

@@ -38,7 +38,7 @@ RETRIEVAL = ("bert4rec", "esasrec", "fuxi_alpha", "gru4rec", "hstu", "mf", "neum
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
     **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
-    **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bpr", "full_softmax", "gbce", "sampled_softmax")},
+    **{f"loss/{m}": (1, TARGETS) for m in ("bce", "bce_shared", "bpr", "full_softmax", "gbce", "sampled_softmax")},
     "model/sim": (2, "the number of items of the target's category, and of the last k of them, are sizes of blocks"),
     **dict.fromkeys(("model/tiger", "loss/likelihood"), (2, f"{TARGETS}; the longest list of codes, another one")),
     "model/mult_vae": (2, f"{TARGETS}, and so is the number of items that dropout keeps"),
