@@ -407,7 +407,7 @@ def softmax(name: str, rounds: int, folder: Path) -> None:
     folders = (folder / f"run-{i}" for i in itertools.count())
     ranking: list[Sample] = []
     full = [*arguments, "loss=full_softmax"]
-    sampled = by_command([*arguments, "loss=sampled_softmax"], folders, ranking)
+    sampled = by_command([*arguments, "loss=sampled_softmax", "loss.count=256"], folders, ranking)
     contestants = {
         f"{OURS}, all items": by_command(full, folders),
         f"{OURS}, all items, bf16-mixed": by_command([*full, "trainer.precision=bf16-mixed"], folders),
