@@ -36,6 +36,7 @@ from recsys.report.trials import trials
 
 BRIGHT = 8  # number of lines with a colour of their own
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
+BILLION = 1e9
 SMALL = 250  # width and height of a chart of calibration
 
 
@@ -166,19 +167,19 @@ def _scaling(runs: Scaling) -> Charts:
     if not every:
         return Charts("Loss against compute", note="No run has a test logloss above the teacher's.")
     paints = {model: Paint(model, colour(i), i) for i, model in enumerate(runs)}
-    x, y = across([r.compute for r in every], log=True), upwards([r.excess for r in every], log=True)
+    x, y = across([r.compute / BILLION for r in every], log=True), upwards([r.excess for r in every], log=True)
     under, series = [], []
     for model, paint in paints.items():
         tips = [f"{r.name}\n{r.compute:.3g} operations\nexcess {r.excess:.4g}" for r in runs[model]]
         shown = [(r, tip) for r, tip in zip(runs[model], tips, strict=True) if r.excess > 0]
-        under += [circle(x.at(r.compute), y.at(r.excess), paint.colour, tip) for r, tip in shown]
+        under += [circle(x.at(r.compute / BILLION), y.at(r.excess), paint.colour, tip) for r, tip in shown]
         if (law := scaling.fit(runs[model])) is not None:
             ends = (law.frontier[0].compute, law.frontier[-1].compute)
-            series.append(Series(paint, [(c, law.at(c)) for c in ends]))
+            series.append(Series(paint, [(c / BILLION, law.at(c)) for c in ends]))
     picture = lines(
         "test logloss above the teacher's",
         series or [Series(Paint(""), [])],
-        "operations of the training",
+        "billions of operations of the training",
         x=x,
         y=y,
         under=under,
