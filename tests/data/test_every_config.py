@@ -26,6 +26,7 @@ FOLDERS = {  # of real data
     "movielens_100k_history": "ml-100k", "movielens_100k_ages": "ml-100k", "movielens_100k_sequences": "ml-100k",
     "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
     "amazon_beauty_attributes": "amazon_beauty_s3rec", "gowalla_lists": "gowalla", "gowalla_pairs": "gowalla",
+    "tiger_beauty": "tiger_beauty",
 }  # fmt: skip
 BUILT_IN = {
     "sample_sequences": "sequences", "sample_interactions": "interactions", "sample_tasks": "interactions",

@@ -156,10 +156,12 @@ def without_repeated(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor
         The values (P', d) and the lengths (U,) of the U lists that are left, and the index of each of the B lists among
         them, (B,).
     """
-    same = torch.cat([lengths.new_zeros(1, dtype=torch.bool), lengths[1:] == lengths[:-1]])[: lengths.shape[0]]
+    row = torch.arange(lengths.shape[0], device=lengths.device)
+    one_before = (row - 1).clamp(min=0)
+    same = (lengths == lengths.index_select(0, one_before)) & (row > 0)
     if _length is not None:
         block = x.reshape(lengths.shape[0], _length, x.shape[1])
-        equal = (block == block.roll(1, 0)).all(2) | ~is_filled(lengths, _length)
+        equal = (block == block.index_select(0, one_before)).all(2) | ~is_filled(lengths, _length)
         new = ~(same & equal.all(1))
         at = new.nonzero()[:, 0]
         return block.index_select(0, at).flatten(0, 1), lengths.index_select(0, at), new.cumsum(0) - 1
