@@ -2,19 +2,12 @@
 https://arxiv.org/abs/2502.03036.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Batch
-from recsys.features import FeatureSpec
-from recsys.models.common.attention import PlacesFromEnd, mix_padded, time_buckets
-from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.attention import mix_padded, time_buckets
 from recsys.models.common.layers import Dropout, SwiGLU
-from recsys.models.hstu import TIME_BUCKETS, list_beside
-from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
+from recsys.models.hstu import HSTU, TIME_BUCKETS
 
 EPSILON = 1e-6
 
@@ -79,53 +72,10 @@ class FuXiBlock(nn.Module):
         return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-class FuXiAlpha(nn.Module, RetrievalModel):
+class FuXiAlpha(HSTU):
     """Causal blocks of FuXi-alpha over the items of a list; each state is the query for the next item.
 
-    Args:
-        dim: width of items, states and queries.
-        blocks: number of blocks.
-        heads: number of heads of the attention; it must divide `dim`.
-        dropout: share of values that are dropped in training, of the input and in each block.
-        max_length: number of learnt position vectors, counted from the end, and of distances that have a weight.
-        times: name of a list with the time of each item, a whole number (encode: id); None for no channel of times.
-        init_std: standard deviation of the initial vectors of items and positions.
+    Arguments are HSTU's; without `times`, there is no channel for them.
     """
 
-    def __init__(
-        self,
-        features: FeatureSpec,
-        *,
-        dim: Width = 64,
-        blocks: Depth = 2,
-        heads: Depth = 1,
-        dropout: Share = 0.2,
-        max_length: Length = 200,
-        times: str | None = None,
-        init_std: Deviation = 0.02,
-        device: torch.device | None = None,
-    ) -> None:
-        super().__init__()
-        if max_length < 1:
-            raise ValueError(f"max_length={max_length}: must be at least 1")
-        self.items = Items(features, dim, init_std=init_std, device=device)
-        self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
-        self.dropout = Dropout(dropout)
-        self.times = None if times is None else list_beside(features, times, "times")
-        self.blocks = nn.ModuleList(
-            FuXiBlock(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
-        )
-        self.norm = nn.LayerNorm(dim)
-
-    def make_queries(self, batch: Batch) -> QueryBatch:
-        lists = batch.sparse[self.items.name]
-        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
-
-    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths, vectors.shape[0])
-        x = self.dropout(x)
-        times = None if self.times is None else batch.sparse[self.times].values()[query_batch.places]
-        for block in self.blocks:
-            x = block(x, query_batch.lengths, times)
-        return states_at(self.norm(x), query_batch.at)
+    block = FuXiBlock

@@ -3,7 +3,9 @@ Recommendations, 2024, https://arxiv.org/abs/2402.17152.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -155,6 +157,8 @@ class HSTU(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial vectors of items and positions.
     """
 
+    block: ClassVar[Callable[..., nn.Module]] = HSTUBlock
+
     def __init__(
         self,
         features: FeatureSpec,
@@ -175,8 +179,9 @@ class HSTU(nn.Module, RetrievalModel):
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)
         self.times = None if times is None else list_beside(features, times, "times")
+        make = type(self).block
         self.blocks = nn.ModuleList(
-            HSTUBlock(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
+            make(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(dim)
 
