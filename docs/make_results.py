@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from scipy.stats import t
+
+from recsys.report.resampling import student_bound
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
 PAGE = ROOT / "docs" / "results.md"
-CONFIDENCE = 0.95
 INTRODUCTION = """# Published figures, and ours
 
 `python docs/make_results.py` writes this page from `experiments/published.yaml` and the results of each run in
@@ -31,8 +31,7 @@ def interval(values: Sequence[float]) -> float | None:
     """Return half the width of the interval of the mean, or None for a single value."""
     if len(values) < 2:
         return None
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    return quantile * statistics.stdev(values) / len(values) ** 0.5
+    return student_bound(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
 
 
 def found(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, str]]:

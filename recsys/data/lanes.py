@@ -45,10 +45,8 @@ def lane_batches(open_lane: Callable[[int], Iterator[Batch]], parts: list[LanePa
     """
     lanes = [open_lane(part.lane) for part in parts]
     for batches in zip(*lanes, strict=True):
-        shares = [
-            (p.start * b.rows // lane_rows, p.stop * b.rows // lane_rows) for b, p in zip(batches, parts, strict=True)
-        ]
-        yield concat([rows_of(batch, *share) for batch, share in zip(batches, shares, strict=True)])
+        pairs = zip(batches, parts, strict=True)
+        yield concat([rows_of(b, p.start * b.rows // lane_rows, p.stop * b.rows // lane_rows) for b, p in pairs])
 
 
 def rows_of(batch: Batch, start: int, stop: int) -> Batch:

@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
 class FuXiBlock(nn.Module):
     """Attention with separate channels for contents, positions and times, then a feed-forward network in two stages.
 
-    The weights of the contents are SiLU(Q K^T) / N for each head; those of positions and times are learnt numbers for
+    The weights of contents are SiLU(Q K^T) / N for each head; the weights of positions and times are learnt numbers for
     each distance and for each bucket of the time between two values, which all heads share. The channels' values are
     concatenated and gated.
 

@@ -178,7 +178,7 @@ def _scaling(runs: Scaling) -> Charts:
             series.append(Series(paint, [(c / BILLION, law.at(c)) for c in ends]))
     picture = lines(
         "test logloss above the teacher's",
-        series or [Series(Paint(""), [])],
+        series,
         "billions of operations of the training",
         x=x,
         y=y,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recsys.report.resampling import student_bound
+
 FEWEST = 4  # runs of a model on the frontier, from which a line has an interval
-CONFIDENCE = 0.95
 
 
 ABOUT = (
@@ -70,13 +71,12 @@ def frontier(runs: Sequence[ScalingRun]) -> tuple[ScalingRun, ...]:
 
 def fit(runs: Sequence[ScalingRun]) -> ScalingFit | None:
     """Fit a power law to a model's frontier by least squares of the logarithms; None for fewer than FEWEST runs."""
-    from scipy.stats import linregress, t
-
     on = frontier([r for r in runs if r.excess > 0 and r.compute > 0])
     if len(on) < FEWEST:
         return None
-    line = linregress(np.log([r.compute for r in on]), np.log([r.excess for r in on]))
-    half = float(t.ppf((1 + CONFIDENCE) / 2, len(on) - 2)) * float(line.stderr)
-    return ScalingFit(
-        on, -float(line.slope), -float(line.slope) - half, -float(line.slope) + half, math.exp(line.intercept)
-    )
+    x, y = (np.log([getattr(r, name) for r in on]) for name in ("compute", "excess"))
+    slope, intercept = np.polyfit(x, y, 1)
+    freedom = len(on) - 2
+    variance = float(((y - slope * x - intercept) ** 2).sum()) / freedom / float(((x - x.mean()) ** 2).sum())
+    half = student_bound(freedom) * math.sqrt(variance)
+    return ScalingFit(on, -float(slope), -float(slope) - half, -float(slope) + half, math.exp(intercept))

@@ -132,7 +132,9 @@ def read_space(arguments: Sequence[str]) -> Space:
         else:
             parts.append(_axis(raw, o))
     return _typed(
-        _with_points(Space(tuple(parts), seeds), [a for a in arguments if a.lstrip("+").startswith("sweep.")])
+        _with_points(
+            Space(tuple(parts), seeds), [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep="))]
+        )
     )
 
 

@@ -2,21 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.attention import Attention, attend
+from recsys.models.common.attention import Attention, attend, mix_padded
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import (
-    GROUPS,
-    from_block,
-    groups_by_length,
-    is_filled,
-    padded_length,
-    padded_to,
-    to_block,
-)
+from recsys.models.common.lists import is_filled, padded_length, padded_to
 
 Cache = tuple[Tensor, Tensor]  # keys and values (B, H, S, d)
 
@@ -71,19 +64,11 @@ class CrossAttention(nn.Module):
             lengths: (B,) tokens of each list, multiples of `levels`.
             levels: the tokens of a slot.
         """
-        q, k_v = self.query(x), self.key_value(states)
-        if q.device.type != "cpu" or len(lengths) < 2 * GROUPS or not len(q):
-            block, at = to_block(torch.cat([q, k_v], dim=1), lengths)
-            return self.out(from_block(self._mixed(block, levels), at))
-        groups, places, at = groups_by_length(lengths)
-        shapes = [(len(of), max(int(of[-1]), 1)) for of in groups]
-        padded = torch.cat([q, k_v], dim=1).index_select(0, places)
-        blocks = padded.split([rows * longest for rows, longest in shapes])
-        mixed = [self._mixed(b.view(*shape, -1), levels) for b, shape in zip(blocks, shapes, strict=True)]
-        return self.out(from_block(torch.cat(mixed), at))
+        padded = partial(self._mixed, levels=levels)
+        return self.out(mix_padded(padded, lengths, torch.cat([self.query(x), self.key_value(states)], dim=1)))
 
-    def _mixed(self, block: Tensor, levels: int) -> Tensor:
-        """Attend within padded lists: queries, keys and values (B, S, 3 dim) -> (B * S, dim)."""
+    def _mixed(self, block: Tensor, lengths: Tensor, levels: int) -> Tensor:
+        """Attend within padded lists: queries, keys and values (B, S, 3 dim), lengths (B,) -> (B * S, dim)."""
         q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.chunk(3, dim=2))
         slot = torch.arange(block.shape[1], device=block.device) // levels
         return attend(q, k, v, slot[:, None] >= slot).transpose(1, 2).flatten(2).flatten(0, 1)
