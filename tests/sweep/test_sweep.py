@@ -72,6 +72,18 @@ def test_a_grid_has_every_combination_and_its_table_the_best_first(capsys: pytes
     assert "4 of 4 trials succeeded" in out.err
 
 
+def test_points_of_an_own_yaml_are_combined_with_axes() -> None:
+    Path("conf/sweep").mkdir(parents=True)
+    points = '[[model=dlrm, model.dim=16, "model.top_mlp=[64]"], [model=wukong, model.dim=8]]'
+    Path("conf/sweep/sizes.yaml").write_text(f"defaults: [grid]\npoints: {points}\n")
+    assert sweep("sweep=sizes", "optim.sparse.lr=0.1,0.2") == 0
+    assert [calls(n)[0]["arguments"][:-1] for n in "0123"] == [
+        [*point, f"optim.sparse.lr={lr}"]
+        for point in (["model=dlrm", "model.dim=16", "model.top_mlp=[64]"], ["model=wukong", "model.dim=8"])
+        for lr in ("0.1", "0.2")
+    ]
+
+
 def test_a_failed_and_a_killed_trial_are_told_and_stop_no_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
