@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from recsys.report.resampling import student_bound
+from recsys.evaluation.resampling import student_bound
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"

@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": command_schemas.DoctorConfig,
     "new": command_schemas.NewConfig,
     "report": command_schemas.ReportConfig,
+    "registry": command_schemas.RegistryConfig,
     "serve": command_schemas.ServeConfig,
     "loadtest": command_schemas.LoadTestConfig,
     "pipeline": pipeline_schema.PipelineConfig,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recsys.evaluation import metrics_table
-from recsys.report.resampling import (
+from recsys.evaluation.resampling import (
     Difference,
     Groups,
     Means,

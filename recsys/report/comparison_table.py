@@ -5,11 +5,11 @@ from typing import Any
 
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import is_better, label
+from recsys.evaluation.resampling import Difference, holm
 from recsys.pages.charts.plots import Dot, dots_in_cell
 from recsys.pages.formatting import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint
 from recsys.report.comparison import Group, Line, Measure
-from recsys.report.resampling import Difference, holm
 
 TOP = 20  # number of rows before the rest is collapsed
 Interval = tuple[float, float]

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from recsys.data.profile.drift import wilson
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
+from recsys.evaluation.resampling import ROWS
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line
 from recsys.pages.charts.bars import colour
@@ -30,7 +31,6 @@ from recsys.pages.page_table import Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison
-from recsys.report.resampling import ROWS
 from recsys.report.runs import RunSet
 from recsys.report.trials import trials
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recsys.report.resampling import student_bound
+from recsys.evaluation.resampling import student_bound
 
 FEWEST = 4  # runs of a model on the frontier, from which a line has an interval
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from recsys.evaluation import metrics_table
+from recsys.evaluation.resampling import Z, hanley_mcneil
 from recsys.pages.charts.bars import Part, bar
 from recsys.pages.charts.plots import Dot, dots_in_cell
 from recsys.pages.formatting import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import TOP, bounds_of, run_cell, signed
-from recsys.report.resampling import Z, hanley_mcneil
 from recsys.report.runs import ReportedRun, value_text
 
 PARTS = (  # of a step, in colours that no run has

@@ -172,6 +172,18 @@ class FeatureStoreConfig:
 
 
 @dataclass
+class RegistryConfig:
+    """Config of `python -m recsys.registry list|show|promote|rollback`."""
+
+    action: str = MISSING  # list | show | promote | rollback
+    root: str = folder(MISSING, "name the folder of models")  # folder of models, NAME/VERSION
+    name: str | None = None  # name of the model; null: the only one, or for list all of them
+    version: str | None = None  # show, promote: the version
+    why: str = ""  # promote, rollback: one sentence for the history
+    mlflow: str | None = None  # address of an MLflow server, or a database, that gets the versions and aliases, too
+
+
+@dataclass
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 

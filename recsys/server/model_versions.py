@@ -3,6 +3,7 @@
 A folder with a manifest.json is one model. Otherwise the folder is a repository, NAME/VERSION/manifest.json, in which
 NAME/serving.json may choose: {"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}. Without it,
 the highest version is served. {"unloaded": true} beside these keys stops serving the model until it is loaded again.
+`challenger` and `previous` are versions that recsys.registry names, and `change` is its mark; the server ignores them.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class Repository:
             return {}
         except (OSError, ValueError, RecursionError) as e:
             raise UserError(f"{path}: cannot be read as JSON ({e}); correct the file") from e
-        return _checked_alias(alias, path)
+        return checked_alias(alias, path)
 
     def _signature(self, name: str) -> tuple[int, int, int] | None:
         try:
@@ -204,16 +205,16 @@ def _safe(name: str) -> bool:
     return bool(name) and not name.startswith(".") and "/" not in name and name.isprintable() and len(name) <= 200
 
 
-def _checked_alias(alias: Any, path: Path) -> dict[str, Any]:
+def checked_alias(alias: Any, path: Path) -> dict[str, Any]:
     """Check the content of serving.json. Numbers are taken as names of versions."""
     example = '{"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}'
     if not isinstance(alias, dict):
         raise UserError(f"{path}: must hold a JSON object, such as {example}")
-    keys = ("version", "canary", "shadow", "versions", "unloaded")
+    keys = ("version", "canary", "shadow", "versions", "unloaded", "challenger", "previous", "change")
     if unknown := next((k for k in alias if k not in keys), None):
         raise UserError(f"{path}: {unknown[:80]}: no such key{did_you_mean(unknown[:80], keys)}")
     alias = {k: v for k, v in alias.items() if v is not None or k == "version"}
-    for key in ("version", "shadow"):
+    for key in ("version", "shadow", "challenger", "previous"):
         if key in alias and alias[key] is not None:
             alias[key] = _version(alias[key], path, key)
     if not isinstance(alias.get("versions", []), list):

@@ -15,14 +15,9 @@ from run_folders import write_labels, write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from recsys.cli import command_line
+from recsys.evaluation import resampling as statistics
 from recsys.evaluation.binary import binary_metrics
-from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
-from recsys.report import __main__ as command
-from recsys.report import resampling as statistics
-from recsys.report.comparison import compare, differences
-from recsys.report.comparison_table import beaten_by_baseline, verdict
-from recsys.report.report_page import BRIGHT, not_compared, page
-from recsys.report.resampling import (
+from recsys.evaluation.resampling import (
     Groups,
     Means,
     Predictions,
@@ -35,6 +30,11 @@ from recsys.report.resampling import (
     student_bound,
     student_p,
 )
+from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
+from recsys.report import __main__ as command
+from recsys.report.comparison import compare, differences
+from recsys.report.comparison_table import beaten_by_baseline, verdict
+from recsys.report.report_page import BRIGHT, not_compared, page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
 

@@ -1,0 +1,1 @@
+"""Continuous training: a registry of versions, the gate that a new version must pass, and checks of new data."""

@@ -1,0 +1,63 @@
+"""Copy the versions and the aliases of a registry to MLflow's model registry, for those who look there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recsys.errors import UserError
+from recsys.follow.model_registry import ROLES, ModelRegistry
+from recsys.server.model_versions import MANIFEST
+
+TAG = "recsys.version"
+
+
+def mirror(registry: ModelRegistry, uri: str) -> int:
+    """Create what MLflow lacks, set the aliases as they are here, and return the number of new versions.
+
+    MLflow numbers versions itself; the tag recsys.version has the version's name here. The artefacts stay where they
+    are: `source` of a version is its folder.
+
+    Args:
+        registry: the versions and aliases.
+        uri: address of an MLflow server or database, such as http://localhost:5000 or sqlite:///mlflow.db.
+
+    Raises:
+        UserError: mlflow is not installed, or does not take the versions.
+    """
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError as e:
+        raise UserError(
+            f"mlflow={uri}: needs the package mlflow; install it with uv pip install mlflow-skinny, or mlflow for "
+            "a database"
+        ) from e
+    try:
+        return _mirror(registry, MlflowClient(tracking_uri=uri, registry_uri=uri))
+    except (MlflowException, ImportError) as e:
+        why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)[:200]
+        raise UserError(f"mlflow={uri}: MLflow does not take the versions: {why}") from e
+
+
+def _mirror(registry: ModelRegistry, client: Any) -> int:
+    name = registry.name
+    if not list(client.search_registered_models(f"name='{name}'")):
+        client.create_registered_model(name)
+    known = {v.tags[TAG]: str(v.version) for v in client.search_model_versions(f"name='{name}'") if TAG in v.tags}
+    new = 0
+    for summary in registry.summaries():
+        version = summary["version"]
+        if version in known or not (registry.path(version) / MANIFEST).is_file():
+            continue
+        tags = {TAG: version, "why": summary.get("why") or "", "parent": summary.get("parent") or ""}
+        tags |= {f"metric.{k}": str(v) for k, v in (summary.get("metrics") or {}).items()}
+        source = registry.path(version).resolve().as_uri()
+        known[version] = str(client.create_model_version(name, source=source, tags=tags).version)
+        new += 1
+    roles = registry.aliases()
+    for role in ROLES:
+        if roles.get(role) in known:
+            client.set_registered_model_alias(name, role, known[roles[role]])
+        else:
+            client.delete_registered_model_alias(name, role)
+    return new

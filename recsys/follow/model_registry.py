@@ -1,0 +1,320 @@
+"""A registry of a model's versions, which is a folder of models that `python -m recsys.serve FOLDER` serves.
+
+FOLDER/NAME/VERSION/         an artefact; VERSION is the first 12 digits of its manifest's digest
+FOLDER/NAME/serving.json     which version is what:
+    version                  the champion, which answers; null until a version is promoted
+    canary                   {"version", "share"}: the version that answers a share of the requests
+    challenger               the version that is to be judged
+    previous                 the champion before, to which a rollback returns
+    change                   identifies the registry's last change, so that no two states of the file are equal
+FOLDER/NAME/history.jsonl    a line for each change, oldest first; nothing is ever removed from it
+
+Several processes may change a registry: a lock (FOLDER/NAME/.registry.lock) orders them. A change is written to the
+history first, with the aliases before and after it, and then to serving.json, in one rename. If the process is killed
+in between, whoever opens the registry next completes the change.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from filelock import FileLock
+
+from recsys.errors import UserError, did_you_mean
+from recsys.files import manifest
+from recsys.files.atomic import whole_folder, write_json
+from recsys.files.journal import append_line, read_lines
+from recsys.files.names import check_name
+from recsys.server.model_versions import ALIAS, MANIFEST, Repository, check_model, checked_alias
+
+HISTORY = "history.jsonl"
+LOCK = ".registry.lock"  # held while serving.json or history.jsonl changes; also by a server that ends a canary
+COPYING = ".register.lock"  # held while an artefact is copied
+DIGITS = 12
+ROLES = ("champion", "canary", "challenger", "previous")
+
+
+class ModelRegistry:
+    """The versions of one model.
+
+    Args:
+        folder: folder of models. It is created when a version is registered.
+        name: name of the model, a folder in it.
+
+    Raises:
+        UserError: the name cannot be that of a folder, or serving.json cannot be read.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        check_name(name, "name", "clicks")
+        self.folder, self.name = folder / name, name
+        if self._interrupted() is not None:
+            with self._changing():
+                pass
+
+    def versions(self) -> list[str]:
+        """Return the versions that are registered, oldest first."""
+        return list(dict.fromkeys(e["version"] for e in self._registrations()))
+
+    def aliases(self) -> dict[str, str]:
+        """Return the version of each role in ROLES that has one."""
+        alias = self._alias()
+        named = {
+            "champion": alias.get("version"),
+            "canary": (alias.get("canary") or {}).get("version"),
+            "challenger": alias.get("challenger"),
+            "previous": alias.get("previous"),
+        }
+        return {role: version for role, version in named.items() if version is not None}
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more."""
+        return read_lines(self.folder / HISTORY)
+
+    def path(self, version: str) -> Path:
+        """Return the folder of a version. Raises UserError if it is not registered."""
+        self._check_version(version)
+        return self.folder / version
+
+    def register(
+        self,
+        artefact: Path,
+        *,
+        run: Path | None = None,
+        parent: str | None = None,
+        interval: tuple[str, str] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        why: str = "",
+    ) -> str:
+        """Copy an artefact into the registry, make it the challenger, and return its version.
+
+        Nothing happens if this version is registered and has been judged, or has a role already.
+
+        Args:
+            artefact: a folder that `python -m recsys.export` wrote.
+            run: the run folder that it was exported from.
+            parent: the version whose weights its training started from.
+            interval: first and last day (or time) of the data that it was trained on.
+            metrics: metrics by name, such as auc.
+            why: one sentence for the history.
+
+        Raises:
+            UserError: the folder is not an artefact.
+            DamagedFile: a file of the artefact is not as it was written.
+        """
+        check_model(artefact, "artefact")
+        manifest.check(artefact)
+        version = digest(artefact)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._changing():  # before the folder exists: without serving.json, a server serves the highest version
+            if "version" not in (alias := self._raw_alias()):
+                served = Repository(self.folder.parent).versions(self.name)
+                self._write({"version": served[-1] if served else None, **alias})
+        with FileLock(self.folder / COPYING):
+            if not (self.folder / version / MANIFEST).exists():
+                with whole_folder(self.folder / version) as building:
+                    shutil.copytree(artefact, building, dirs_exist_ok=True)
+                    manifest.check(building)
+        with self._changing():
+            last = next((e["event"] for e in reversed(self.history()) if e.get("version") == version), None)
+            if last not in (None, "registered") or version in self.aliases().values():
+                return version
+            config = run / "config.yaml" if run is not None else None
+            about = {
+                "run": None if run is None else str(run),
+                "parent": parent,
+                "interval": None if interval is None else list(interval),
+                "config": xxhash.xxh3_128_hexdigest(config.read_bytes()) if config and config.is_file() else None,
+                "metrics": dict(metrics or {}),
+            }
+            before = self._raw_alias()
+            if before.get("challenger") != version:
+                self._change("registered", version, why, before | {"challenger": version}, about)
+        return version
+
+    def canary(self, version: str, share: float, why: str = "", guard: Mapping[str, Any] | None = None) -> None:
+        """Let a version answer a share of the requests.
+
+        Args:
+            version: a registered version that is not the champion.
+            share: share of the requests, above 0 and below 1.
+            why: one sentence for the history.
+            guard: further keys of the canary in serving.json, which the server's guard reads.
+
+        Raises:
+            UserError: there is no such version, no champion, another canary, or the share is out of range.
+        """
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise UserError(f"share={share}: must be above 0 and below 1, such as 0.05")
+        with self._changing():
+            self._check_version(version)
+            roles, before = self.aliases(), self._raw_alias()
+            if "champion" not in roles:
+                raise UserError(f"model {self.name}: has no champion yet; promote {version} instead of a canary")
+            if version == roles["champion"]:
+                raise UserError(f"version={version}: is the champion, which cannot be its own canary; name another one")
+            if roles.get("canary", version) != version:
+                raise UserError(f"version={version}: {roles['canary']} is the canary; promote it or roll it back first")
+            value = {"version": version, "share": float(share), **(guard or {})}
+            after = _without(before, challenger=version) | {"canary": value}
+            if after != before:
+                self._change("canary", version, why, after, {"share": float(share)})
+
+    def promote(self, version: str, why: str = "") -> None:
+        """Make a version the champion; the champion becomes `previous`. Nothing happens if it is the champion.
+
+        Raises:
+            UserError: there is no such version, or another version is the canary.
+        """
+        with self._changing():
+            self._check_version(version)
+            roles, before = self.aliases(), self._raw_alias()
+            if roles.get("champion") == version:
+                return
+            if roles.get("canary", version) != version:
+                raise UserError(f"version={version}: {roles['canary']} is the canary; promote it or roll it back first")
+            after = _without(before, challenger=version, previous=version, canary=True) | {"version": version}
+            if "champion" in roles:
+                after["previous"] = roles["champion"]
+            self._change("promoted", version, why, after)
+
+    def rollback(self, why: str = "") -> str | None:
+        """End the canary if there is one, else return to the previous champion. Return the champion, if there is one.
+
+        A canary has served only a share of the requests, so it goes first and the champion stays. After a return to
+        the previous champion, there is no `previous`: a second rollback is an error, not a return to what failed.
+
+        Raises:
+            UserError: there is neither a canary nor a previous champion.
+        """
+        with self._changing():
+            roles, before = self.aliases(), self._raw_alias()
+            if "canary" in roles:
+                self._change("rolled_back", roles["canary"], why, _without(before, canary=True))
+                return roles.get("champion")
+            if "previous" not in roles:
+                raise UserError(
+                    f"model {self.name}: has neither a canary nor a previous version to return to; promote one of "
+                    f"{', '.join(self.versions()) or 'the versions that you register'}"
+                )
+            after = _without(before, previous=True) | {"version": roles["previous"]}
+            self._change("rolled_back", roles.get("champion", roles["previous"]), why, after)
+            return roles["previous"]
+
+    def reject(self, version: str, why: str = "") -> None:
+        """Say in the history that a version has not passed; it is no longer the challenger.
+
+        Raises:
+            UserError: there is no such version, or it answers requests.
+        """
+        with self._changing():
+            self._check_version(version)
+            roles, before = self.aliases(), self._raw_alias()
+            if version in (roles.get("champion"), roles.get("canary")):
+                role = "champion" if version == roles.get("champion") else "canary"
+                raise UserError(f"version={version}: is the {role}, which answers requests; roll it back instead")
+            last = next(e["event"] for e in reversed(self.history()) if e.get("version") == version)
+            if last != "rejected":
+                self._change("rejected", version, why, _without(before, challenger=version))
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return each version's registration and its roles, oldest first."""
+        roles = self.aliases()
+        latest = {e["version"]: e for e in self._registrations()}
+        return [e | {"aliases": [r for r in ROLES if roles.get(r) == v]} for v, e in latest.items()]
+
+    def _registrations(self) -> list[dict[str, Any]]:
+        return [e for e in self.history() if e.get("event") == "registered" and isinstance(e.get("version"), str)]
+
+    def _check_version(self, version: str) -> None:
+        versions = self.versions()
+        if version not in versions:
+            if not versions:
+                raise UserError(f"version={version[:80]}: model {self.name} in {self.folder.parent} has no versions")
+            raise UserError(f"version={version[:80]}: no such version{did_you_mean(version[:80], versions)}")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock while the block runs, after completing the change of a process that was killed."""
+        with FileLock(self.folder / LOCK):
+            if (after := self._interrupted()) is not None:
+                self._write(after)
+            yield
+
+    def _interrupted(self) -> dict[str, Any] | None:
+        """Return what serving.json must hold if the last change was written to the history alone, else None."""
+        last = next((e for e in reversed(self.history()) if "after" in e), None)
+        if last is None or last["before"] == last["after"] or self._raw_alias() != last["before"]:
+            return None
+        return dict(last["after"])
+
+    def _change(
+        self, event: str, version: str, why: str, after: dict[str, Any], about: Mapping[str, Any] | None = None
+    ) -> None:
+        checked_alias(dict(after), self.folder / ALIAS)
+        before = self._raw_alias()
+        if after != before:
+            after = after | {"change": uuid.uuid4().hex[:DIGITS]}
+        line = {"time": now(), "event": event, "version": version, "who": who(), "why": why, **(about or {})}
+        append_line(self.folder / HISTORY, line | {"before": before, "after": after})
+        if after != before:
+            self._write(after)
+
+    def _write(self, alias: dict[str, Any]) -> None:
+        write_json(self.folder / ALIAS, alias)
+
+    def _alias(self) -> dict[str, Any]:
+        return checked_alias(self._raw_alias(), self.folder / ALIAS)
+
+    def _raw_alias(self) -> dict[str, Any]:
+        path = self.folder / ALIAS
+        try:
+            alias = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as e:
+            raise UserError(f"{path}: cannot be read as JSON ({e}); correct the file") from e
+        checked_alias(dict(alias) if isinstance(alias, dict) else alias, path)
+        return dict(alias)
+
+
+def digest(artefact: Path) -> str:
+    """Return the version of an artefact: the first digits of its manifest's digest.
+
+    The manifest has the digests of all other files, so equal versions have equal files.
+    """
+    return xxhash.xxh3_128_hexdigest((artefact / MANIFEST).read_bytes())[:DIGITS]
+
+
+def registered_names(folder: Path) -> list[str]:
+    """Return the models of a registry, or of any folder of models with a history."""
+    return sorted(p.parent.name for p in folder.glob(f"*/{HISTORY}"))
+
+
+def now() -> str:
+    """Return the time in ISO 8601, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def who() -> str:
+    """Return user@host of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _without(alias: Mapping[str, Any], **keys: str | bool) -> dict[str, Any]:
+    """Return aliases without keys: True removes a key whatever its value, a version removes it if it has that one."""
+    return {k: v for k, v in alias.items() if k not in keys or not (keys[k] is True or v == keys[k])}

@@ -1,0 +1,115 @@
+"""python -m recsys.registry list|show|promote|rollback root=DIR [name=NAME] [version=V] [why=TEXT] [mlflow=URI]
+
+    list root=models                               versions of all models: aliases, when, data, parent and metrics
+    show root=models name=clicks [version=V]       history of a model, or what is known of one version
+    promote root=models name=clicks version=V      make a version the champion, which answers requests
+    rollback root=models name=clicks               end the canary or, without one, return to the champion before
+
+The folder is the one that `python -m recsys.serve DIR` serves; a running server follows within seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.cli import command_line
+from recsys.cli.console import results, say
+from recsys.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from recsys.follow.model_registry import ModelRegistry
+
+ACTIONS = ("list", "show", "promote", "rollback")
+USAGE = f"python -m recsys.registry {'|'.join(ACTIONS)} root=DIR [name=NAME] [version=V]"
+
+
+def _command(cfg: DictConfig) -> None:
+    if OmegaConf.is_missing(cfg, "action") or cfg.action not in ACTIONS:
+        given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
+        raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{did_you_mean(given, ACTIONS)}")
+    registries = _opened(cfg)
+    if cfg.action == "list":
+        for registry in registries:
+            _list(registry)
+    else:
+        if len(registries) > 1:
+            raise UserError(f"name: is missing; name one of {', '.join(r.name for r in registries)}")
+        {"show": _show, "promote": _promote, "rollback": _rollback}[cfg.action](registries[0], cfg)
+    if cfg.mlflow is not None:
+        from recsys.follow.mlflow_mirror import mirror
+
+        for registry in registries:
+            say(f"{registry.name}: {mirror(registry, cfg.mlflow)} new versions in {cfg.mlflow}")
+
+
+def _opened(cfg: DictConfig) -> list[ModelRegistry]:
+    """Return the registry of the model that the config names, or of each model. Raises UserError if there is none."""
+    from recsys.follow.model_registry import ModelRegistry, registered_names
+
+    if OmegaConf.is_missing(cfg, "root"):
+        raise UserError(f"root: is missing; name the folder of models; usage: {USAGE}")
+    root = Path(cfg.root)
+    if not root.is_dir():
+        raise UserError(f"root={root}: no such folder; name the folder of models that recsys.serve serves")
+    names = registered_names(root)
+    if not names:
+        raise UserError(f"root={root}: no model in it has a history; recsys.follow registers versions")
+    if cfg.name is not None and cfg.name not in names:
+        raise UserError(f"name={cfg.name}: no such model in {root}{did_you_mean(cfg.name, names)}")
+    return [ModelRegistry(root, name) for name in (names if cfg.name is None else [cfg.name])]
+
+
+def _list(registry: ModelRegistry) -> None:
+    from rich.table import Table
+
+    table = Table(title=registry.name, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in ("version", "aliases", "registered", "data", "parent", "metrics"):
+        table.add_column(column, no_wrap=column == "version")
+    for e in reversed(registry.summaries()):
+        metrics = ", ".join(f"{k} {_figure(v)}" for k, v in list((e.get("metrics") or {}).items())[:4])
+        interval = " to ".join(str(x) for x in e.get("interval") or ())
+        table.add_row(e["version"], ", ".join(e["aliases"]), e["time"], interval, e.get("parent") or "", metrics)
+    results.print(table, markup=False)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
+    if cfg.version is None:
+        for e in registry.history():
+            why = f": {e['why']}" if e.get("why") else ""
+            line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version')}  {e.get('who')}{why}"
+            results.print(line, markup=False, soft_wrap=True)
+        return
+    registry.path(cfg.version)
+    [about] = [e for e in registry.summaries() if e["version"] == cfg.version]
+    shown = {k: v for k, v in about.items() if k not in ("event", "before", "after")}
+    results.print(json.dumps(shown, indent=1), markup=False, soft_wrap=True)
+
+
+def _promote(registry: ModelRegistry, cfg: DictConfig) -> None:
+    if cfg.version is None:
+        raise UserError(f"version: is missing; name one of {', '.join(registry.versions())}")
+    registry.promote(cfg.version, cfg.why)
+    say(f"{registry.name}: {cfg.version} is the champion")
+
+
+def _rollback(registry: ModelRegistry, cfg: DictConfig) -> None:
+    if cfg.version is not None:
+        raise UserError(f"version={cfg.version}: a rollback takes none; to choose a version, promote it")
+    say(f"{registry.name}: {registry.rollback(cfg.why) or 'no version'} is the champion")
+
+
+def main() -> None:
+    """Run the command with this process's overrides; the action may come first."""
+    command_line.run("registry", _command, command_line.named_words(("action",), f"usage: {USAGE}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""The registry: versions, aliases and history, two processes at once, `kill -9` at any moment, and its command."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import types
+from pathlib import Path
+
+import fake_models
+import pytest
+import requests
+from forks import run_forked
+from served import serving
+
+from recsys import registry as registry_command
+from recsys.cli import command_line
+from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.files.atomic import write_json
+from recsys.files.journal import append_line, read_lines
+from recsys.follow import model_registry
+from recsys.follow.mlflow_mirror import mirror
+from recsys.follow.model_registry import ALIAS, HISTORY, ModelRegistry, registered_names
+from recsys.server.model_versions import Repository
+
+SPAWN = multiprocessing.get_context("fork")
+
+
+def artefact(home: Path, bias: float = 0.0) -> Path:
+    """Return a folder with a file and its manifest, whose digest depends on `bias`."""
+    folder = home / f"artefact_{bias}"
+    folder.mkdir(exist_ok=True)
+    (folder / "model.onnx").write_text(f"{bias}" * 1000)
+    manifest.write(folder, manifest.entries_of(folder), {"name": "ctr", "bias": bias})
+    return folder
+
+
+def load(folder: Path, threads: int = 1) -> fake_models.Scorer:
+    about = manifest.content(folder) or {}
+    return fake_models.Scorer("ctr", "1", bias=about["bias"])
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ModelRegistry:
+    return ModelRegistry(tmp_path / "models", "ctr")
+
+
+def events(registry: ModelRegistry) -> list[tuple[str, str]]:
+    return [(e["event"], e["version"]) for e in registry.history()]
+
+
+def fill(registry: ModelRegistry, home: Path, n: int = 3) -> list[str]:
+    return [registry.register(artefact(home, bias=i)) for i in range(n)]
+
+
+def test_the_way_of_a_version(registry: ModelRegistry, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("model: dlrm\n")
+    a = registry.register(
+        artefact(tmp_path), run=run, interval=("2026-01-01", "2026-01-07"), metrics={"auc": 0.8}, why="first"
+    )
+    assert len(a) == 12 and registry.aliases() == {"challenger": a}
+    assert Repository(registry.folder.parent).choice("ctr").folders == {}  # nothing is served that is not promoted
+    registry.promote(a, "the first one")
+    assert registry.aliases() == {"champion": a}
+    b, c = registry.register(artefact(tmp_path, 1), parent=a), registry.register(artefact(tmp_path, 2), parent=a)
+    assert registry.aliases() == {"champion": a, "challenger": c}
+    registry.reject(b, "worse")
+    registry.canary(c, 0.1, "passed", guard={})
+    assert registry.aliases() == {"champion": a, "canary": c}
+    choice = Repository(registry.folder.parent).choice("ctr")
+    assert (choice.current, choice.canary, choice.share) == (a, c, 0.1)
+    assert registry.rollback("errors") == a
+    assert registry.aliases() == {"champion": a}
+    registry.promote(c, "by hand")
+    assert registry.aliases() == {"champion": c, "previous": a}
+    assert registry.rollback("clicks fell") == a
+    assert registry.aliases() == {"champion": a}
+    names = ["registered", "promoted", "registered", "registered", "rejected", "canary", "rolled_back", "promoted"]
+    assert events(registry) == list(zip([*names, "rolled_back"], [a, a, b, c, b, c, c, c, c], strict=True))
+    first = registry.history()[0]
+    assert first["interval"] == ["2026-01-01", "2026-01-07"] and first["metrics"] == {"auc": 0.8}
+    assert first["config"] and "@" in first["who"] and first["time"].endswith("Z") and first["why"] == "first"
+    assert [s["aliases"] for s in registry.summaries()] == [["champion"], [], []]
+
+
+def test_the_same_artefact_is_one_version(registry: ModelRegistry, tmp_path: Path) -> None:
+    a = registry.register(artefact(tmp_path))
+    assert registry.register(artefact(tmp_path)) == a
+    shutil.copytree(artefact(tmp_path), tmp_path / "copy")
+    assert registry.register(tmp_path / "copy") == a
+    registry.promote(a)
+    registry.promote(a)
+    assert registry.register(artefact(tmp_path)) == a
+    assert events(registry) == [("registered", a), ("promoted", a)]
+    b = registry.register(artefact(tmp_path, 1))
+    registry.reject(b)
+    registry.reject(b)
+    assert registry.register(artefact(tmp_path, 1)) == b  # has been judged
+    assert registry.aliases() == {"champion": a} and len(registry.history()) == 4
+
+
+def test_versions_that_were_there_before_stay_served(tmp_path: Path) -> None:
+    fake_models.write_model(tmp_path / "models" / "ctr" / "7")
+    registry = ModelRegistry(tmp_path / "models", "ctr")
+    new = registry.register(artefact(tmp_path))
+    assert Repository(tmp_path / "models").choice("ctr").current == "7"
+    registry.promote(new)
+    assert registry.rollback() == "7"
+
+
+def test_a_server_follows(registry: ModelRegistry, tmp_path: Path) -> None:
+    a, b = fill(registry, tmp_path, 2)
+    registry.promote(a)
+    with serving(registry.folder.parent, loader_function=load) as served:
+
+        def prediction() -> float:
+            answer = requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+            return answer.json()["predictions"][0]
+
+        assert prediction() == 0.5
+        registry.promote(b)
+        served.call(served.core.registry.reload_changed())
+        assert prediction() > 0.7
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda r, v: r.promote("x" + v[0][1:]), "version=x{0}: no such version; did you mean {v0}?"),
+        (lambda r, v: r.canary(v[1], 1.0), "share=1.0: must be above 0 and below 1, such as 0.05"),
+        (lambda r, v: r.canary(v[1], True), "share=True: must be above 0 and below 1, such as 0.05"),
+        (lambda r, v: r.canary(v[1], 0.1), "model ctr: has no champion yet; promote {v1} instead of a canary"),
+        (
+            lambda r, v: r.rollback(),
+            "model ctr: has neither a canary nor a previous version to return to; promote one of {v0}, {v1}",
+        ),
+        (
+            lambda r, v: (r.promote(v[0]), r.canary(v[0], 0.1)),
+            "version={v0}: is the champion, which cannot be its own canary; name another one",
+        ),
+        (
+            lambda r, v: (r.promote(v[0]), r.reject(v[0])),
+            "version={v0}: is the champion, which answers requests; roll it back instead",
+        ),
+        (lambda r, v: ModelRegistry(r.folder.parent, "a/b"), "name='a/b': contains /; choose a plain name, such as clicks"),
+        (lambda r, v: r.register(r.folder / "none"), "artefact={folder}/none: no such folder; name the folder of an exported model"),
+    ],
+)  # fmt: skip
+def test_mistakes(registry: ModelRegistry, tmp_path: Path, action: object, message: str) -> None:
+    v = fill(registry, tmp_path, 2)
+    with pytest.raises(UserError) as raised:
+        action(registry, v)  # type: ignore[operator]
+    assert str(raised.value) == message.format(v[0][1:], v0=v[0], v1=v[1], folder=registry.folder)
+
+
+def test_another_canary_must_end_first(registry: ModelRegistry, tmp_path: Path) -> None:
+    a, b, c = fill(registry, tmp_path)
+    registry.promote(a)
+    registry.canary(b, 0.1)
+    for act in (lambda: registry.canary(c, 0.1), lambda: registry.promote(c)):
+        with pytest.raises(UserError, match=f"version={c}: {b} is the canary; promote it or roll it back first"):
+            act()
+    registry.promote(b)
+    assert registry.aliases() == {"champion": b, "previous": a, "challenger": c}
+
+
+def test_damaged_files(registry: ModelRegistry, tmp_path: Path) -> None:
+    a, b = fill(registry, tmp_path, 2)
+    damaged = artefact(tmp_path, 9)
+    manifest.write(damaged, {"model.onnx": (3, "0" * 32)})
+    with pytest.raises(manifest.DamagedFile, match=r"artefact_9/model\.onnx: is damaged; it has 1,000 bytes"):
+        registry.register(damaged)
+    assert registry.versions() == [a, b]
+    with (registry.folder / HISTORY).open("a") as f:
+        f.write('{"event": "promo')  # written by a process that was killed
+    registry.promote(a)
+    assert events(registry)[-1] == ("promoted", a) and len(events(registry)) == 3
+    (registry.folder / ALIAS).write_text("{")
+    with pytest.raises(UserError, match=r"serving\.json: cannot be read as JSON .*; correct the file"):
+        registry.aliases()
+    (registry.folder / ALIAS).write_text('{"chalenger": "1"}')
+    with pytest.raises(UserError, match=r"chalenger: no such key; did you mean challenger\?"):
+        registry.promote(b)
+
+
+def test_journal(tmp_path: Path) -> None:
+    for value in ({"a": 1}, {"b": float("nan"), "c": "ü\n"}):
+        append_line(tmp_path / "j", value)
+    assert read_lines(tmp_path / "j") == [{"a": 1}, {"b": None, "c": "ü\n"}]
+    assert read_lines(tmp_path / "none") == []
+
+
+def test_a_change_that_was_interrupted_is_completed(
+    registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends between the history and serving.json."""
+    a, b = fill(registry, tmp_path, 2)
+    registry.promote(a)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_registry, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            registry.promote(b)
+    assert registry.aliases()["champion"] == a
+    assert ModelRegistry(tmp_path / "models", "ctr").aliases() == {"champion": b, "previous": a}
+
+
+def test_what_a_guard_undoes_is_not_done_again(registry: ModelRegistry, tmp_path: Path) -> None:
+    """The server's guard ends a canary: the registry must not take that for an interrupted change."""
+    a, b = fill(registry, tmp_path, 2)
+    registry.promote(a)
+    for _ in range(2):
+        registry.canary(b, 0.1)
+        alias = json.loads((registry.folder / ALIAS).read_text())
+        del alias["canary"]
+        write_json(registry.folder / ALIAS, alias)
+        assert ModelRegistry(tmp_path / "models", "ctr").aliases() == {"champion": a}
+
+
+def _register_many(models: Path, home: Path, numbers: list[int]) -> None:
+    registry = ModelRegistry(models, "ctr")
+    for i in numbers:
+        version = registry.register(home / f"artefact_{i}")
+        registry.promote(version)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    for i in range(8):
+        artefact(tmp_path, i)
+    models = tmp_path / "models"
+    orders = [list(range(8)), list(reversed(range(8)))]
+    workers = [SPAWN.Process(target=_register_many, args=(models, tmp_path, o)) for o in orders]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join(60)
+        assert w.exitcode == 0
+    check(models, 8)
+
+
+def _work(models: Path, home: Path, seed: int) -> None:
+    registry, draw = ModelRegistry(models, "ctr"), random.Random(seed)
+    while True:
+        try:
+            v = registry.register(home / f"artefact_{draw.randrange(6)}")
+            if draw.random() < 0.5:
+                registry.canary(v, 0.1)
+            draw.choice([lambda: registry.promote(v), registry.rollback, lambda: registry.reject(v)])()
+        except UserError:
+            continue
+
+
+def check(models: Path, most: int) -> None:
+    """Every alias names a whole version that is registered, and the history leads to serving.json."""
+    registry = ModelRegistry(models, "ctr")
+    versions = registry.versions()
+    assert len(versions) <= most and set(registry.aliases().values()) <= set(versions)
+    for v in versions:
+        assert model_registry.digest(registry.path(v)) == v
+    last = [e for e in registry.history() if "after" in e]
+    state = last[0]["before"]
+    for e in last:
+        assert e["before"] == state
+        state = e["after"]
+    assert json.loads((registry.folder / ALIAS).read_text()) == state
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kill_at_random_moments(tmp_path: Path, seed: int) -> None:
+    for i in range(6):
+        artefact(tmp_path, i)
+    models, draw = tmp_path / "models", random.Random(seed)
+    for trial in range(12):
+        workers = [SPAWN.Process(target=_work, args=(models, tmp_path, 100 * trial + k)) for k in range(2)]
+        for w in workers:
+            w.start()
+        time.sleep(0.05 + 0.1 * draw.random())
+        for w in workers:
+            os.kill(w.pid, signal.SIGKILL)
+            w.join()
+        if (models / "ctr").exists() and registered_names(models):
+            check(models, 6)
+    assert len(ModelRegistry(models, "ctr").history()) > 20
+
+
+def test_the_command(
+    tmp_path: Path, registry: ModelRegistry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = registry.register(artefact(tmp_path), interval=("2026-01-01", "2026-01-07"), metrics={"auc": 0.81234})
+    registry.promote(a, "first")
+    b = registry.register(artefact(tmp_path, 1), parent=a)
+
+    def command(action: str, *arguments: str) -> tuple[int, str]:
+        monkeypatch.chdir(tmp_path)
+        code = command_line.status("registry", registry_command._command, [f"action={action}", *arguments])
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    done = run_forked("recsys.registry", "list", "root=models", cwd=tmp_path)
+    assert done.returncode == 0 and b in done.stdout
+    code, text = command("list", "root=models")
+    assert code == 0 and "champion" in text and "2026-01-01 to 2026-01-07" in text and "auc 0.8123" in text
+    code, text = command("promote", "root=models", f"version={b}", "why=better")
+    assert (code, text.strip()) == (0, f"ctr: {b} is the champion") and registry.history()[-1]["why"] == "better"
+    assert command("rollback", "root=models")[1].strip() == f"ctr: {a} is the champion"
+    code, text = command("show", "root=models", f"version={a}")
+    assert code == 0 and json.loads(text)["metrics"] == {"auc": 0.81234}
+    assert len(command("show", "root=models")[1].splitlines()) == 5
+    for arguments, message in {
+        ("lst", "root=models"): "error: lst: must be list, show, promote, rollback; did you mean list?",
+        ("list", "name=x"): "error: root: is missing; name the folder of models; usage: "
+        "python -m recsys.registry list|show|promote|rollback root=DIR [name=NAME] [version=V]",
+        ("list", "root=modls"): "error: root=modls: no such folder; name the folder of models that recsys.serve serves",
+        ("list", "root=models", "name=crt"): "error: name=crt: no such model in models; did you mean ctr?",
+        ("promote", "root=models"): f"error: version: is missing; name one of {a}, {b}",
+        ("rollback", "root=models"): "error: model ctr: has neither a canary nor a previous version to return to; "
+        f"promote one of {a}, {b}",
+        ("rollback", "root=models", f"version={a}"): f"error: version={a}: a rollback takes none; to choose a "
+        "version, promote it",
+        ("list", "root=artefact_0.0"): "error: root=artefact_0.0: no model in it has a history; recsys.follow "
+        "registers versions",
+    }.items():
+        assert command(*arguments) == (2, message + "\n")
+
+
+class _Client:
+    """MLflow's registry in memory, of which the mirror uses six methods."""
+
+    models: dict[str, list[types.SimpleNamespace]] = {}  # noqa: RUF012
+    aliases: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, tracking_uri: str, registry_uri: str) -> None:
+        pass
+
+    def search_registered_models(self, query: str) -> list[str]:
+        return [n for n in self.models if f"'{n}'" in query]
+
+    def create_registered_model(self, name: str) -> None:
+        self.models[name] = []
+
+    def search_model_versions(self, query: str) -> list[types.SimpleNamespace]:
+        return self.models[query.split("'")[1]]
+
+    def create_model_version(self, name: str, source: str, tags: dict[str, str]) -> types.SimpleNamespace:
+        assert source.startswith("file://")
+        self.models[name].append(types.SimpleNamespace(version=len(self.models[name]) + 1, tags=tags))
+        return self.models[name][-1]
+
+    def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
+        self.aliases[alias] = version
+
+    def delete_registered_model_alias(self, name: str, alias: str) -> None:
+        self.aliases.pop(alias, None)
+
+
+def test_mlflow(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(registry, tmp_path, 2)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UserError, match="mlflow=x: needs the package mlflow; install it with uv pip install"):
+        mirror(registry, "x")
+    exceptions = types.SimpleNamespace(MlflowException=ValueError)
+    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(MlflowClient=_Client))
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    assert mirror(registry, "x") == 2 and _Client.aliases == {"challenger": "2"}
+    registry.promote(registry.versions()[1])
+    registry.register(artefact(tmp_path, 5))
+    assert mirror(registry, "x") == 1 and _Client.aliases == {"champion": "2", "challenger": "3"}
