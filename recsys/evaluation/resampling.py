@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import atan, erfc, isfinite, sqrt
+from statistics import NormalDist
 from typing import Protocol
 
 import numpy as np
@@ -179,6 +180,11 @@ def deviations(runs: Sequence[Measured], resamples: int, seed: int) -> np.ndarra
         for k, run in enumerate(runs):
             metrics[i, k] = run.weighted(weight)
     return (metrics - points) * scale
+
+
+def normal_bound(level: float) -> float:
+    """Return the z that |Z| exceeds in 1 - level of cases."""
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def interval(value: float, deviation: np.ndarray) -> tuple[float, float]:

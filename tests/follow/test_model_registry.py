@@ -140,7 +140,7 @@ def test_a_server_follows(registry: ModelRegistry, tmp_path: Path) -> None:
         (lambda r, v: r.canary(v[1], True), "share=True: must be above 0 and below 1, such as 0.05"),
         (lambda r, v: r.canary(v[1], 0.1), "model ctr: has no champion yet; promote {v1} instead of a canary"),
         (
-            lambda r, v: r.rollback(),
+            lambda r, _: r.rollback(),
             "model ctr: has neither a canary nor a previous version to return to; promote one of {v0}, {v1}",
         ),
         (
@@ -151,8 +151,8 @@ def test_a_server_follows(registry: ModelRegistry, tmp_path: Path) -> None:
             lambda r, v: (r.promote(v[0]), r.reject(v[0])),
             "version={v0}: is the champion, which answers requests; roll it back instead",
         ),
-        (lambda r, v: ModelRegistry(r.folder.parent, "a/b"), "name='a/b': contains /; choose a plain name, such as clicks"),
-        (lambda r, v: r.register(r.folder / "none"), "artefact={folder}/none: no such folder; name the folder of an exported model"),
+        (lambda r, _: ModelRegistry(r.folder.parent, "a/b"), "name='a/b': contains /; choose a plain name, such as clicks"),
+        (lambda r, _: r.register(r.folder / "none"), "artefact={folder}/none: no such folder; name the folder of an exported model"),
     ],
 )  # fmt: skip
 def test_mistakes(registry: ModelRegistry, tmp_path: Path, action: object, message: str) -> None:
