@@ -1,0 +1,289 @@
+"""Follow the data: check new partitions, train on them, judge the model, and put it into service or not.
+
+Each step ends by replacing ROOT/state.json, and can be repeated: a process that is killed goes on with the step that it
+was in. All folders of a cycle are named by its number.
+
+    ROOT/state.json                    partitions, cycles, and the step of the current one
+    ROOT/runs/NUMBER/                  the run folder of a cycle's training
+    ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
+    ROOT/checked/PARTITION.json        what the checks of a partition have found
+    ROOT/registry/NAME/                versions, aliases and their history (model_registry.py)
+
+The first partition after those of a training is its window: the challenger is judged on data that it has not seen, and
+trains on it in the next cycle. So each partition is predicted before it is trained on (progressive validation).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from recsys.cli.console import log_to, say
+from recsys.errors import UserError
+from recsys.files.atomic import write_json
+from recsys.follow.artefact_check import check_artefact
+from recsys.follow.follow_settings import FollowConfig
+from recsys.follow.follow_state import Cycle, FollowState, PartitionState
+from recsys.follow.gate import GateResult, decide
+from recsys.follow.model_registry import ModelRegistry, now
+from recsys.follow.partitions import Partition, find_partitions, ripe
+from recsys.follow.trainings import config_of, export, measure, train_on, window_of
+
+ENDS = {"rolled_back": "rolled_back", "promoted": "promoted", "canary_passed": "passed"}
+
+
+class Follower:
+    """Continuous training in one root.
+
+    Args:
+        settings: the settings of the YAML file.
+    """
+
+    def __init__(self, settings: FollowConfig) -> None:
+        self.settings, self.root = settings, settings.root
+        self.registry = ModelRegistry(self.root / "registry", settings.name)
+        self.state = FollowState.load(self.root)
+        self.partitions = {p.name: p for p in find_partitions(settings.partitions)}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the root's lock. Raises UserError if another follower holds it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / ".follow.lock")
+        try:
+            with lock.acquire(timeout=0):
+                self.state = FollowState.load(self.root)  # another follower may have ended just now
+                yield
+        except Timeout:
+            raise UserError(f"root={self.root}: another follower is at work there; wait for it, or stop it") from None
+
+    def run(self, cycles: int | None = None) -> list[Cycle]:
+        """Do all that can be done now, and return the cycles that have ended. cycles: the most to end; None: no limit
+
+        A cycle whose canary is being watched stays open; call `run` again later.
+        """
+        ended: list[Cycle] = []
+        while cycles is None or len(ended) < cycles:
+            log_to(self.root / "follow.log")
+            cycle = self.state.current or self._begin()
+            if cycle is None:
+                break
+            while cycle.step:
+                before = cycle.step
+                getattr(self, f"_{cycle.step}")(cycle)
+                log_to(self.root / "follow.log")  # a training has a log of its own
+                self.state.save(self.root)
+                if cycle.step == before:
+                    return ended  # it waits for the canary
+            ended.append(cycle)
+            self._clean()
+        return ended
+
+    # --- partitions ----------------------------------------------------------------------------------
+
+    def champion_run(self) -> Path | None:
+        """Return the run folder of the registry's champion; None without a champion."""
+        version = self.registry.aliases().get("champion")
+        run = next((e.get("run") for e in self.registry.summaries() if e["version"] == version), None)
+        if version is not None and (run is None or not (Path(run) / "config.yaml").exists()):
+            raise UserError(
+                f"registry {self.registry.folder}: the run of the champion {version} is gone ({run}); restore it, or "
+                "promote a version whose run is there"
+            )
+        return None if run is None else Path(run)
+
+    def waiting(self) -> list[Partition]:
+        """Return the ripe partitions that no training has read and no check has refused, oldest first."""
+        old = self.state.partitions
+        return [
+            p
+            for p in ripe(list(self.partitions.values()), self.settings.partitions)
+            if p.name not in old or old[p.name].status == "ready"
+        ]
+
+    def _begin(self) -> Cycle | None:
+        """Begin the next cycle, if there are partitions for it; check them first."""
+        parent = self.champion_run()
+        wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
+        ready: list[Partition] = []
+        for partition in self.waiting():
+            if partition.name not in self.state.partitions:
+                self.state.partitions[partition.name] = self._checked(partition, parent)
+                self.state.save(self.root)
+            if self.state.partitions[partition.name].status == "ready":
+                ready.append(partition)
+            if len(ready) == wanted + self.settings.window:
+                break
+        if len(ready) < wanted + self.settings.window:
+            return None
+        number = len(self.state.cycles) + 1
+        every = self.settings.full.every
+        full = parent is None or bool(self.state.full_due) or (every is not None and number % every == 0)
+        names = [p.name for p in ready]
+        train, window = names[:wanted], names[wanted:]
+        if full and parent is not None:
+            accepted = [n for n in self.partitions if self._is_accepted(n)]
+            most = self.settings.full.partitions
+            train = [*accepted, *train][-most if most else 0 :]
+        cycle = Cycle(number, "train", train, window, full, None if parent is None else str(parent), began=now())
+        self.state.cycles.append(cycle)
+        self.state.save(self.root)
+        what = "full training" if full else "training"
+        say(f"cycle {number}: {what} on {_span(train)}, judged on {_span(window)}")
+        return cycle
+
+    def _is_accepted(self, name: str) -> bool:
+        return name in self.state.partitions and self.state.partitions[name].status == "trained"
+
+    def _checked(self, partition: Partition, champion: Path | None) -> PartitionState:
+        """Check a new partition, and measure the champion on it."""
+        metrics: dict[str, float] = {}
+        trained = [n for n in self.partitions if self._is_accepted(n)]
+        if champion is not None and trained:
+            output = self.root / "checked" / partition.name
+            cfg = config_of(self.settings, self._prepared(0), self._files(trained[-1:]), partition.files, [])
+            metrics = measure(champion, cfg, output)
+        return PartitionState("ready", digest=partition.digest, metrics=metrics)
+
+    def _files(self, names: Sequence[str]) -> list[str]:
+        missing = [n for n in names if n not in self.partitions]
+        if missing:
+            raise UserError(f"{self.settings.partitions.folder}/{missing[0]}: is gone; restore the partition")
+        return [file for name in names for file in self.partitions[name].files]
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    def _folder(self, cycle: Cycle) -> Path:
+        return self.root / "cycles" / f"{cycle.number:06d}"
+
+    def _run_dir(self, cycle: Cycle) -> Path:
+        return self.root / "runs" / f"{cycle.number:06d}"
+
+    def _prepared(self, number: int) -> Path:
+        return self.root / "prepared" / f"{number:06d}"
+
+    def _train(self, cycle: Cycle) -> None:
+        s = self.settings
+        overrides = (s.full if cycle.full else s.increment).overrides
+        train, window = self._files(cycle.train), self._files(cycle.window)
+        cfg = config_of(s, self._prepared(cycle.number), train, window, overrides)
+        start = None if cycle.full or cycle.parent is None else Path(cycle.parent)
+        run = train_on(cfg, self._run_dir(cycle), start)
+        cycle.rows = int(run.metrics["protocol"]["rows"]["train"])
+        cycle.interval = self._interval(cycle.train)
+        cycle.step = "measure"
+
+    def _interval(self, names: Sequence[str]) -> tuple[str, str]:
+        first, last = self.partitions[names[0]], self.partitions[names[-1]]
+        if first.start is None or last.stop is None:
+            return first.name, last.name
+        return first.start.isoformat(), last.stop.isoformat()
+
+    def _measure(self, cycle: Cycle) -> None:
+        """Measure challenger and champion on the window, in the same way."""
+        train, window = self._files(cycle.train), self._files(cycle.window)
+        runs = {"challenger": self._run_dir(cycle)}
+        runs |= {"champion": Path(cycle.parent)} if cycle.parent is not None else {}
+        for name, run in runs.items():
+            cfg = config_of(self.settings, self._prepared(cycle.number), train, window, [])
+            cycle.metrics[name] = measure(run, cfg, self._folder(cycle) / name)
+        cycle.step = "decide"
+
+    def _decide(self, cycle: Cycle) -> None:
+        folder = self._folder(cycle)
+        champion = folder / "champion" if cycle.parent is not None else None
+        result = decide(window_of(folder / "challenger", champion), self.settings.gate)
+        self._judge(cycle, result, "gate.json", "export")
+
+    def _judge(self, cycle: Cycle, result: GateResult, file: str, after: str) -> None:
+        write_json(self._folder(cycle) / file, {"passed": result.passed, "checks": [asdict(c) for c in result.checks]})
+        cycle.why = result.why
+        if result.passed:
+            cycle.step = after
+        else:
+            self._end(cycle, "rejected")
+
+    def _export(self, cycle: Cycle) -> None:
+        export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact")
+        cycle.step = "check"
+
+    def _check(self, cycle: Cycle) -> None:
+        gate, why = self.settings.gate, cycle.why
+        result = check_artefact(self._folder(cycle) / "artefact", latency_ms=gate.latency_ms, size_mb=gate.size_mb)
+        self._judge(cycle, result, "artefact.json", "register")
+        cycle.why = why if result.passed else cycle.why
+
+    def _register(self, cycle: Cycle) -> None:
+        parent = next((c.version for c in reversed(self.state.cycles) if c.outcome == "promoted"), None)
+        cycle.version = self.registry.register(
+            self._folder(cycle) / "artefact",
+            run=self._run_dir(cycle).absolute(),
+            parent=None if cycle.full else parent,
+            interval=cycle.interval,
+            metrics=cycle.metrics["challenger"],
+            why=cycle.why,
+        )
+        shutil.rmtree(self._folder(cycle) / "artefact", ignore_errors=True)  # the registry has it
+        cycle.step = "canary"
+
+    def _canary(self, cycle: Cycle) -> None:
+        """Let the version answer a share of the requests, and wait until the server's guard has judged it."""
+        assert cycle.version is not None
+        c = self.settings.canary
+        if c is None or cycle.parent is None:
+            cycle.step = "promote"
+            return
+        mine = [e for e in self.registry.history() if e.get("version") == cycle.version]
+        events = [e["event"] for e in mine]
+        last = next((e for e in reversed(mine) if e["event"] in ENDS), None)
+        if "canary" not in events:
+            self.registry.canary(cycle.version, c.share, cycle.why, {"guard": c.guard} if c.guard else None)
+            say(f"cycle {cycle.number}: {cycle.version} answers {c.share:.0%} of the requests; waiting for the guard")
+        elif last is not None and last["event"] == "rolled_back":
+            cycle.why = f"canary: {last.get('why', '')}"
+            self._end(cycle, "rolled_back")
+        elif last is not None:
+            cycle.step = "promote"
+
+    def _promote(self, cycle: Cycle) -> None:
+        assert cycle.version is not None
+        self.registry.promote(cycle.version, cycle.why)
+        self._end(cycle, "promoted")
+
+    def _end(self, cycle: Cycle, outcome: str) -> None:
+        """End a cycle; only data whose model was promoted counts as trained."""
+        if outcome == "rejected" and cycle.version is not None:
+            self.registry.reject(cycle.version, cycle.why)
+        for name in cycle.train:
+            if not self._is_accepted(name):
+                partition = self.state.partitions[name]
+                partition.status = "trained" if outcome == "promoted" else "rejected"
+                partition.why = "" if outcome == "promoted" else f"cycle {cycle.number}: {cycle.why}"
+        if outcome == "promoted" and cycle.full:
+            self.state.full_due = ""
+        cycle.step, cycle.outcome, cycle.ended = "", outcome, now()
+        say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
+
+    def _clean(self) -> None:
+        """Remove prepared data, and the runs that are neither the champion's nor among the newest."""
+        shutil.rmtree(self.root / "prepared", ignore_errors=True)
+        champion = self.champion_run()
+        runs = sorted((self.root / "runs").glob("[0-9]*"))
+        for run in runs[: -self.settings.keep_runs]:
+            if champion is None or run.absolute() != champion.absolute():
+                shutil.rmtree(run, ignore_errors=True)
+
+
+def read_json(path: Path) -> object:
+    """Return the content of a file of a cycle, such as gate.json."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} partitions)"
