@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -27,15 +27,19 @@ from filelock import FileLock, Timeout
 from recsys.cli.console import log_to, say
 from recsys.errors import UserError
 from recsys.files.atomic import write_json
+from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.follow_state import Cycle, FollowState, PartitionState
 from recsys.follow.gate import GateResult, decide
+from recsys.follow.increment_checks import CheckReport, alert
 from recsys.follow.model_registry import ModelRegistry, now
+from recsys.follow.partition_checks import PartitionRows, check_partition, save_references
 from recsys.follow.partitions import Partition, find_partitions, ripe
-from recsys.follow.trainings import config_of, export, measure, train_on, window_of
+from recsys.follow.trainings import PREDICTIONS, config_of, export, measure, train_on, window_of
 
-ENDS = {"rolled_back": "rolled_back", "promoted": "promoted", "canary_passed": "passed"}
+ENDS = ("rolled_back", "promoted", "canary_passed")
+DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed
 
 
 class Follower:
@@ -111,45 +115,73 @@ class Follower:
         """Begin the next cycle, if there are partitions for it; check them first."""
         parent = self.champion_run()
         wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
-        ready: list[Partition] = []
+        waits = parent is not None and self.settings.train_on == "drift"
+        ready: list[str] = []
+        drifted = False
         for partition in self.waiting():
             if partition.name not in self.state.partitions:
                 self.state.partitions[partition.name] = self._checked(partition, parent)
                 self.state.save(self.root)
-            if self.state.partitions[partition.name].status == "ready":
-                ready.append(partition)
-            if len(ready) == wanted + self.settings.window:
+            state = self.state.partitions[partition.name]
+            if state.status == "ready":
+                ready.append(partition.name)
+                drifted = drifted or state.drifted
+            if len(ready) >= wanted + self.settings.window and (drifted or not waits):
                 break
-        if len(ready) < wanted + self.settings.window:
+        if len(ready) < wanted + self.settings.window or (waits and not drifted):
             return None
         number = len(self.state.cycles) + 1
-        every = self.settings.full.every
-        full = parent is None or bool(self.state.full_due) or (every is not None and number % every == 0)
-        names = [p.name for p in ready]
-        train, window = names[:wanted], names[wanted:]
+        full = parent is None or self._is_full_due(number, drifted)
+        train, window = ready[: -self.settings.window], ready[-self.settings.window :]
         if full and parent is not None:
             accepted = [n for n in self.partitions if self._is_accepted(n)]
             most = self.settings.full.partitions
             train = [*accepted, *train][-most if most else 0 :]
-        cycle = Cycle(number, "train", train, window, full, None if parent is None else str(parent), began=now())
+        version = self.registry.aliases().get("champion")
+        parent_run = None if parent is None else str(parent)
+        cycle = Cycle(number, "train", train, window, full, parent_run, version, began=now())
         self.state.cycles.append(cycle)
         self.state.save(self.root)
         what = "full training" if full else "training"
         say(f"cycle {number}: {what} on {_span(train)}, judged on {_span(window)}")
         return cycle
 
+    def _is_full_due(self, number: int, drifted: bool) -> bool:
+        """Return whether the next training starts from random weights: by number, by drift, or by the server's KPIs."""
+        full = self.settings.full
+        ended = max((c.ended for c in self.state.cycles), default="")
+        below = any(e["event"] == "kpi_below" and e["time"] > ended for e in self.registry.history())
+        return below or (full.on_drift and drifted) or (full.every is not None and number % full.every == 0)
+
     def _is_accepted(self, name: str) -> bool:
         return name in self.state.partitions and self.state.partitions[name].status == "trained"
 
     def _checked(self, partition: Partition, champion: Path | None) -> PartitionState:
         """Check a new partition, and measure the champion on it."""
-        metrics: dict[str, float] = {}
-        trained = [n for n in self.partitions if self._is_accepted(n)]
-        if champion is not None and trained:
-            output = self.root / "checked" / partition.name
-            cfg = config_of(self.settings, self._prepared(0), self._files(trained[-1:]), partition.files, [])
-            metrics = measure(champion, cfg, output)
-        return PartitionState("ready", digest=partition.digest, metrics=metrics)
+        accepted = [n for n in self.partitions if self._is_accepted(n)]
+        cfg = config_of(self.settings, self._prepared(0), self._files(accepted[-1:]), partition.files, [])
+        output, metrics, rows = self.root / "checked" / partition.name, {}, PartitionRows(cfg, partition.files)
+        predictions = None
+        if champion is not None and accepted:
+            with suppress(UserError, DamagedFile):  # the checks say why
+                metrics = measure(champion, cfg, output)
+                predictions = output / PREDICTIONS
+        earlier = [self.state.partitions[n].rows for n in accepted]
+        references = self.root / "references" / (champion.name if champion is not None else "none")
+        report = check_partition(references, rows, predictions, self.settings.check, earlier)
+        write_json(self.root / "checked" / f"{partition.name}.json", [asdict(line) for line in report.lines])
+        self._alert(report)
+        drifted = any(x.outcome != "pass" and x.check in DRIFT for x in report.lines)
+        warnings = [x.text for x in report.lines if x.outcome == "warn"]
+        status, why = "ready", "; ".join(warnings)
+        if report.outcome == "fail":
+            status, why = "bad", "; ".join(report.failing())
+            say(f"{partition.name}: is not used: {why}")
+        return PartitionState(status, why, partition.digest, rows.rows, drifted, metrics)
+
+    def _alert(self, report: CheckReport) -> None:
+        if (command := self.settings.check.alert) is not None and (problem := alert(command, report)) is not None:
+            say(problem)
 
     def _files(self, names: Sequence[str]) -> list[str]:
         missing = [n for n in names if n not in self.partitions]
@@ -220,16 +252,14 @@ class Follower:
         cycle.why = why if result.passed else cycle.why
 
     def _register(self, cycle: Cycle) -> None:
-        parent = next((c.version for c in reversed(self.state.cycles) if c.outcome == "promoted"), None)
         cycle.version = self.registry.register(
             self._folder(cycle) / "artefact",
             run=self._run_dir(cycle).absolute(),
-            parent=None if cycle.full else parent,
+            parent=None if cycle.full else cycle.parent_version,
             interval=cycle.interval,
             metrics=cycle.metrics["challenger"],
             why=cycle.why,
         )
-        shutil.rmtree(self._folder(cycle) / "artefact", ignore_errors=True)  # the registry has it
         cycle.step = "canary"
 
     def _canary(self, cycle: Cycle) -> None:
@@ -253,6 +283,10 @@ class Follower:
 
     def _promote(self, cycle: Cycle) -> None:
         assert cycle.version is not None
+        cfg = config_of(self.settings, self._prepared(0), [], self._files(cycle.train), [])
+        rows = PartitionRows(cfg, tuple(self._files(cycle.train)))
+        references = self.root / "references" / self._run_dir(cycle).name
+        save_references(references, rows, self._folder(cycle) / "challenger" / PREDICTIONS)
         self.registry.promote(cycle.version, cycle.why)
         self._end(cycle, "promoted")
 
@@ -265,14 +299,14 @@ class Follower:
                 partition = self.state.partitions[name]
                 partition.status = "trained" if outcome == "promoted" else "rejected"
                 partition.why = "" if outcome == "promoted" else f"cycle {cycle.number}: {cycle.why}"
-        if outcome == "promoted" and cycle.full:
-            self.state.full_due = ""
         cycle.step, cycle.outcome, cycle.ended = "", outcome, now()
         say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
 
     def _clean(self) -> None:
         """Remove prepared data, and the runs that are neither the champion's nor among the newest."""
         shutil.rmtree(self.root / "prepared", ignore_errors=True)
+        for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
+            shutil.rmtree(artefact, ignore_errors=True)
         champion = self.champion_run()
         runs = sorted((self.root / "runs").glob("[0-9]*"))
         for run in runs[: -self.settings.keep_runs]:

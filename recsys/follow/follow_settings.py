@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field, field_validator
 
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.follow.gate import GateConfig
+from recsys.follow.increment_checks import CheckConfig
 from recsys.follow.validated import FollowSettings, validated
 from recsys.store.durations import seconds_of_age
 
@@ -31,7 +32,7 @@ class PartitionsConfig(FollowSettings):
     pattern: str = "day=*"
     every: str = "1d"
     delay: str | None = None
-    clock: str = "data"
+    clock: Literal["data", "wall"] = "data"
     settle_seconds: float = Field(0.0, ge=0)
 
     @field_validator("every", "delay")
@@ -42,13 +43,6 @@ class PartitionsConfig(FollowSettings):
         except ValueError as e:
             raise ValueError(f"{e}; write a duration such as 1h, 1d or 36h") from None
         return text
-
-    @field_validator("clock")
-    @classmethod
-    def _is_clock(cls, name: str) -> str:
-        if name not in ("data", "wall"):
-            raise ValueError(f"must be data or wall{did_you_mean(name, ('data', 'wall'))}")
-        return name
 
 
 class TrainingConfig(FollowSettings):
@@ -94,6 +88,8 @@ class FollowConfig(FollowSettings):
     window: number of partitions, right after a training's, on which champion and challenger are compared
     increment: trainings that go on from the champion
     full: trainings from random weights
+    train_on: data: every new partition starts a cycle | drift: only one that has drifted does, on all that wait
+    check: limits of the checks of new partitions
     gate: what a challenger must fulfil
     export: overrides of `python -m recsys.export`
     canary: null: a challenger that passes the gate is promoted at once
@@ -108,6 +104,8 @@ class FollowConfig(FollowSettings):
     window: int = Field(1, ge=1)
     increment: TrainingConfig = TrainingConfig(partitions=1)
     full: FullConfig = FullConfig.model_validate({})
+    train_on: Literal["data", "drift"] = "data"
+    check: CheckConfig = CheckConfig.model_validate({})
     gate: GateConfig = GateConfig.model_validate({})
     export: list[str] = Field(default_factory=list)
     canary: CanaryConfig | None = None

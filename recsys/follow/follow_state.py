@@ -22,12 +22,16 @@ class PartitionState:
     status: ready | bad (a check has failed) | trained | rejected (the gate has rejected the model that it trained)
     why: one sentence
     digest: of its files when it was checked
-    metrics: of the champion, on this partition, before it was trained on it
+    rows: number of rows
+    drifted: whether a check of drift has warned or failed
+    metrics: of the champion, on this partition, before a model trained on it
     """
 
     status: str
     why: str = ""
     digest: str = ""
+    rows: int = 0
+    drifted: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -40,6 +44,7 @@ class Cycle:
     train, window: partitions that it trains on, and those on which it is judged
     full: whether it starts from random weights
     parent: run folder of the champion that it starts from, or that it is compared with; None without a champion
+    parent_version: the champion's version
     outcome: promoted | rejected | rolled back; "" while it goes on
     why: one sentence
     version: in the registry
@@ -54,6 +59,7 @@ class Cycle:
     window: list[str]
     full: bool
     parent: str | None = None
+    parent_version: str | None = None
     outcome: str = ""
     why: str = ""
     version: str | None = None
@@ -66,11 +72,10 @@ class Cycle:
 
 @dataclass
 class FollowState:
-    """The partitions by name, all cycles, oldest first, and whether a full training is due."""
+    """The partitions by name, and all cycles, oldest first."""
 
     partitions: dict[str, PartitionState] = field(default_factory=dict)
     cycles: list[Cycle] = field(default_factory=list)
-    full_due: str = ""  # the reason for a full training; "" if none is due
 
     @property
     def current(self) -> Cycle | None:
@@ -85,7 +90,6 @@ class FollowState:
             return cls(
                 {name: PartitionState(**p) for name, p in found["partitions"].items()},
                 [Cycle(**_with_interval(c)) for c in found["cycles"]],
-                found["full_due"],
             )
         except FileNotFoundError:
             return cls()
