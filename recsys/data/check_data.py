@@ -16,7 +16,7 @@ from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
-from recsys.data.samples import clicks, graded_queries, interactions, sales, sequences
+from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.data.transforms import (
     GROUP,
@@ -41,6 +41,7 @@ SAMPLES = {
     "clicks": clicks.write_sample,
     "sequences": sequences.write_sample,
     "interactions": interactions.write_sample,
+    "drifting": drifting.write_sample,
     "sales": sales.write_sample,
     "queries": graded_queries.write_sample,
 }

@@ -275,8 +275,8 @@ def decide(window: Window, config: GateConfig) -> GateResult:
     own = window.measured(names, None)[-1]
     metrics = dict(zip(own.names, own.weighted(np.ones(len(own))), strict=True))
     checks = [GateCheck(what, True, f"the window has {window.size:,} {what}", window.size, None, config.min_rows)]
-    for sign, limits in ((1, config.at_least), (-1, config.at_most)):
-        checks += [_absolute(name, metrics.get(name, np.nan), limit, sign) for name, limit in limits.items()]
+    for sign, own_limits in ((1, config.at_least), (-1, config.at_most)):
+        checks += [_absolute(name, metrics.get(name, np.nan), limit, sign) for name, limit in own_limits.items()]
     if len(window.measured(names, None)) == 2:
         checks += _compared(window, None, change, config, "", config.confidence, better=config.mode == "better")
         checks += _sliced(window, config)
@@ -294,7 +294,7 @@ def _absolute(name: str, value: float, limit: float, sign: int) -> GateCheck:
 
 
 def _sliced(window: Window, config: GateConfig) -> list[GateCheck]:
-    judged: list[tuple[str, Mapping[str, float], np.ndarray]] = []
+    judged: list[tuple[str, dict[str, float], np.ndarray]] = []
     checks = []
     for column, limits in config.slices.items():
         if column not in window.slices:

@@ -278,7 +278,8 @@ class SampleConfig:
     """The built-in sample, used if data.root is null."""
 
     # clicks: Criteo's raw format | sequences: items that users choose in order | interactions: items shown to users,
-    # with clicks, buys and ratings | sales: of stores, by day | queries: documents with grades
+    # with clicks, buys and ratings | drifting: days of them, whose clicks change from day to day | sales: of stores, by
+    # day | queries: documents with grades
     kind: str = "clicks"
     rows: int = number(1_000_000, at_least=FEWEST_SAMPLE_ROWS, limit=10**10)
     seed: int = number(0, at_least=0)

@@ -31,7 +31,7 @@ FOLDERS = {  # of real data
 BUILT_IN = {
     "sample_sequences": "sequences", "sample_interactions": "interactions", "sample_tasks": "interactions",
     "sample_interactions_retrieval": "interactions", "sample_ratings": "interactions", "sample_sales": "sales",
-    "sample_queries": "queries", "sample_behaviour": "interactions",
+    "sample_queries": "queries", "sample_drifting": "drifting", "sample_behaviour": "interactions",
 }  # fmt: skip
 LINES = 3000  # of each file of real data, except for side tables
 SINGLE = 50  # rows that are read one by one
