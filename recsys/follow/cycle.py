@@ -6,7 +6,8 @@ was in. All folders of a cycle are named by its number.
     ROOT/state.json                    partitions, cycles, and the step of the current one
     ROOT/runs/NUMBER/                  the run folder of a cycle's training
     ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
-    ROOT/checked/PARTITION.json        what the checks of a partition have found
+    ROOT/checked/PARTITION/            checks.json, and the champion's predictions
+    ROOT/references/NUMBER/            what new partitions are compared with (partition_checks.py)
     ROOT/registry/NAME/                versions, aliases and their history (model_registry.py)
 
 The first partition after those of a training is its window: the challenger is judged on data that it has not seen, and
@@ -169,7 +170,8 @@ class Follower:
         earlier = [self.state.partitions[n].rows for n in accepted]
         references = self.root / "references" / (champion.name if champion is not None else "none")
         report = check_partition(references, rows, predictions, self.settings.check, earlier)
-        write_json(self.root / "checked" / f"{partition.name}.json", [asdict(line) for line in report.lines])
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / "checks.json", [asdict(line) for line in report.lines])
         self._alert(report)
         drifted = any(x.outcome != "pass" and x.check in DRIFT for x in report.lines)
         warnings = [x.text for x in report.lines if x.outcome == "warn"]
