@@ -38,7 +38,7 @@ class ColumnReference:
     """A column of the training rows.
 
     family: number | time | text | boolean | list of one of them
-    bounds: upper bounds of the cells of numbers and times, ascending; the last cell has none
+    bounds: upper bounds of the cells of numbers and times, ascending; the last cell, above all training rows, has none
     values: the values of the cells, otherwise
     counts: rows (or elements of lists) of each cell; the last but one is all others, or above the last bound; the last
         is missing values
@@ -156,7 +156,7 @@ class Reference:
             columns = {n: _column_of(c) for n, c in value["columns"].items()}
             figures = {n: LabelFigures(**f) for n, f in value["figures"].items()}
             return cls(**value | {"columns": columns, "figures": figures, "slices": tuple(value["slices"])})
-        except (TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise manifest.DamagedFile(path, f"{manifest.UNREADABLE}; fit the reference again") from None
 
 
@@ -286,7 +286,7 @@ def _column(values: pl.Series, vocabulary: pl.Series | None) -> ColumnReference:
         numbers = _numbers(values)
         given = numbers[np.isfinite(numbers)]
         if len(given):
-            quantiles = np.unique(np.quantile(given, np.arange(1, FINE) / FINE, method="inverted_cdf"))
+            quantiles = np.unique(np.quantile(given, np.arange(1, FINE + 1) / FINE, method="inverted_cdf"))
             bounds = tuple(quantiles.tolist())
         cells = len(bounds) + 2
     else:

@@ -87,7 +87,17 @@ sys.exit(command_line.status("report", command))
     assert "of Python's" in loud.stderr and "non-writable" in loud.stderr.replace("not writable", "non-writable")
 
 
-COMMANDS_WITH_KEYS = ("serve", "export", "loadtest", "feature_store", "evaluate", "predict", "checkpoint", "report")
+COMMANDS_WITH_KEYS = (
+    "serve",
+    "export",
+    "loadtest",
+    "feature_store",
+    "registry",
+    "evaluate",
+    "predict",
+    "checkpoint",
+    "report",
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS_WITH_KEYS)

@@ -26,6 +26,7 @@ WORDS = {
     "checkpoint": ("action", "run"),
     "export": ("action", "artefact"),
     "feature_store": ("action",),
+    "registry": ("action",),
     "serve": ("models",),
 }
 COMMANDS = sorted({
