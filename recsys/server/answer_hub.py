@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from recsys.server.prometheus import Metrics
 
 KPI_ALPHA = 1e-4  # at least 10,000 requests, on average, between two false events
-KPI_REQUESTS = 1000  # the last ones, whose rate an event says
 
 
 class KpiTest:
@@ -31,20 +29,19 @@ class KpiTest:
 
     def __init__(self, threshold: float) -> None:
         self.threshold, self._is_below = threshold, False
-        self._last: deque[bool] = deque(maxlen=KPI_REQUESTS)
+        self._clicks = self._requests = 0  # since they speak for a crossing
         self._test = self._next_test()
-
-    @property
-    def rate(self) -> float:
-        """Return the rate of the last requests."""
-        return sum(self._last) / max(len(self._last), 1)
+        self.rate = 0.0  # at the last crossing
 
     def update(self, clicked: bool) -> bool:
         """Add a request, and return whether the rate has fallen below the threshold."""
-        self._last.append(clicked)
+        self._clicks, self._requests = self._clicks + clicked, self._requests + 1
         if not self._test.update(float(clicked == self._is_below)):
+            if not self._test.has_evidence:
+                self._clicks = self._requests = 0
             return False
-        self._is_below = not self._is_below
+        self._is_below, self.rate = not self._is_below, self._clicks / self._requests
+        self._clicks = self._requests = 0
         self._test = self._next_test()
         return self._is_below
 

@@ -133,7 +133,8 @@ def join_feedback(requests: Path, feedback: Path, *, until: float | None = None)
     rows = rows.join(labels, on=keys, how="left", maintain_order="left").with_columns(pl.col("click").fill_null(0))
     if until is not None:
         rows = rows.filter(pl.col("request_time") <= until)
-    return JoinedFeedback(rows, labels.height, known.height - labels.height, given.height - known.height)
+    counted = known.unique().height
+    return JoinedFeedback(rows, counted, known.height - counted, given.height - known.height)
 
 
 @dataclass(slots=True)

@@ -29,6 +29,11 @@ class BettingTest:
         self._mean, self._needed, self._restart = mean, math.log(1 / alpha), restart
         self._logs = [0.0] * len(BETS)  # of the capitals
 
+    @property
+    def has_evidence(self) -> bool:
+        """Return whether any observations, since the last restart, speak for a larger mean."""
+        return max(self._logs) > 0
+
     def update(self, x: float, times: int = 1) -> bool:
         """Add an observation from 0 to 1, `times` times, and return whether the mean is larger than `mean`."""
         ratio = x / self._mean - 1
