@@ -40,7 +40,8 @@ class _Metric:
         self._sums[is_canary] += x
         for what, view, test in self._tests:
             if test.update(is_canary, view(x)):
-                return f"its {what} by more than {self._margin:g}: {self._means()} after {test.pairs} pairs"
+                least = f"at least {test.lower_bound():.3g}, more than {self._margin:g}"
+                return f"its {what} by {least}: {self._means()} after {test.pairs} pairs"
         return None
 
     def _means(self) -> str:

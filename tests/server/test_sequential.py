@@ -55,7 +55,7 @@ def test_false_alarms_with_a_look_after_each_request(rate: float, margin: float)
 
 
 def test_a_z_test_with_many_looks_has_many_false_alarms() -> None:
-    alarms = np.mean(canaries.z_test(0.3, 0.3, 0.05, runs=500, pairs=5000, every=100, random=RANDOM) > 0)
+    alarms = np.mean(canaries.z_test(0.3, 0.3, 0.05, runs=500, pairs=5000, every=100, generator=RANDOM) > 0)
     assert 0.2 < alarms < 0.6
 
 
