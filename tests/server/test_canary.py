@@ -191,6 +191,18 @@ def test_a_canary_passes_once_also_after_a_restart(models: Path, capfd: pytest.C
     assert "raceback" not in capfd.readouterr().err
 
 
+def test_a_report_that_cannot_be_read_ends_nothing(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hub = Hub(models)
+    for line in (b"{", b"[]", b'{"answers": [[1]]}', b'{"answers": [["nix", "1", "canary", "r", 1, 0.1, true, null]]}'):
+        hub.hub.take(line)
+    hub.hub.poll()
+    assert capfd.readouterr().err.count("traceback") == 3
+    for _ in range(30):
+        hub.answer(True, failed=True)
+        hub.answer(False)
+    assert len(history(models)) == 1
+
+
 def test_guard_false_compares_nothing(models: Path) -> None:
     choose(models, canary=CANARY | {"guard": False})
     assert Repository(models).choice("ctr").guard is None
