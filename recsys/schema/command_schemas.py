@@ -304,6 +304,9 @@ class ServeConfig:
     log: str = "errors"  # errors | requests
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
     sample_dir: str | None = folder(None, "name a folder")  # folder of Parquet files
+    feedback: str | None = folder(None, "name a folder")  # folder of JSON lines of what POST /feedback gets
+    feedback_wait_s: float = number(300.0, above=0, limit=10**7)  # after which a request without a click has none
+    feedback_window: int = number(200_000, at_least=1, limit=10**8)  # most requests that wait for their feedback
     # an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318
     traces: str | None = folder(None, "write an address, such as http://localhost:4318")
     trace_share: float = number(1.0, at_least=0, at_most=1)  # share of the requests without a traceparent
