@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import write_json
+from recsys.files.journal import append_line, now, read_lines
 from recsys.server.canary_settings import GuardSettings, guard_settings, kpi_settings
 
 MANIFEST = "manifest.json"
 ALIAS, HISTORY = "serving.json", "history.jsonl"
+LOCK = ".registry.lock"  # held while a registry, or a server that ends a canary, changes these files
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"
 CANARY_KEYS = ("version", "share", "guard")
 
@@ -160,30 +164,29 @@ class Repository:
 
     def end_canary(self, name: str, version: str, current: str) -> bool:
         """Let `current` answer all requests, and return whether `version` was the canary. Raises UserError."""
-        alias = self._alias(name)
-        if alias.get("canary", {}).get("version") != version:
-            return False
-        self._write(name, {"version": current} | {k: v for k, v in alias.items() if k != "canary"})
+        with FileLock(self._folder / name / LOCK):
+            alias = self._alias(name)
+            if alias.get("canary", {}).get("version") != version:
+                return False
+            self._write(name, {"version": current} | {k: v for k, v in alias.items() if k != "canary"})
         return True
 
     def record(self, name: str, event: str, **fields: Any) -> None:
         """Append an event to history.jsonl. Raises UserError."""
         path = self._folder / name / HISTORY
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, ensure_ascii=False) + "\n"
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(line)
+            append_line(path, {"time": now(), "event": event, **fields})
         except OSError as e:
             raise UserError(f"{path}: cannot be written ({e.strerror}); let the server write to this folder") from e
 
     def has_event(self, name: str, event: str, version: str) -> bool:
         """Return whether history.jsonl has an event of a version that is not older than serving.json."""
         seen = self._signature(name)
+        since = 0.0 if seen is None else seen[0] / 1e9 - 0.001  # times in the file are rounded
         try:
-            lines = (self._folder / name / HISTORY).read_text(encoding="utf-8").splitlines()
-            events = [json.loads(line) for line in lines if event in line]
-            since = 0.0 if seen is None else seen[0] / 1e9 - 0.001  # times in the file are rounded
-            return any(e["event"] == event and e["version"] == version and e["time"] >= since for e in events)
+            events = [e for e in read_lines(self._folder / name / HISTORY) if e.get("event") == event]
+            times = [datetime.fromisoformat(e["time"]).timestamp() for e in events if e["version"] == version]
+            return any(at >= since for at in times)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
