@@ -26,7 +26,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from recsys.cli.console import log_to, say
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import write_json
 from recsys.files.journal import now
 from recsys.files.manifest import DamagedFile
@@ -112,6 +112,24 @@ class Follower:
             for p in ripe(list(self.partitions.values()), self.settings.partitions)
             if p.name not in old or old[p.name].status == "ready"
         ]
+
+    def readmit(self, names: Sequence[str]) -> None:
+        """Look at refused or rejected partitions again. Raises UserError for another name."""
+        for name in names:
+            state = self.state.partitions.get(name)
+            if state is None or state.status not in ("bad", "rejected"):
+                refused = [n for n, p in self.state.partitions.items() if p.status in ("bad", "rejected")]
+                raise UserError(f"readmit={name}: was not refused{did_you_mean(name, refused)}")
+            state.status, state.why = "ready", ""
+        self.state.save(self.root)
+
+    def what_waits(self) -> str:
+        """Return a line about what the next call may do."""
+        current, waiting = self.state.current, len(self.waiting())
+        unripe = len(self.partitions) - len(ripe(list(self.partitions.values()), self.settings.partitions))
+        parts = [f"cycle {current.number} waits for its canary"] if current is not None else []
+        parts += [f"{waiting} partitions wait for a cycle"] + ([f"{unripe} for their labels"] if unripe else [])
+        return "; ".join(parts)
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""

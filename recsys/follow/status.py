@@ -31,4 +31,4 @@ def show(file: Path) -> None:
         results.print(partitions)
     roles = ", ".join(f"{role} {version}" for role, version in follower.registry.aliases().items())
     results.print(f"registry: {roles or 'no version yet'}")
-    results.print(f"{len(follower.waiting())} partitions wait for a cycle")
+    results.print(follower.what_waits())

@@ -184,6 +184,20 @@ class RegistryConfig:
 
 
 @dataclass
+class FollowCommandConfig:
+    """Config of `python -m recsys.follow FILE`, `status FILE` and `demo`."""
+
+    action: str = "run"  # run | status | demo
+    file: str | None = folder(None, "name the YAML file of continuous training")  # run, status: the settings
+    cycles: int | None = number(None, at_least=1)  # run: the most cycles to end in one look; null: no limit
+    watch: bool = False  # run: look again and again, until the process is stopped
+    seconds: float = number(60.0, above=0)  # run: time between two looks
+    readmit: list[str] = field(default_factory=list)  # run: refused or rejected partitions to look at again
+    root: str | None = folder(None, "name a folder")  # demo: a new folder
+    seed: int = number(0, at_least=0)  # demo: of the sample
+
+
+@dataclass
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 
