@@ -173,7 +173,7 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     if command == "pipeline":
         return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
-    if any(re.match(r"(resume|start_from)=(?!null$|auto$)", o) for o in overrides):  # the run's own model and loss, not the default
+    if any(re.match(r"(resume|start_from)=(?!null$|auto$)", o) for o in overrides):  # the run's model, not the default
         overrides = [f"++{o}" if o.startswith(PARTS_OF_A_RUN) else o for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]

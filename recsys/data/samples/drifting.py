@@ -131,6 +131,13 @@ def _draw_day(teacher: DriftingTeacher, number: int, rows: int, seed: int) -> tu
     shown = teacher.draw(rng, rows)
     expected = teacher.click(shown)
     start = datetime.combine(FIRST_DAY + timedelta(days=number), datetime.min.time(), UTC).timestamp()
+    time = int(start) + np.sort(rng.integers(0, 86_400, rows))
+    click = (rng.random(rows) < expected).astype(np.int8)
+    return rows_of(teacher, shown).with_columns(time=pl.Series(time), click=pl.Series(click)), expected
+
+
+def rows_of(teacher: InteractionTeacher, shown: Shown) -> pl.DataFrame:
+    """Return the columns user, country, age, item, kind, price and device of rows."""
     frame = pl.DataFrame(
         {
             "user": shown.user,
@@ -140,12 +147,9 @@ def _draw_day(teacher: DriftingTeacher, number: int, rows: int, seed: int) -> tu
             "kind": teacher.kind[shown.item],
             "price": teacher.price[shown.item],
             "device": np.array(DEVICES)[shown.device],
-            "time": int(start) + np.sort(rng.integers(0, 86_400, rows)),
-            "click": (rng.random(rows) < expected).astype(np.int8),
         }
     )
-    names = [pl.format(f"{c[0]}{{}}", c).alias(c) for c in ("user", "country", "item", "kind")]
-    return frame.with_columns(names), expected
+    return frame.with_columns(pl.format(f"{c[0]}{{}}", c).alias(c) for c in ("user", "country", "item", "kind"))
 
 
 def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:

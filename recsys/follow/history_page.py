@@ -1,0 +1,89 @@
+"""The page of continuous training: ROOT/page.html."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from markupsafe import Markup
+
+from recsys.evaluation import metrics_table
+from recsys.files.atomic import write_text
+from recsys.follow.cycle import Follower
+from recsys.follow.follow_state import Cycle, PartitionState
+from recsys.pages import render
+from recsys.pages.charts.plots import Dot, across, dots, figure, upwards
+from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
+
+FILE = "page.html"
+MAIN = ("auc", "ndcg@10")  # the metric of the chart: the first one that there is
+KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
+
+
+def write_page(follower: Follower) -> Path:
+    """Write the page of a root, and return its file."""
+    state = follower.state
+    outcomes = [c.outcome for c in state.cycles]
+    refused = {n: p for n, p in state.partitions.items() if p.status in ("bad", "rejected")}
+    counts = {"promoted": "promoted", "rejected": "rejected by the gate", "rolled_back": "rolled back as canaries"}
+    facts = [(str(outcomes.count(name)), text) for name, text in counts.items()]
+    facts += [(str(len(state.partitions)), "partitions"), (str(len(refused)), "of them not trained on")]
+    page = render(
+        "follow/history_page.html",
+        title=f"Continuous training of {follower.settings.name}",
+        facts=facts,
+        chart=_chart(state.partitions),
+        cycles=_cycles(state.cycles),
+        refused=_refused(refused) if refused else None,
+        history=_history(follower),
+    )
+    write_text(follower.root / FILE, page)
+    return follower.root / FILE
+
+
+def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
+    names = list(partitions)
+    metric = next((m for m in MAIN if any(m in p.metrics for p in partitions.values())), None)
+    if metric is None:
+        return None
+    values = [
+        Dot(
+            p.metrics[metric],
+            "var(--c0)" if p.status != "bad" else "var(--c2)",
+            f"{name}: {metrics_table.label(metric)} {p.metrics[metric]:.4f}, {p.status}",
+            place=float(place),
+            hollow=p.status == "bad",
+        )
+        for place, (name, p) in enumerate(partitions.items())
+        if metric in p.metrics
+    ]
+    x, y = across([0.0, float(len(names) - 1)]), upwards([d.value for d in values])
+    curve = [(d.place, d.value) for d in values if not d.hollow]
+    return figure(metrics_table.label(metric), dots(values, x, y, "number of the partition", curve=curve))
+
+
+def _cycles(cycles: list[Cycle]) -> PageTable:
+    rows: list[Cells] = []
+    for c in reversed(cycles):
+        span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
+        outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
+        kind = "full" if c.full else "goes on"
+        rows.append([str(c.number), cut(span), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome, c.version or "",
+                     cut(c.why, 110)])  # fmt: skip
+    names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "why")
+    return PageTable(columns(names, left=set(names) - {"cycle", "rows"}), rows)
+
+
+def _refused(partitions: Mapping[str, PartitionState]) -> PageTable:
+    rows: list[Cells] = [[name, p.status, cut(p.why, 160)] for name, p in partitions.items()]
+    return PageTable(columns(("partition", "status", "why"), left=("partition", "status", "why")), rows)
+
+
+def _history(follower: Follower) -> PageTable:
+    names = ("time", "event", "version", "who", "why")
+    rows: list[Cells] = []
+    for e in reversed(follower.registry.history()):
+        given = {n: str(e.get(n) or "") for n in names}
+        event = given["event"].replace("_", " ")
+        rows.append([given["time"], event, given["version"], given["who"], cut(given["why"], 110)])
+    return PageTable(columns(names, left=names), rows)
