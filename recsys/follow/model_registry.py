@@ -142,14 +142,14 @@ class ModelRegistry:
                 self._change("registered", version, why, before | {"challenger": version}, about)
         return version
 
-    def canary(self, version: str, share: float, why: str = "", guard: Mapping[str, Any] | bool | None = None) -> None:
+    def canary(self, version: str, share: float, why: str = "", guard: Mapping[str, Any] | None = None) -> None:
         """Let a version answer a share of the requests.
 
         Args:
             version: a registered version that is not the champion.
             share: share of the requests, above 0 and below 1.
             why: one sentence for the history.
-            guard: `canary.guard` of serving.json, which says how the server compares the canary; None leaves it out.
+            guard: further keys of the canary in serving.json, such as {"guard": {"alpha": 0.01}}.
 
         Raises:
             UserError: there is no such version, no champion, another canary, or the share is out of range.
@@ -165,8 +165,7 @@ class ModelRegistry:
                 raise UserError(f"version={version}: is the champion, which cannot be its own canary; name another one")
             if roles.get("canary", version) != version:
                 raise UserError(f"version={version}: {roles['canary']} is the canary; promote it or roll it back first")
-            value: dict[str, Any] = {"version": version, "share": float(share)}
-            value |= {} if guard is None else {"guard": guard if isinstance(guard, bool) else dict(guard)}
+            value = {"version": version, "share": float(share), **(guard or {})}
             after = _without(before, challenger=version) | {"canary": value}
             if after != before:
                 self._change("canary", version, why, after, {"share": float(share)})

@@ -74,7 +74,7 @@ def test_the_way_of_a_version(registry: ModelRegistry, tmp_path: Path) -> None:
     b, c = registry.register(artefact(tmp_path, 1), parent=a), registry.register(artefact(tmp_path, 2), parent=a)
     assert registry.aliases() == {"champion": a, "challenger": c}
     registry.reject(b, "worse")
-    registry.canary(c, 0.1, "passed", guard={"alpha": 0.01})
+    registry.canary(c, 0.1, "passed", guard={"guard": {"alpha": 0.01}})
     assert json.loads((registry.folder / ALIAS).read_text())["canary"]["guard"] == {"alpha": 0.01}
     assert registry.aliases() == {"champion": a, "canary": c}
     choice = Repository(registry.folder.parent).choice("ctr")
