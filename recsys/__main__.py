@@ -12,6 +12,7 @@ COMMANDS = {
     "predict": "Score raw rows with a run, or list the k best items of each group.",
     "export": "Write a run's model, transforms and tables as one folder; verify such a folder.",
     "serve": "Serve exported models over HTTP and gRPC.",
+    "follow": "Follow data as it arrives: train on, judge the model, put it into service or not.",
     "registry": "List a model's versions; promote one, or return to the one before.",
     "feature_store": "Write the latest features of users and items to a store; join them to training rows.",
     "pipeline": "Retrieve, filter, score and order items by one YAML; say which stage loses what.",

@@ -56,7 +56,9 @@ def _opened(cfg: DictConfig) -> list[ModelRegistry]:
     root = Path(cfg.root)
     if not root.is_dir():
         raise UserError(f"root={root}: no such folder; name the folder of models that recsys.serve serves")
-    names = registered_names(root)
+    if not (names := registered_names(root)) and (root / "registry").is_dir():  # of recsys.follow
+        root = root / "registry"
+        names = registered_names(root)
     if not names:
         raise UserError(f"root={root}: no model in it has a history; recsys.follow registers versions")
     if cfg.name is not None and cfg.name not in names:

@@ -48,10 +48,10 @@ def main() -> None:
     def command(cfg: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
-        from recsys.config.resumed import names_a_run, resumed_config
+        from recsys.config.resumed import composed_config
         from recsys.training.run import train
 
-        train(resumed_config(cfg, HydraConfig.get().overrides.task) if names_a_run(cfg) else cfg)
+        train(composed_config(cfg, HydraConfig.get().overrides.task))
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]

@@ -30,6 +30,7 @@ console = Console(  # messages
 results = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 120)  # on standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
+_hidden = False
 _log: Path | None = None
 _log_fails = False
 _unlogged: list[str] = []  # messages from before the log file was known
@@ -39,7 +40,20 @@ def quiet(value: bool = True) -> None:
     """Suppress all messages if `value` is true; ranks other than 0 call this."""
     global _quiet
     _quiet = value
-    console.quiet = value
+    console.quiet = value or _hidden
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Print neither messages nor results while the block runs; the log goes on."""
+    global _hidden
+    before, _hidden = _hidden, True
+    console.quiet = results.quiet = True
+    try:
+        yield
+    finally:
+        _hidden = before
+        console.quiet, results.quiet = _hidden or _quiet, _hidden
 
 
 def say(message: str) -> None:

@@ -42,6 +42,7 @@ COMMANDS = {
     "new": command_schemas.NewConfig,
     "report": command_schemas.ReportConfig,
     "registry": command_schemas.RegistryConfig,
+    "follow": command_schemas.FollowCommandConfig,
     "serve": command_schemas.ServeConfig,
     "loadtest": command_schemas.LoadTestConfig,
     "pipeline": pipeline_schema.PipelineConfig,
@@ -163,6 +164,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     if command == "serve":  # they name a folder and a file there, and no choices of the groups of conf/
         overrides = [re.sub(r"^model=", "models=", o) for o in overrides]
         return [_quoted(re.sub(r"^pipeline=", "pipeline_file=", o)) for o in overrides]
+    if command == "follow":
+        return [_quoted(o) for o in overrides]
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
     if command == "feature_store":
@@ -170,7 +173,7 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     if command == "pipeline":
         return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
-    if any(re.match(r"resume=(?!null$|auto$)", o) for o in overrides):  # the run's own model and loss, not the default
+    if any(re.match(r"(resume|start_from)=(?!null$|auto$)", o) for o in overrides):  # the run's own model and loss, not the default
         overrides = [f"++{o}" if o.startswith(PARTS_OF_A_RUN) else o for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]
@@ -212,9 +215,9 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
 
 
 def _quoted(override: str) -> str:
-    """Quote the elements of overrides=[root=DIR,order=dpp], in which Hydra takes no = without quotes."""
-    found = re.fullmatch(r"overrides=\[([^'\"]*)\]", override)
-    return override if found is None else f"overrides=[{_quoted_elements(found[1])}]"
+    """Quote the elements of overrides=[root=DIR] and readmit=[day=2026-01-31], in which Hydra takes no = as it is."""
+    found = re.fullmatch(r"(overrides|readmit)=\[([^'\"]*)\]", override)
+    return override if found is None else f"{found[1]}=[{_quoted_elements(found[2])}]"
 
 
 def _as_texts(override: str) -> str:

@@ -1,4 +1,4 @@
-"""The config of a resumed run: the run's own, with the keys that the command line sets."""
+"""The config of a run that is resumed, or that another one goes on from: its own, with keys of the command line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,17 +39,44 @@ def run_to_resume(cfg: RunConfig) -> Path | None:
     return path
 
 
-def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """Return the config of the run in `cfg.resume`, in which the command line replaces keys.
+def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
+    """Return the folder of the run that `start_from` names, or None. Raises UserError if the folder holds no run."""
+    if cfg.start_from is None:
+        return None
+    path = Path(cfg.start_from)
+    if not (path / CONFIG).exists():
+        raise UserError(f"start_from={cfg.start_from}: is not a run folder (it has no {CONFIG})")
+    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() == path.resolve():
+        raise UserError(f"start_from={cfg.start_from}: is run_dir, too; name a new folder, or resume the run")
+    return path
+
+
+def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a training: `cfg`, or that of the run that it resumes or starts from, with new keys.
+
+    Args:
+        cfg: the config that Hydra composed from the command line.
+        overrides: the command line.
+    """
+    if names_a_run(cfg):
+        return config_of_run(cfg, Path(cfg.resume), overrides)
+    if (start := run_to_start_from(cfg)) is not None:
+        return config_of_run(cfg, start, overrides)
+    return cfg
+
+
+def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a run, in which the command line replaces keys.
 
     A choice such as `model=dlrm` replaces the whole key `model`. One that sets several keys, such as `experiment=...`,
     replaces those in which `cfg` differs from the default config.
 
     Args:
         cfg: the config that Hydra composed from the command line.
+        run_dir: the folder of the run.
         overrides: the command line; Hydra's flags are left out.
     """
-    path = Path(cfg.resume) / CONFIG
+    path = run_dir / CONFIG
     if not path.is_file():
         return cfg  # run_to_resume reports it
     run, given = load_config(path), [o for o in overrides if not o.startswith("-")]

@@ -49,6 +49,7 @@ class RunConfig:
     seed: int
     run_dir: str | None
     resume: str | None
+    start_from: str | None
     resume_on_changed_data: bool
     plain: dict[str, Any] = field(repr=False)
 

@@ -102,9 +102,14 @@ def _higher(name: str) -> bool:
 class Window(Protocol):
     """Rows that both models have predicted."""
 
-    kind: Literal["rows", "queries"]
-    slices: Mapping[str, np.ndarray]
-    cluster: np.ndarray | None
+    @property
+    def kind(self) -> Literal["rows", "queries"]: ...
+
+    @property
+    def slices(self) -> Mapping[str, np.ndarray]: ...
+
+    @property
+    def cluster(self) -> np.ndarray | None: ...
 
     @property
     def size(self) -> int: ...

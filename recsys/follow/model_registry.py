@@ -23,7 +23,6 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,10 @@ from filelock import FileLock
 from recsys.errors import UserError, did_you_mean
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder, write_json
-from recsys.files.journal import append_line, read_lines
+from recsys.files.journal import append_line, now, read_lines
 from recsys.files.names import check_name
-from recsys.server.model_versions import ALIAS, MANIFEST, Repository, check_model, checked_alias
+from recsys.server.model_versions import ALIAS, HISTORY, LOCK, MANIFEST, Repository, check_model, checked_alias
 
-HISTORY = "history.jsonl"
-LOCK = ".registry.lock"  # held while serving.json or history.jsonl changes; also by a server that ends a canary
 COPYING = ".register.lock"  # held while an artefact is copied
 DIGITS = 12
 ROLES = ("champion", "canary", "challenger", "previous")
@@ -299,11 +296,6 @@ def digest(artefact: Path) -> str:
 def registered_names(folder: Path) -> list[str]:
     """Return the models of a registry, or of any folder of models with a history."""
     return sorted(p.parent.name for p in folder.glob(f"*/{HISTORY}"))
-
-
-def now() -> str:
-    """Return the time in ISO 8601, in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def who() -> str:

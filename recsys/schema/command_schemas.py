@@ -184,6 +184,20 @@ class RegistryConfig:
 
 
 @dataclass
+class FollowCommandConfig:
+    """Config of `python -m recsys.follow FILE`, `status FILE` and `demo`."""
+
+    action: str = "run"  # run | status | demo
+    file: str | None = folder(None, "name the YAML file of continuous training")  # run, status: the settings
+    cycles: int | None = number(None, at_least=1)  # run: the most cycles to end in one look; null: no limit
+    watch: bool = False  # run: look again and again, until the process is stopped
+    seconds: float = number(60.0, above=0)  # run: time between two looks
+    readmit: list[str] = field(default_factory=list)  # run: refused or rejected partitions to look at again
+    root: str | None = folder(None, "name a folder")  # demo: a new folder
+    seed: int = number(0, at_least=0)  # demo: of the sample
+
+
+@dataclass
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 
@@ -304,6 +318,9 @@ class ServeConfig:
     log: str = "errors"  # errors | requests
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
     sample_dir: str | None = folder(None, "name a folder")  # folder of Parquet files
+    feedback: str | None = folder(None, "name a folder")  # folder of JSON lines of what POST /feedback gets
+    feedback_wait_s: float = number(300.0, above=0, limit=10**7)  # after which a request without a click has none
+    feedback_window: int = number(200_000, at_least=1, limit=10**8)  # most requests that wait for their feedback
     # an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318
     traces: str | None = folder(None, "write an address, such as http://localhost:4318")
     trace_share: float = number(1.0, at_least=0, at_most=1)  # share of the requests without a traceparent

@@ -202,6 +202,12 @@ class SparseConfig:
     # vocabulary: values rarer than this in the training split share row 0; 0: values that only validation and test rows
     # have get rows of their own, too
     min_count: int | None = number(None, at_least=0)
+    # vocabulary: largest number of rows of the table; null: as many as there are values. In trainings that go on from
+    # another run (start_from), new values of a full table take the rows of others, which `evict` chooses
+    capacity: int | None = number(None, at_least=2, at_most=MOST_IDS)
+    evict: str | None = None  # age (default): the values not seen for the longest time | count: the rarest values
+    # in trainings that go on from another run: the probability with which each occurrence of a new value gives it a row
+    admit: float | None = number(None, above=0, at_most=1)
     split: str | None = None  # separator of a multi-valued column
     max_length: int | None = number(None, at_least=1)
     pooling: str | None = None  # sum | mean

@@ -243,4 +243,6 @@ class TrainConfig:
     run_dir: str | None = folder(None, "name a folder, or null for a new folder under outputs/")
     # a run's folder to resume; auto: resume run_dir if it contains a run
     resume: str | None = folder(None, "name the folder of a run, or auto, or null for a new run")
+    # a run whose config, transforms, weights and optimizer states a new run goes on from; new values get rows
+    start_from: str | None = folder(None, "name the folder of a run, or null to start from random weights")
     resume_on_changed_data: bool = False  # resume although the raw files have changed, with the run's transforms

@@ -21,7 +21,7 @@ JSON, TEXT, HTML, BINARY = b"application/json", b"text/plain; version=0.0.4", b"
 LOAD_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")  # curl's is last
 BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 OPEN = ("/v2/health/live", "/v2/health/ready")  # without a token, for load balancers
-PLACES = ("/predict", "/recommend", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
+PLACES = ("/predict", "/recommend", "/feedback", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
 _PAGE_HEADERS: Headers = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
@@ -137,6 +137,8 @@ class App:
             (b"content-length", b"%d" % len(answer.body)),
             (b"x-request-id", call.request_id.encode("latin-1")),
         ]
+        if call.loaded is not None:
+            headers.append((b"x-model-version", call.loaded.version.encode("latin-1", "replace")))
         if answer.headers is not None:
             headers += answer.headers
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -204,6 +206,9 @@ class App:
         path, core = request.path, self.core
         if path in ("/predict", "/recommend"):
             return await self._people(request, path, None, None)
+        if path == "/feedback":
+            _check_method(request, "POST")
+            return Response(await json_api.feedback(core, request.body))
         parts = path.strip("/").split("/")
         if parts[0] == "v2":
             return await self._v2(request, parts[1:])

@@ -7,6 +7,7 @@ import hmac
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from recsys.errors import did_you_mean
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
+from recsys.server.feedback import LONGEST_ID, FeedbackLog
 from recsys.server.hosts import Hosts
 from recsys.server.logs import log, log_failure
 from recsys.server.payloads import Payload, TensorsPayload
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from recsys.server.tracing import Tracer
 
 MOST_WARNINGS = 50  # lines a second about requests that were refused
-LONGEST_ID = 128  # characters of a request's id that are kept
+MOST_REPORTS = 100_000  # answers, and pieces of feedback, that wait for the supervisor
+REPORT_ENTRIES = 1000  # of one line
 _ids = itertools.count(1)
 _prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
 
@@ -41,8 +44,10 @@ class Call:
         "parsed",
         "protocol",
         "request_id",
+        "role",
         "routing_key",
         "rows",
+        "score",
         "started",
         "traceparent",
         "work",
@@ -54,6 +59,8 @@ class Call:
         self.deadline: float | None = None
         self.routing_key: bytes | None = None
         self.loaded: LoadedVersion | None = None
+        self.role = ""  # in the comparison of a canary, as in ServedModel.choose
+        self.score: float | None = None
         self.rows = 0
         self.parsed = 0.0
         self.traceparent: str | None = None  # the caller's span (W3C trace context)
@@ -83,6 +90,15 @@ def _check_finite(loaded: LoadedVersion, payload: Payload, outputs: Any) -> None
             raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
 
 
+def _score(outputs: Any) -> float | None:
+    """Return the mean of the first output over rows, or of the best scores over queries; None without any."""
+    if isinstance(outputs, dict):
+        values: Any = next(iter(outputs.values()))
+        return float(values.mean()) if values.size and values.dtype.kind == "f" else None
+    best = [float(scores[0]) for _, scores, *_ in outputs if len(scores)]
+    return sum(best) / len(best) if best else None
+
+
 def _printable(text: str) -> str:
     return "".join(c for c in text[:LONGEST_ID] if " " <= c <= "~")
 
@@ -108,6 +124,10 @@ class Core:
     ) -> None:
         self.settings, self.registry, self.metrics, self.request_log = settings, registry, metrics, request_log
         self.tracer = tracer
+        self.feedback_log = FeedbackLog(Path(settings.feedback)) if settings.feedback is not None else None
+        self._feedback_lock = asyncio.Lock()
+        self._answers: list[tuple[Any, ...]] = []  # for the supervisor (answer_hub.py)
+        self._feedback: list[dict[str, Any]] = []
         self.ready = False
         self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
         self.hosts = Hosts(settings.host, settings.allowed_hosts, token=bool(settings.token))
@@ -146,7 +166,7 @@ class Core:
     def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> LoadedVersion:
         """Return the version of a model that answers. content: returns the bytes to hash without a routing key"""
         key = call.routing_key
-        loaded = self.registry.version(name, version, content if key is None else lambda: key)
+        loaded, call.role = self.registry.version(name, version, content if key is None else lambda: key)
         call.loaded = loaded
         return loaded
 
@@ -192,6 +212,8 @@ class Core:
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)
         metrics.rows.inc(payload.count)
+        if call.role:
+            call.score = _score(outputs)
         if not explicit:
             self._shadow(loaded, payload)
         if self.request_log is not None:
@@ -208,6 +230,9 @@ class Core:
             loaded.metrics.total.observe(seconds)
             if error is not None:
                 loaded.metrics.failed.observe(seconds)
+            if (call.role or self.feedback_log is not None) and len(self._answers) < MOST_REPORTS:
+                how = (seconds, error is not None, call.score)
+                self._answers.append((model, version, call.role, call.request_id, call.rows, *how))
         trace = None
         if self.tracer is not None:
             trace = self.tracer.record(call, status, None if error is None else one_line(error))
@@ -231,6 +256,24 @@ class Core:
         second = int(perf_counter())
         self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
         return self._warned[1] <= MOST_WARNINGS
+
+    async def take_feedback(self, feedback: list[dict[str, Any]]) -> None:
+        """Keep feedback on the disk, then report it. Raises RequestError."""
+        assert self.feedback_log is not None
+        async with self._feedback_lock:
+            try:
+                await asyncio.to_thread(self.feedback_log.append, feedback)
+            except OSError as e:
+                log("error", "feedback", error=str(e))
+                raise RequestError(503, f"feedback cannot be written ({e.strerror}); send it again later") from e
+        self._feedback += feedback[: max(MOST_REPORTS - len(self._feedback), 0)]
+
+    def take_reports(self) -> Iterator[dict[str, Any]]:
+        """Yield what was answered, and the feedback that came, since the last call, in parts."""
+        answers, feedback, self._answers, self._feedback = self._answers, self._feedback, [], []
+        for key, entries in (("answers", answers), ("feedback", feedback)):
+            for start in range(0, len(entries), REPORT_ENTRIES):
+                yield {key: entries[start : start + REPORT_ENTRIES]}
 
     def update_gauges(self) -> None:
         """Update the metrics that say how things are now. Each worker calls it every second, and before /metrics."""

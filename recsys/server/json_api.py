@@ -10,6 +10,7 @@ import orjson
 
 from recsys.online.servable import Query
 from recsys.server.core import Call, Core
+from recsys.server.feedback import EXAMPLE, check_feedback
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.request_error import RequestError
 from recsys.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
@@ -91,6 +92,20 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     return orjson.dumps(
         {"recommendations": answers} if is_list else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
     )
+
+
+async def feedback(core: Core, body: bytes) -> bytes:
+    """Take {"feedback": [{"id": REQUEST_ID, "row": 0, "click": 1}, ...]}, and answer {"received": N}."""
+    if core.feedback_log is None:
+        raise RequestError(404, "this server takes no feedback; start it with feedback=FOLDER")
+    request = parse_json(body)
+    check_keys(request, ("feedback",))
+    given = request.get("feedback")
+    if type(given) is not list:
+        raise bad(f"feedback: must be a list, such as {EXAMPLE}")
+    core.check_rows(len(given), "pieces of feedback")
+    await core.take_feedback([check_feedback(f, f"feedback[{i}]") for i, f in enumerate(given)])
+    return orjson.dumps({"received": len(given)})
 
 
 def _query(core: Core, loaded: LoadedVersion, body: Any, where: str) -> Query:

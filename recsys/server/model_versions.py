@@ -4,6 +4,7 @@ A folder with a manifest.json is one model. Otherwise the folder is a repository
 NAME/serving.json may choose: {"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}. Without it,
 the highest version is served. {"unloaded": true} beside these keys stops serving the model until it is loaded again.
 `challenger` and `previous` are versions that recsys.registry names, and `change` is its mark; the server ignores them.
+NAME/history.jsonl has a line for each event: a canary that was rolled back or has passed, a rate that is too low.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import write_json
+from recsys.files.journal import append_line, now, read_lines
+from recsys.server.canary_settings import GuardSettings, guard_settings, kpi_settings
 
 MANIFEST = "manifest.json"
-ALIAS = "serving.json"
+ALIAS, HISTORY = "serving.json", "history.jsonl"
+LOCK = ".registry.lock"  # held while a registry, or a server that ends a canary, changes these files
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"
+CANARY_KEYS = ("version", "share", "guard")
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Choice:
     folders: folder of each version, by a key that is the version, or its role if the folder is one model
     current: key of the version that answers; None if the model is unloaded
     share: share of the requests that the canary answers, between 0 and 1
+    guard: how the canary is compared; None if it is not
+    kpi: least rates, by name, below which a retraining is asked for
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
@@ -36,6 +46,8 @@ class Choice:
     canary: str | None = None
     share: float = 0.0
     shadow: str | None = None
+    guard: GuardSettings | None = None
+    kpi: dict[str, float] = field(default_factory=dict)
 
 
 def split_share(text: str) -> tuple[Path, float]:
@@ -132,7 +144,9 @@ class Repository:
             if v not in versions:
                 raise UserError(f"model {name}: has no version {v[:80]}{did_you_mean(v[:80], versions)}")
         folders = {v: self._folder / name / v for v in wanted}
-        return Choice(folders, current, canary.get("version"), canary.get("share", 0.0), shadow)
+        new, kpi = canary.get("version"), alias.get("kpi", {})
+        guard = None if new in (None, current) else guard_settings(canary.get("guard"), "canary.guard")
+        return Choice(folders, current, new, canary.get("share", 0.0), shadow, guard, kpi)
 
     def save(self, name: str, version: str | None = None) -> None:
         """Let serving.json say that a model is served, and which version answers, for the next start and all workers.
@@ -147,6 +161,34 @@ class Repository:
         """Let serving.json say that no version is served. What it chooses stays, for the next load."""
         self._existing(name)
         self._write(name, self._alias(name) | {"unloaded": True})
+
+    def end_canary(self, name: str, version: str, current: str) -> bool:
+        """Let `current` answer all requests, and return whether `version` was the canary. Raises UserError."""
+        with FileLock(self._folder / name / LOCK):
+            alias = self._alias(name)
+            if alias.get("canary", {}).get("version") != version:
+                return False
+            self._write(name, {"version": current} | {k: v for k, v in alias.items() if k != "canary"})
+        return True
+
+    def record(self, name: str, event: str, **fields: Any) -> None:
+        """Append an event to history.jsonl. Raises UserError."""
+        path = self._folder / name / HISTORY
+        try:
+            append_line(path, {"time": now(), "event": event, **fields})
+        except OSError as e:
+            raise UserError(f"{path}: cannot be written ({e.strerror}); let the server write to this folder") from e
+
+    def has_event(self, name: str, event: str, version: str) -> bool:
+        """Return whether history.jsonl has an event of a version that is not older than serving.json."""
+        seen = self._signature(name)
+        since = 0.0 if seen is None else seen[0] / 1e9 - 0.001  # times in the file are rounded
+        try:
+            events = [e for e in read_lines(self._folder / name / HISTORY) if e.get("event") == event]
+            times = [datetime.fromisoformat(e["time"]).timestamp() for e in events if e["version"] == version]
+            return any(at >= since for at in times)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def changed(self) -> list[str]:
         """Return the models whose serving.json is not the one of the last call."""
@@ -210,7 +252,7 @@ def checked_alias(alias: Any, path: Path) -> dict[str, Any]:
     example = '{"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}'
     if not isinstance(alias, dict):
         raise UserError(f"{path}: must hold a JSON object, such as {example}")
-    keys = ("version", "canary", "shadow", "versions", "unloaded", "challenger", "previous", "change")
+    keys = ("version", "canary", "shadow", "versions", "unloaded", "kpi", "challenger", "previous", "change")
     if unknown := next((k for k in alias if k not in keys), None):
         raise UserError(f"{path}: {unknown[:80]}: no such key{did_you_mean(unknown[:80], keys)}")
     alias = {k: v for k, v in alias.items() if v is not None or k == "version"}
@@ -223,6 +265,8 @@ def checked_alias(alias: Any, path: Path) -> dict[str, Any]:
         alias["versions"] = [_version(v, path, "versions") for v in alias["versions"]]
     if "canary" in alias:
         alias["canary"] = _canary(alias["canary"], path)
+    if "kpi" in alias:
+        alias["kpi"] = kpi_settings(alias["kpi"], f"{path}: kpi")
     if not isinstance(alias.get("unloaded", False), bool):
         raise UserError(f"{path}: unloaded must be true or false")
     return alias
@@ -245,7 +289,11 @@ def _canary(canary: Any, path: Path) -> dict[str, Any]:
     share = canary.get("share") if isinstance(canary, dict) else None
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise UserError(f'{path}: canary needs a version and a share from 0 to 1: {{"version": "4", "share": 0.05}}')
-    return {"version": _version(canary.get("version"), path, "canary.version"), "share": float(share)}
+    if unknown := next((k for k in canary if k not in CANARY_KEYS), None):
+        raise UserError(f"{path}: canary: {unknown[:80]}: no such key{did_you_mean(unknown[:80], CANARY_KEYS)}")
+    guard_settings(canary.get("guard"), f"{path}: canary.guard")
+    guard = {"guard": canary["guard"]} if "guard" in canary else {}
+    return {"version": _version(canary.get("version"), path, "canary.version"), "share": float(share), **guard}
 
 
 def _version(value: Any, path: Path, key: str) -> str:

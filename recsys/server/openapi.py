@@ -23,6 +23,7 @@ ERRORS = {
     "504": "The deadline has passed",
 }
 OTHER_PATHS = {
+    "/feedback": ("post", "Say what users did with answers, by request id"),
     "/v2/health/live": ("get", "Whether the server runs"),
     "/v2/health/ready": ("get", "Whether all models are loaded"),
     "/v2": ("get", "Metadata of the server"),

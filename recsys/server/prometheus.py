@@ -77,6 +77,11 @@ class Metrics:
         self.shadow_dropped = Counter("recsys_shadow_dropped", help_shadow, MODEL, **to)
         self.sample_dropped = Counter("recsys_sample_dropped", "Sampled requests that were not written", **to)
         self.reloads = Counter("recsys_reloads", "Loads of models", ("model", "result"), **to)
+        self.feedback = Counter("recsys_feedback", "Pieces of feedback that have come", ("result",), **to)
+        help_click = "Requests whose feedback is complete, and those of them with a click"
+        self.click = Summary("recsys_click", help_click, MODEL, **to)
+        help_events = "Canaries that were rolled back or have passed, and rates that fell below their threshold"
+        self.events = Counter("recsys_events", help_events, (*MODEL, "event"), **to)
         self._children: dict[tuple[str, str, str, int], Any] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 

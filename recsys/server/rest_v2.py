@@ -313,7 +313,7 @@ def metadata_version(core: Core, name: str, version: str | None) -> LoadedVersio
     model = core.registry.get(name)
     current = model.loaded(model.choice.current)
     if version or current is None:
-        return core.registry.version(name, version, lambda: b"")
+        return core.registry.version(name, version, lambda: b"")[0]
     return current
 
 

@@ -18,7 +18,7 @@ from recsys.files import manifest
 from recsys.online.servable import Query, Servable
 from recsys.server.batcher import Batcher, BatchLimits
 from recsys.server.logs import log, log_failure
-from recsys.server.model_versions import ALIAS, MANIFEST, Choice, Source
+from recsys.server.model_versions import ALIAS, CANARY, MANIFEST, Choice, Source
 from recsys.server.observer import Observer
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.prometheus import Metrics, ModelMetrics
@@ -26,6 +26,7 @@ from recsys.server.request_error import RequestError
 
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
+BASELINE = "baseline"  # requests for the current version that are compared with the canary's
 MOST_KEYS = 1000  # sets of keys that are remembered
 
 
@@ -80,14 +81,20 @@ class ServedModel:
         """Return the version with this key."""
         return None if key is None else self.versions.get(key)
 
-    def choose(self, routing_key: Callable[[], bytes]) -> LoadedVersion:
-        """Return the version that answers a request: the canary for a share of the routing keys, always the same."""
-        if self.choice.canary is not None:
-            place = xxhash.xxh3_64_intdigest(self.name.encode() + b"\0" + routing_key()) / 2**64
-            if place < self.choice.share:
-                return self.versions[self.choice.canary]
-        assert self.choice.current is not None
-        return self.versions[self.choice.current]
+    def choose(self, routing_key: Callable[[], bytes]) -> tuple[LoadedVersion, str]:
+        """Return the version that answers a request, and CANARY, BASELINE or "" if the request is not compared.
+
+        The canary answers a share of the routing keys, always the same. The baseline is as large a share of the other
+        keys, which the current version answers, so that both are compared at the same time and on as much traffic.
+        """
+        choice = self.choice
+        assert choice.current is not None
+        if choice.canary is None:
+            return self.versions[choice.current], ""
+        place = xxhash.xxh3_64_intdigest(self.name.encode() + b"\0" + routing_key()) / 2**64
+        key = choice.canary if place < choice.share else choice.current
+        compared = choice.guard is not None and place < 2 * choice.share
+        return self.versions[key], (CANARY if place < choice.share else BASELINE) if compared else ""
 
 
 class Registry:
@@ -191,14 +198,16 @@ class Registry:
             raise self._unknown(name)
         return model
 
-    def version(self, name: str | None, version: str | None, routing_key: Callable[[], bytes]) -> LoadedVersion:
-        """Return the version that answers a request. Raises RequestError."""
+    def version(
+        self, name: str | None, version: str | None, routing_key: Callable[[], bytes]
+    ) -> tuple[LoadedVersion, str]:
+        """Return the version that answers a request, and its role as in `ServedModel.choose`. Raises RequestError."""
         model = self.get(name)
         if not version:
             return model.choose(routing_key)
         for loaded in model.versions.values():
             if loaded.version == version:
-                return loaded
+                return loaded, ""
         versions = [v.version for v in model.versions.values()]
         hint = did_you_mean(version[:80], versions)
         raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")

@@ -39,6 +39,7 @@ from recsys.server.served_models import Loader, Registry
 from recsys.server.supervisor import AGAIN
 
 POLL_SECONDS = 1.0
+REPORT_SECONDS = 0.1
 KEEP_ALIVE_SECONDS = 75
 MOST_FILES = 65536
 
@@ -190,6 +191,7 @@ async def _run(settings: ServeConfig, *, again: bool = False) -> None:
     serving = loop.create_task(server.serve([shared_socket(settings.host, settings.port)]))
     rpc = await grpc_v2.start(core) if settings.grpc_port is not None else None
     polling = loop.create_task(_poll(core))
+    reporting = loop.create_task(_report_answers(core))
     await asyncio.wait([serving, loop.create_task(server.listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     core.ready = True
     _report({"ready": os.getpid()})
@@ -198,6 +200,9 @@ async def _run(settings: ServeConfig, *, again: bool = False) -> None:
     polling.cancel()
     server.should_exit = True
     await asyncio.gather(serving, *([rpc.stop(settings.drain_s)] if rpc is not None else []))
+    reporting.cancel()
+    for report in core.take_reports():
+        _report(report)
     if core.request_log is not None:
         await asyncio.to_thread(core.request_log.close)
     if core.tracer is not None:
@@ -230,6 +235,13 @@ async def _poll(core: Core) -> None:
             log_failure("poll", e)
 
 
+async def _report_answers(core: Core) -> None:
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        for report in core.take_reports():
+            await asyncio.to_thread(_report, report)  # the supervisor may be slow
+
+
 def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     if not os.read(0, 1024):
         loop.remove_reader(0)
@@ -256,8 +268,8 @@ def raise_file_limit() -> None:
 
 def _report(message: dict[str, Any]) -> None:
     """Write one line to the supervisor."""
-    with contextlib.suppress(BrokenPipeError):
-        os.write(_report_to, orjson.dumps(message) + b"\n")
+    with contextlib.suppress(BrokenPipeError), open(_report_to, "wb", closefd=False) as pipe:
+        pipe.write(orjson.dumps(message) + b"\n")
 
 
 def _read_settings() -> ServeConfig:

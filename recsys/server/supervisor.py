@@ -15,9 +15,10 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from recsys.cli.console import say
 from recsys.errors import UserError
@@ -26,10 +27,15 @@ from recsys.schema.command_schemas import ServeConfig
 from recsys.server.hosts import check_names
 from recsys.server.model_versions import open_source
 
+if TYPE_CHECKING:
+    from recsys.server.answer_hub import AnswerHub
+
 WORKER = "recsys.server.server_worker"
 AGAIN = "again"  # argument of a worker that replaces one that has ended
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
+POLL_SECONDS = 0.5
+MOST_BYTES = 2**24  # of a line that a worker reports
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
 PACKAGES = ("uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 T = TypeVar("T")
@@ -44,7 +50,7 @@ def serve(settings: ServeConfig) -> None:
     if settings.host not in LOCAL and not settings.token:
         risk = "anyone who reaches this machine can use, load and unload the models"
         say(f"WARNING: host={settings.host} without a token: {risk}; set token= or the variable RECSYS_TOKEN")
-    folder = tempfile.mkdtemp(prefix="recsys-serve-")
+    folder = os.environ[METRICS] = tempfile.mkdtemp(prefix="recsys-serve-")  # also for counters of this process
     try:
         asyncio.run(_Supervisor(settings, Path(folder)).run())
     finally:
@@ -66,11 +72,11 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:
         raise UserError(f"sample={settings.sample}: also name the folder of the samples, sample_dir=FOLDER")
-    if settings.sample > 0 and settings.sample_dir is not None:
-        try:
-            Path(settings.sample_dir).mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise UserError(f"sample_dir={settings.sample_dir}: cannot be created ({e.strerror})") from e
+    for key, folder in (
+        ("sample_dir", settings.sample_dir if settings.sample > 0 else None),
+        ("feedback", settings.feedback),
+    ):
+        _create_folder(key, folder)
     if any(not 1 <= n <= settings.max_batch for n in settings.preferred_batch):
         raise UserError(f"preferred_batch={settings.preferred_batch}: numbers from 1 to max_batch={settings.max_batch}")
     if settings.traces is not None:
@@ -84,6 +90,15 @@ def check_settings(settings: ServeConfig) -> None:
     if settings.port == settings.grpc_port and settings.port != 0:
         raise UserError(f"grpc_port={settings.grpc_port}: is the HTTP port too; choose another, or grpc_port=null")
     _check_tls(settings)
+
+
+def _create_folder(key: str, folder: str | None) -> None:
+    """Create the folder of a setting. Raises UserError."""
+    try:
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"{key}={folder}: cannot be created ({e.strerror})") from e
 
 
 def _check_tls(settings: ServeConfig) -> None:
@@ -144,6 +159,8 @@ class _Supervisor:
         self._ready: set[int] = set()
         self._reloads = 0
         self._stopping = asyncio.Event()
+        self._reading: set[asyncio.Task[None]] = set()
+        self._hub = _make_hub(settings, self._reload)
         self._said = ""  # why the last worker could not be started
         self._line = json.dumps(dataclasses.asdict(settings)).encode() + b"\n"
 
@@ -158,7 +175,7 @@ class _Supervisor:
             if started is None:
                 return
             self._say_ready()
-            await self._until_stopped(asyncio.gather(*map(self._keep, started)))
+            await self._until_stopped(asyncio.gather(self._poll(), *map(self._keep, started)))
         finally:
             await self._drain()
 
@@ -180,7 +197,7 @@ class _Supervisor:
             *(sys.executable, "-m", WORKER, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {METRICS: str(self._folder)},
+            limit=MOST_BYTES,
         )
         self._running[process.pid], reloads = process, self._reloads
         assert process.stdin is not None and process.stdout is not None
@@ -194,9 +211,23 @@ class _Supervisor:
             self._running.pop(process.pid, None)
             raise UserError(message.get("error") or f"a worker has ended with status {status} before it could serve")
         self._ready.add(process.pid)
+        reading = asyncio.get_running_loop().create_task(self._read_reports(process))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
         if reloads != self._reloads:  # a reload was wanted while it read the models
             process.send_signal(signal.SIGHUP)
         return process
+
+    async def _read_reports(self, process: Process) -> None:
+        """Pass what a worker reports to the hub, until the worker ends."""
+        assert process.stdout is not None
+        while (line := await process.stdout.readline()).endswith(b"\n"):  # the last line of one that was killed may not
+            self._hub.take(line)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            self._hub.poll()
 
     async def _keep(self, process: Process | None) -> None:
         """Wait for the end of a worker and start another, until the server stops."""
@@ -265,6 +296,24 @@ class _Supervisor:
         scheme = "https" if s.tls_cert else "http"
         workers = f"{s.workers} worker{'s' * (s.workers > 1)}"
         say(f"serving {s.pipeline_file or s.models} at {scheme}://{host}:{s.port}{grpc}, {workers}; docs at /docs")
+
+
+def _make_hub(settings: ServeConfig, reload: Callable[[], None]) -> AnswerHub:
+    from recsys.server.answer_hub import AnswerHub  # after the check of packages
+
+    def own_metrics() -> Any:  # prometheus_client reads METRICS when it is imported, and few servers need it here
+        from recsys.server.prometheus import metrics
+
+        return metrics()
+
+    return AnswerHub(
+        open_source(Path(settings.models), settings.canary, settings.shadow),
+        feedback=settings.feedback is not None,
+        wait=settings.feedback_wait_s,
+        most=settings.feedback_window,
+        reload=reload,
+        metrics=own_metrics,
+    )
 
 
 def _ending(status: int | None) -> str:

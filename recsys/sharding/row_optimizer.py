@@ -93,6 +93,11 @@ class RowOptimizer(Optimizer):
         }
         return {name: make() for name, make in makers[self.rule].items()}
 
+    def set_step(self, step: int) -> None:
+        """Set the number of steps that Adam's bias correction counts."""
+        for state in self.state.values():
+            state |= {"step": step} if "step" in state else {}
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
         for part in self._parts:

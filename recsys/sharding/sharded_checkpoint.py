@@ -137,8 +137,7 @@ def load_all(
     if random_state.exists():
         _set_random_state(load_plain(random_state))
     if row_optimizer is not None:
-        for row_state in row_optimizer.state.values():
-            row_state |= {"step": step} if "step" in row_state else {}
+        row_optimizer.set_step(step)
 
 
 def _load(

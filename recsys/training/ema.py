@@ -31,6 +31,12 @@ class Ema:
         for name, w in self._weights.items():
             self._average[name].lerp_(w.detach(), 1 - decay)
 
+    def restart(self) -> None:
+        """Start again from the current weights."""
+        self.steps = 0
+        for name, w in self._weights.items():
+            self._average[name].copy_(w.detach())
+
     @torch.no_grad()
     def swap(self) -> None:
         """Exchange the weights and their averages."""

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.cli.console import log_to, say
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
+if TYPE_CHECKING:
+    from recsys.data.prepare.prepared import Prepared
+
 SPLITS = ("train", "validation", "test")
 
 
 def evaluate(
-    run: str, split: str = "test", checkpoint: str = "best", *, cfg: RunConfig | None = None
+    run: str,
+    split: str = "test",
+    checkpoint: str = "best",
+    *,
+    cfg: RunConfig | None = None,
+    prepared: Prepared | None = None,
+    output: Path | None = None,
 ) -> dict[str, Any]:
     """Return the metrics of a run's checkpoint on a split, in the form of metrics.json; {} on ranks other than 0.
 
     Collective: all ranks must call it.
 
-    cfg: the run's config with other devices or another sharding; by default, the run's own config
+    Args:
+        run: the run's folder.
+        split: train, validation or test.
+        checkpoint: best, last, or a folder under the run's checkpoints/.
+        cfg: the run's config with other devices, another sharding or other data; by default, the run's own config.
+        prepared: rows that were prepared with the run's transforms; by default, those of the config's data.
+        output: a folder to which the predictions or the ranks are written; None writes none.
     """
     from recsys.config.check import check, check_processes
     from recsys.distributed.ranks import process_group, started_by_torchrun
@@ -44,7 +59,7 @@ def evaluate(
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
-    prepared, t = prepare_to_measure(path, cfg.data), cfg.trainer
+    prepared, t = prepared or prepare_to_measure(path, cfg.data), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
     if cfg.kind.fitted_at_once:
@@ -63,6 +78,8 @@ def evaluate(
         [tested] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
+        if output is not None:
+            module.evaluator.write(output, split)
         metrics: dict[str, Any] = {split: metrics_of(tested, "test")}
         names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
         if sliced := module.evaluator.slices(names, loader, prepared.fitted, most):

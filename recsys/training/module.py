@@ -1,10 +1,11 @@
 """The LightningModule: builds and shards the task, trains and measures it, writes and reads checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import sharded_checkpoint
+from recsys.sharding.go_on import go_on
 from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, lay_out_tables, tables
@@ -76,6 +78,9 @@ class RecsysModule(pl.LightningModule):
         self.last_checkpoint: Path | None = None
         # state of the checkpoint that training resumes from, if it has already been read
         self.start: RunState | None = None
+        # checkpoint of another run that training goes on from, and the rows that have new values, by vocabulary
+        self.goes_on_from: tuple[Path, Mapping[str, np.ndarray]] | None = None
+        self._steps_before = 0  # of the runs that training goes on from
         self._optimizers: Optimizers | None = None
         self._loss: Tensor | None = None
         self.compiled: CompiledModel | None = None
@@ -380,6 +385,7 @@ class RecsysModule(pl.LightningModule):
             fail_together(NotFinite(f"{problem} {step}; {self._advice()}"))
         self._refresh()
         state |= self._optimizers.state_dict()
+        state |= {"steps_before": self._steps_before} if self._steps_before else {}
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
         if self.loss_scale is not None:
@@ -388,6 +394,25 @@ class RecsysModule(pl.LightningModule):
             path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan
         )
         self.last_checkpoint = path
+
+    def on_fit_start(self) -> None:
+        """Load what a training goes on from; weights, optimizers and their states exist by now."""
+        if self.goes_on_from is None:
+            return
+        assert self.dmp is not None and self._optimizers is not None
+        path, fresh = self.goes_on_from
+        go_on(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, fresh)
+        run_state = RunState.load(path)
+        if "ema" in run_state.state:
+            Ema.put(self._averaged(), run_state.state["ema"])
+        if self.ema is not None:
+            self.ema.restart()
+        self._optimizers.go_on(run_state.state["dense_optimizer"])
+        self._steps_before = run_state.state["global_step"] + run_state.state.get("steps_before", 0)
+        if "adam" in self.sparse_optimizer:
+            self.dmp.fused_optimizer.set_optimizer_step(self._steps_before)
+        if self.row_optimizer is not None:
+            self.row_optimizer.set_step(self._steps_before)
 
     def not_finite(self) -> str | None:
         """Return a description of a loss or a weight of this rank that is NaN or infinite, or None.
@@ -419,9 +444,9 @@ class RecsysModule(pl.LightningModule):
                 Ema.put(self._averaged(), state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # only a run that resumes has this state
         assert self._optimizers is not None
-        sharded_checkpoint.load_all(
-            path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state["global_step"]
-        )
+        self._steps_before = state.get("steps_before", 0)
+        steps = self._steps_before + state["global_step"]
+        sharded_checkpoint.load_all(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, steps)
         self._optimizers.load_state_dict(state, self._schedulers())
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
@@ -429,8 +454,8 @@ class RecsysModule(pl.LightningModule):
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
             skipped = self.loss_scale.skipped
-        if "adam" in self.sparse_optimizer:
-            self.dmp.fused_optimizer.set_optimizer_step(run_state.batches - skipped)  # for Adam's bias correction
+        if "adam" in self.sparse_optimizer:  # for Adam's bias correction
+            self.dmp.fused_optimizer.set_optimizer_step(self._steps_before + run_state.batches - skipped)
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema", "loss_scale")}
 

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
+from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.schema.run_schema import SparseOptimConfig
 from recsys.sharding.row_optimizer import RowOptimizer
@@ -82,6 +83,19 @@ class Optimizers:
                 for kind, groups in self.groups().items()
             },
         }
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take over the state of another run's dense optimizer, such as Adam's averages, but no rates.
+
+        An optimizer of another kind starts afresh.
+        """
+        optimizer = self._dense_optimizer
+        own = optimizer.state_dict()
+        if [g.keys() for g in state["param_groups"]] != [g.keys() for g in own["param_groups"]]:
+            say("optim.dense: is of another kind than that of start_from, and starts afresh")
+            return
+        optimizer.load_state_dict({"state": state["state"], "param_groups": own["param_groups"]})
+        self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
 
     def load_state_dict(self, state: dict[str, Any], schedulers: list[Any]) -> None:
         """Restore what `state_dict` returned, and adapt the saved scheduler states to the current parameter groups."""

@@ -14,7 +14,7 @@ from recsys.cli.console import log_to, say
 from recsys.config.check import check_late
 from recsys.config.check_early import check_early, check_vector_widths
 from recsys.config.compose import load_config
-from recsys.config.resumed import run_to_resume
+from recsys.config.resumed import run_to_resume, run_to_start_from
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import device_of
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
@@ -124,7 +124,7 @@ def begin(
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
-    from recsys.training.run_data import prepare_to_resume
+    from recsys.training.run_data import prepare_to_go_on, prepare_to_resume
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
@@ -136,6 +136,8 @@ def begin(
     with open_engine(cfg.engine, data) as engine:
         if folder.resumed:
             prepared = prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
+        elif (start := run_to_start_from(cfg)) is not None:
+            prepared = prepare_to_go_on(start, data, engine, files)
         else:
             prepared = prepare(data, engine, files)
     if not folder.resumed or not (path / manifest.FILE).exists():  # a resumed run keeps its transforms unchanged
@@ -158,6 +160,7 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     say("checking the config")
     cfg = check_early(composed)
     run_to_resume(cfg)
+    run_to_start_from(cfg)
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None

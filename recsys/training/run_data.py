@@ -6,14 +6,20 @@ A run's tables and statistics belong to the raw files that it was trained on. If
 are prepared with the run's own transforms.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from recsys.cli.console import say
 from recsys.data.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
+from recsys.data.prepare.passes import Build
 from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
+from recsys.data.transforms.fitted import TRANSFORMS, Fitted, is_fitted
 from recsys.errors import UserError
+from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.manifest import UNREADABLE, DamagedFile, read_json
 from recsys.files.run_files import DATA
@@ -58,9 +64,7 @@ def prepare_to_resume(
     then = RunData.load(run)
     build = plan_build(data, engine, files)
     if then is None or then.contents == build.contents:
-        prepared = finish(build)
-        check_ids(run, prepared)
-        return prepared
+        return _trained_on(run, build, then)
     if not on_changed_data:
         raise UserError(
             f"resume={run}: the raw files in data.root have changed since the run began; restore them, train a new "
@@ -86,8 +90,29 @@ def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
         say(f"{e}; measuring on {then.prepared}, which was prepared for training")
         return Prepared(then.prepared)
     if then is None or then.contents == build.contents:
+        return _trained_on(run, build, then)
+    say("the raw files have changed since the run was trained: measuring on today's rows, with the run's transforms")
+    return finish(build.with_transforms(run))
+
+
+def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: SplitFiles | None) -> Prepared:
+    """Prepare the data of a training that goes on from another run: new values are added to that run's vocabularies."""
+    manifest.check(start, of=is_fitted)
+    prepared = finish(plan_build(data, engine, files).with_transforms(start, grows=True))
+    for table, v in prepared.fitted.vocabularies.items():
+        new = v.filter(pl.col("since") == prepared.fitted.trainings).height
+        taken = new - (v.height - Fitted.load(start).vocabularies[table].height)
+        say(f"table {table}: {v.height + 1:,} rows, {new:,} new values" + (f", {taken:,} evicted" if taken else ""))
+    return prepared
+
+
+def _trained_on(run: Path, build: Build, then: RunData | None) -> Prepared:
+    """Return the data that a run was trained on, whose raw files have not changed."""
+    grown = bool(json.loads((run / TRANSFORMS).read_text()).get("trainings"))
+    if not grown:
         prepared = finish(build)
         check_ids(run, prepared)
         return prepared
-    say("the raw files have changed since the run was trained: measuring on today's rows, with the run's transforms")
+    if then is not None and then.prepared.is_dir() and find_damage(then.prepared) is None:
+        return Prepared(then.prepared)
     return finish(build.with_transforms(run))

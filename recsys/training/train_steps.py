@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from recsys.cli.console import say
+from recsys.config.resumed import run_to_start_from
 from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.training_interactions import training_pairs
+from recsys.data.transforms.grow import fresh_rows
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
-from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
 from recsys.training.advice import cut_lists, short_training, slow_validations
 from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details
@@ -61,6 +63,12 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         # Lightning does not restore the loader from a checkpoint at the end of an epoch
         training.load_state_dict(start.loader_position)
         module.start = start
+    elif (before := run_to_start_from(cfg)) is not None:
+        checkpoint = best_checkpoint(before) or newest_checkpoint(before)
+        if checkpoint is None:
+            raise UserError(f"start_from={before}: has no complete checkpoint; resume it first")
+        say(f"starting from {checkpoint}")
+        module.goes_on_from = checkpoint, fresh_rows(prepared.fitted)
     try:
         trainer.fit(module, training, validation, ckpt_path=newest)
     except NotFinite:

@@ -93,6 +93,7 @@ COMMANDS_WITH_KEYS = (
     "loadtest",
     "feature_store",
     "registry",
+    "follow",
     "evaluate",
     "predict",
     "checkpoint",

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import compose, load_config
-from recsys.config.resumed import resumed_config
+from recsys.config.resumed import composed_config
 
 GIVEN = ["model=dcnv2", "model.dim=8", "data.sample.rows=5000", "trainer.max_epochs=3", "sharding=rowwise"]
 
@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def resumed(run: Path, *overrides: str) -> DictConfig:
     given = [*overrides, f"resume={run}"]
-    return resumed_config(compose("train", given), given)
+    return composed_config(compose("train", given), given)
 
 
 def changed(run: Path, *overrides: str) -> dict[str, object]:

@@ -27,6 +27,7 @@ WORDS = {
     "export": ("action", "artefact"),
     "feature_store": ("action",),
     "registry": ("action",),
+    "follow": ("file",),
     "serve": ("models",),
 }
 COMMANDS = sorted({

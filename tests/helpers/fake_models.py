@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class FakeFeatures:
 def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any) -> Path:
     """Write a manifest, and return its folder.
 
-    more: bias, seconds, context, kind, outputs, fails, inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed, and table_rows, the
-        number of rows of a table that the model maps and reads
+    more: bias, seconds, context, kind, outputs, inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed, fails (true, or
+        the share of batches that fail), and table_rows, the number of rows of a table that the model maps and reads
     """
     folder.mkdir(parents=True, exist_ok=True)
     if rows := more.get("table_rows"):
@@ -79,7 +80,7 @@ class Scorer:
         bias: float = 0.0,
         seconds: float = 0.0,
         outputs: Sequence[str] = ("p",),
-        fails: bool = False,
+        fails: float = False,
         inputs: Sequence[str] | None = None,
     ) -> None:
         self.name, self.version, self._bias, self._seconds, self._fails = name, version, bias, seconds, fails
@@ -109,7 +110,7 @@ class Scorer:
         values = values + self.table[-1]
         if self._seconds:
             time.sleep(self._seconds)
-        if self._fails:
+        if random.random() < self._fails:
             raise RuntimeError("a secret detail")
         p = 1 / (1 + np.exp(-(values.sum(1) + np.float32(self._bias))))
         return {o.name: (p / (i + 1)).astype(np.float32) for i, o in enumerate(self.outputs)}

@@ -1,21 +1,30 @@
-"""A server in a thread of the test: one worker, on free ports, without a supervisor."""
+"""Servers of tests: one worker in a thread, without a supervisor, and the command with its processes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fake_models
+import requests
 import uvloop
 
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import grpc_v2, server_worker
 from recsys.server.core import Core
+
+HELPERS = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{HELPERS}"}
 
 
 def free_port() -> int:
@@ -97,3 +106,45 @@ def serving(model: Path, **settings: Any) -> Iterator[Served]:
         yield served
     finally:
         served.stop()
+
+
+class Command:
+    """A running `python -m recsys.serve`."""
+
+    def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
+        self.port, self.grpc_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        ports = (f"port={self.port}", f"grpc_port={self.grpc_port}")
+        command = [sys.executable, "-m", "recsys.serve", str(folder), "loader=fake_models:load", *ports, *arguments]
+        with log.open("w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=ENVIRONMENT, cwd=log.parent)
+        until(lambda: "serving" in log.read_text() or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, log.read_text()
+
+    def predict(self, session: requests.Session | None = None) -> float:
+        answer = (session or requests).post(f"{self.url}/models/ctr/predict", json={"rows": [{}]}, timeout=20)
+        assert answer.status_code == 200, answer.text
+        return round(answer.json()["predictions"][0], 3)
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return sorted(map(int, children))
+
+
+def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@contextmanager
+def command(folder: Path, log: Path, *arguments: str) -> Iterator[Command]:
+    running = Command(folder, log, *arguments)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()

@@ -23,7 +23,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("models")
     fake_models.write_model(folder / "ctr" / "1")
     fake_models.write_model(folder / "items" / "7", kind="retrieval")
-    with serving(folder, max_rows=100, read_s=5) as s:
+    with serving(folder, max_rows=100, read_s=5, feedback=str(folder.parent / "feedback")) as s:
         yield s
 
 
@@ -63,13 +63,16 @@ infers = st.fixed_dictionaries(
 )
 rows = st.lists(st.dictionaries(st.sampled_from(["a", "b", "item"]), values, max_size=3) | values, max_size=4) | values
 people = st.dictionaries(
-    st.sampled_from(["rows", "history", "queries", "k", "exclude", "filter_history"]), rows | values, max_size=4
+    st.sampled_from(["rows", "history", "queries", "k", "exclude", "filter_history", "feedback"]),
+    rows | values,
+    max_size=4,
 )
 bodies = (infers | people | values).map(lambda v: json.dumps(v).encode()) | st.binary(max_size=60)
 paths = st.sampled_from(
     [
         "/models/ctr/predict",
         "/models/items/recommend",
+        "/feedback",
         "/v2/models/ctr/infer",
         "/v2/models/items/infer",
         "/v2/repository/models/ctr/load",

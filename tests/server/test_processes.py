@@ -13,8 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import fake_models
@@ -24,7 +22,7 @@ import requests
 import tritonclient.grpc as triton
 import uvloop
 from forks import run_forked
-from served import free_port, serving
+from served import ENVIRONMENT, Command, command, free_port, serving, until
 
 from recsys.errors import UserError
 from recsys.files.atomic import write_json
@@ -32,52 +30,6 @@ from recsys.schema.command_schemas import ServeConfig
 from recsys.server import server_worker
 from recsys.server.request_error import RequestError
 from recsys.server.supervisor import check_settings, hold_port
-
-HELPERS = Path(__file__).parents[1] / "helpers"
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{HELPERS}"}
-
-
-class Command:
-    """A running `python -m recsys.serve`."""
-
-    def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
-        self.port, self.grpc_port = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = log
-        ports = (f"port={self.port}", f"grpc_port={self.grpc_port}")
-        command = [sys.executable, "-m", "recsys.serve", str(folder), "loader=fake_models:load", *ports, *arguments]
-        with log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=ENVIRONMENT, cwd=log.parent)
-        until(lambda: "serving" in log.read_text() or self.process.poll() is not None, 60)
-        assert self.process.poll() is None, log.read_text()
-
-    def predict(self, session: requests.Session | None = None) -> float:
-        answer = (session or requests).post(f"{self.url}/models/ctr/predict", json={"rows": [{}]}, timeout=20)
-        assert answer.status_code == 200, answer.text
-        return round(answer.json()["predictions"][0], 3)
-
-    def workers(self) -> list[int]:
-        """Return the process ids of the workers."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return sorted(map(int, children))
-
-
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-@contextmanager
-def command(folder: Path, log: Path, *arguments: str) -> Iterator[Command]:
-    running = Command(folder, log, *arguments)
-    try:
-        yield running
-    finally:
-        running.process.kill()
-        running.process.wait()
 
 
 def test_workers_share_ports_and_are_restarted_reloaded_and_drained(tmp_path: Path) -> None:

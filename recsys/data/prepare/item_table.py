@@ -18,6 +18,7 @@ from recsys.data.transforms import (
 )
 from recsys.data.transforms.column_names import ITEM
 from recsys.data.transforms.fitted import Fitted, ItemTable
+from recsys.data.transforms.grow import grow
 from recsys.data.transforms.parse import RowParser
 from recsys.data.transforms.resolved_data import ResolvedData, is_bag
 from recsys.data.transforms.values import as_value
@@ -53,7 +54,9 @@ def check_items_table(data: ResolvedData) -> None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) -> ItemTable | None:
+def read_items(
+    data: ResolvedData, fitted: Fitted, codes: Path | None = None, old: ItemTable | None = None
+) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Without data.items.file, the items are the values of the files of vectors and of semantic ids.
@@ -62,6 +65,7 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) ->
         data: the data config.
         fitted: the transforms of the rows.
         codes: the folder of the items' semantic ids, or None.
+        old: the item table of the run that a training goes on from, whose transforms grow; None fits new ones.
 
     Returns:
         The table, or None.
@@ -95,7 +99,8 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None = None) ->
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    fitted_items = fit(items, _training(items, seen))
+    training = _training(items, seen)
+    fitted_items = fit(items, training) if old is None else grow(old.fitted, items, training)
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
     rows = fitted_items.apply(every).with_columns(every[ITEM])

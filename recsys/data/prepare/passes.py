@@ -28,6 +28,7 @@ from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.column_names import LABEL, PLACE
 from recsys.data.transforms.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
+from recsys.data.transforms.grow import check_growth, grow
 from recsys.data.transforms.hashing import shares_of_places
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
@@ -51,6 +52,7 @@ class Build:
     engine: runs the passes
     contents: digest of the content of all raw files
     fitted: the transforms to apply; by default they are fitted on the training rows
+    grows: add the new values of the training rows to the vocabularies of `fitted`
     codes: the folder of the semantic ids, or None
     """
 
@@ -62,14 +64,22 @@ class Build:
     engine: Engine
     contents: str
     fitted: Fitted | None = None
+    grows: bool = False
     codes: Path | None = None
 
-    def with_transforms(self, folder: Path) -> "Build":
-        """Return the build that applies the fitted transforms in a folder, instead of fitting its own."""
+    def with_transforms(self, folder: Path, *, grows: bool = False) -> "Build":
+        """Return the build that applies the fitted transforms in a folder, instead of fitting its own.
+
+        grows: add the new values of the training rows to their vocabularies
+        """
         entries = manifest.entries_of(folder, fitted_files(folder))
-        digest = hashlib.sha256(json.dumps([self.target.name, entries]).encode()).hexdigest()[:12]
+        key = [self.target.name, entries, *(["grows"] if grows else [])]
+        digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
         target = self.target.with_name(f"{self.data.name}-{digest}")
-        return replace(self, target=target, folder=building_of(target), fitted=Fitted.load(folder))
+        fitted = Fitted.load(folder)
+        if grows:
+            check_growth(fitted, self.data)
+        return replace(self, target=target, folder=building_of(target), fitted=fitted, grows=grows)
 
     @property
     def bad_rows(self) -> Path:
@@ -152,14 +162,15 @@ class Build:
         """Pass 2: fit the transforms, unless they are given or a killed run has done so."""
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
-        if self.fitted is not None:
+        if self.fitted is not None and not self.grows:
             return self._save(self.fitted)
         scratch = self.folder / "counts"
         with bar("fitting", total) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
-            fitted = fit(self.data, training)
+            fitted = fit(self.data, training) if self.fitted is None else grow(self.fitted, self.data, training)
             fitted.vectors = read_vectors(self.data, training_values(fitted))
-            fitted.items = read_items(self.data, fitted, self.codes)
+            old_items = None if self.fitted is None else self.fitted.items
+            fitted.items = read_items(self.data, fitted, self.codes, old_items)
             fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
         return self._save(fitted)

@@ -188,7 +188,21 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
 
 
 def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: str | None) -> dict[str, pl.DataFrame]:
-    """Return a frame (value, count, id) for each table.
+    """Return a frame (value, count, id) for each table."""
+    vocabularies = {}
+    for table, names in vocabulary_features(sparse, item).items():
+        configs = [sparse[n] for n in names]
+        by_value = training.total(names, ["value"], least_count(configs)).with_columns(pl.col("count").cast(pl.UInt32))
+        by_count = by_value.sort("count", descending=True, maintain_order=True)  # ties stay in the order of the values
+        if (capacity := table_capacity(configs)) is not None:
+            by_count = by_count.head(capacity - 1)
+        ids = pl.int_range(len(by_count), dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
+        vocabularies[table] = by_count.with_columns(ids.alias("id"))
+    return vocabularies
+
+
+def vocabulary_features(sparse: Mapping[str, SparseConfig], item: str | None) -> dict[str, list[str]]:
+    """Return the features whose values are in the vocabulary of each table.
 
     item: the feature whose values are retrieved; the values of histories are left out of its table
     """
@@ -196,17 +210,17 @@ def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: 
     for name, c in sparse.items():
         if known_rows(c) is None:
             features.setdefault(c.table or name, []).append(name)
-    for table, names in features.items():
-        if item in names:
-            features[table] = [item]
-    vocabularies = {}
-    for table, names in features.items():
-        least = max(1 if sparse[n].min_count is None else sparse[n].min_count or 0 for n in names)
-        by_value = training.total(names, ["value"], least).with_columns(pl.col("count").cast(pl.UInt32))
-        by_count = by_value.sort("count", descending=True, maintain_order=True)  # ties stay in the order of the values
-        ids = pl.int_range(len(by_count), dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
-        vocabularies[table] = by_count.with_columns(ids.alias("id"))
-    return vocabularies
+    return {table: [item] if item in names else names for table, names in features.items()}
+
+
+def least_count(configs: Sequence[SparseConfig]) -> int:
+    """Return the number of occurrences that a value needs for a row of the table that these features share."""
+    return max(1 if c.min_count is None else c.min_count for c in configs)
+
+
+def table_capacity(configs: Sequence[SparseConfig]) -> int | None:
+    """Return the largest number of rows of the table that these features share; None without a limit."""
+    return min((c.capacity for c in configs if c.capacity is not None), default=None)
 
 
 def _bounds(sample: ValueSample, n: int) -> list[float]:

@@ -32,12 +32,14 @@ from recsys.files.atomic import write_text
 from recsys.schema.data_schema import DataConfig, ItemsConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
+TRANSFORMS = "transforms.json"
 ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
 RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
 INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table
 VECTORS = f"{VOCABULARIES}/vectors"
 SEMANTIC_IDS = f"{VOCABULARIES}/semantic_ids"  # their table, codebooks and report
+WAITING = f"{VOCABULARIES}/waiting"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
 
 TextLookup = Callable[[pl.Series], pl.Series]  # text -> the Int32 index of each value
@@ -78,6 +80,8 @@ class Fitted:
     labels: the labels; the labels of an older folder lack what is fitted
     mean_weight: the mean weight of the training rows
     initial_tables: for each table that starts from pretrained vectors, (rows, width) float32, NaN for rows without one
+    trainings: the number of trainings that came before, of runs that this one goes on from (start_from)
+    waiting: for each table, a frame (value, count, seen) of values that had no row in these trainings
     """
 
     data: ResolvedData
@@ -89,6 +93,8 @@ class Fitted:
     labels: tuple[Label, ...] = ()
     mean_weight: float = 1.0
     initial_tables: dict[str, np.ndarray] = field(default_factory=dict)
+    trainings: int = 0
+    waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.labels = self.labels or plain_labels(self.data)
@@ -285,7 +291,8 @@ class Fitted:
     def save(self, folder: Path) -> None:
         """Write transforms.json, features.json, vocabularies/, its encodings/ and vectors/, and items/."""
         (folder / VOCABULARIES).mkdir(parents=True, exist_ok=True)
-        for kind, tables in {VOCABULARIES: self.vocabularies, ENCODINGS: self._encodings()}.items():
+        kinds = {VOCABULARIES: self.vocabularies, ENCODINGS: self._encodings(), WAITING: self.waiting}
+        for kind, tables in kinds.items():
             for name, table in tables.items():
                 (folder / kind).mkdir(exist_ok=True)
                 table.write_parquet(folder / kind / f"{name}.parquet")
@@ -300,7 +307,8 @@ class Fitted:
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
-        write_text(folder / "transforms.json", json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
+        state |= {"trainings": self.trainings} if self.trainings else {}
+        write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
 
     def _encodings(self) -> dict[str, pl.DataFrame]:
         """Return the tables of features whose first transform has one; later transforms cannot have one."""
@@ -310,7 +318,7 @@ class Fitted:
     def load(cls, folder: Path) -> "Fitted":
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
-        state = json.loads((folder / "transforms.json").read_text())
+        state = json.loads((folder / TRANSFORMS).read_text())
         data = resolve(from_plain(DataConfig, state["data"]))
         tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
 
@@ -330,16 +338,18 @@ class Fitted:
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
         initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}
-        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial)
+        waiting = {f.stem: table(WAITING, f.stem) for f in sorted((folder / WAITING).glob("*.parquet"))}
+        before = (state.get("trainings", 0), waiting)
+        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial, *before)
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:
         """Copy a saved Fitted, with the features that models see, so that a run works without the prepared data."""
         target.mkdir(parents=True, exist_ok=True)
-        state = json.loads((source / "transforms.json").read_text())
+        state = json.loads((source / TRANSFORMS).read_text())
         sparse = state["data"]["sparse"]
         state["data"]["sparse"] = {n: c for n, c in sparse.items() if not c or c.get("model") is not False}
-        (target / "transforms.json").write_text(json.dumps(state, indent=1) + "\n")
+        (target / TRANSFORMS).write_text(json.dumps(state, indent=1) + "\n")
         shutil.copy(source / "features.json", target)
         shutil.copytree(source / VOCABULARIES, target / VOCABULARIES, dirs_exist_ok=True)
         for part in (SIDES, ITEMS):
@@ -351,7 +361,7 @@ class Fitted:
 
 def is_fitted(name: str) -> bool:
     """Return whether `Fitted.save` or `RawSchema.save` writes a file of this name to their folder."""
-    whole, folders = ("transforms.json", "features.json", RAW_SCHEMA), (VOCABULARIES, ITEMS, SIDES, INITIAL)
+    whole, folders = (TRANSFORMS, "features.json", RAW_SCHEMA), (VOCABULARIES, ITEMS, SIDES, INITIAL)
     return name in whole or name.startswith(tuple(f"{f}/" for f in folders))
 
 

@@ -1,0 +1,79 @@
+"""python -m recsys.follow FILE [cycles=N] [watch=true] [seconds=60] [readmit=[day=2026-01-31]]
+python -m recsys.follow status FILE
+python -m recsys.follow demo root=DIR
+
+Follows data as it arrives: checks new partitions, trains on from the champion, judges the challenger on the next
+partition, and puts it into service or not. One call does all that can be done now; repeat it by cron, or set
+watch=true. `status` prints where everything is, and why. `demo` follows twelve days of a sample, with a poisoned day
+and a canary with a bug.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from recsys.cli import command_line
+from recsys.cli.console import say
+from recsys.errors import UserError
+
+ACTIONS = ("run", "status", "demo")
+USAGE = "python -m recsys.follow FILE, status FILE, or demo root=DIR"
+
+
+def _command(cfg: DictConfig) -> None:
+    if cfg.action == "demo":
+        if cfg.root is None:
+            raise UserError(f"root: is missing; name a new folder; usage: {USAGE}")
+        from recsys.follow.demo import demo
+
+        demo(Path(cfg.root), cfg.seed)
+        return
+    if cfg.file is None:
+        raise UserError(f"file: is missing; usage: {USAGE}")
+    if cfg.action == "status":
+        from recsys.follow.status import show
+
+        show(Path(cfg.file))
+        return
+    follow(Path(cfg.file), cfg.cycles, list(cfg.readmit) if not cfg.watch else [], cfg.seconds if cfg.watch else None)
+
+
+def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | None) -> None:
+    """Follow the data of a settings file.
+
+    Args:
+        file: the settings.
+        cycles: the most cycles to end; None: no limit.
+        readmit: partitions to look at again.
+        seconds: time until the next look; None looks once.
+    """
+    from recsys.follow.follow_settings import load_settings
+
+    settings = load_settings(file)
+    from recsys.follow.cycle import Follower
+
+    while True:
+        follower = Follower(settings)
+        with follower.alone():
+            follower.readmit(readmit)
+            ended = follower.run(cycles)
+        if seconds is None:
+            say(follower.what_waits())
+            return
+        if not ended:
+            time.sleep(seconds)
+
+
+def main() -> None:
+    """Run the command with this process's overrides; an action and a file may come first."""
+    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    keys = ("action", "file") if words and words[0] in ACTIONS else ("file",)
+    command_line.run("follow", _command, command_line.named_words(keys, f"usage: {USAGE}"))
+
+
+if __name__ == "__main__":
+    main()

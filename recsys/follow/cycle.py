@@ -1,0 +1,347 @@
+"""Follow the data: check new partitions, train on them, judge the model, and put it into service or not.
+
+Each step ends by replacing ROOT/state.json, and can be repeated: a process that is killed goes on with the step that it
+was in. All folders of a cycle are named by its number.
+
+    ROOT/state.json                    partitions, cycles, and the step of the current one
+    ROOT/runs/NUMBER/                  the run folder of a cycle's training
+    ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
+    ROOT/checked/PARTITION/            checks.json, and the champion's predictions
+    ROOT/references/NUMBER/            what new partitions are compared with (partition_checks.py)
+    ROOT/registry/NAME/                versions, aliases and their history (model_registry.py)
+
+The first partition after those of a training is its window: the challenger is judged on data that it has not seen, and
+trains on it in the next cycle. So each partition is predicted before it is trained on (progressive validation).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from recsys.cli.console import log_to, say
+from recsys.errors import UserError, did_you_mean
+from recsys.files.atomic import write_json
+from recsys.files.journal import now
+from recsys.files.manifest import DamagedFile
+from recsys.follow.artefact_check import check_artefact
+from recsys.follow.follow_settings import FollowConfig
+from recsys.follow.follow_state import Cycle, FollowState, PartitionState
+from recsys.follow.gate import GateResult, decide
+from recsys.follow.increment_checks import CheckReport, alert
+from recsys.follow.model_registry import ModelRegistry
+from recsys.follow.partition_checks import PartitionRows, check_partition, save_references
+from recsys.follow.partitions import Partition, find_partitions, ripe
+from recsys.follow.trainings import PREDICTIONS, config_of, export, measure, train_on, window_of
+
+ENDS = ("rolled_back", "promoted", "canary_passed")
+DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed
+
+
+class Follower:
+    """Continuous training in one root.
+
+    Args:
+        settings: the settings of the YAML file.
+    """
+
+    def __init__(self, settings: FollowConfig) -> None:
+        self.settings, self.root = settings, settings.root
+        self.registry = ModelRegistry(self.root / "registry", settings.name)
+        self.state = FollowState.load(self.root)
+        self.partitions = {p.name: p for p in find_partitions(settings.partitions)}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the root's lock. Raises UserError if another follower holds it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / ".follow.lock")
+        try:
+            with lock.acquire(timeout=0):
+                self.state = FollowState.load(self.root)  # another follower may have ended just now
+                yield
+        except Timeout:
+            raise UserError(f"root={self.root}: another follower is at work there; wait for it, or stop it") from None
+
+    def run(self, cycles: int | None = None) -> list[Cycle]:
+        """Do all that can be done now, and return the cycles that have ended. cycles: the most to end; None: no limit
+
+        A cycle whose canary is being watched stays open; call `run` again later.
+        """
+        ended: list[Cycle] = []
+        while cycles is None or len(ended) < cycles:
+            log_to(self.root / "follow.log")
+            cycle = self.state.current or self._begin()
+            if cycle is None:
+                break
+            while cycle.step:
+                before = cycle.step
+                getattr(self, f"_{cycle.step}")(cycle)
+                log_to(self.root / "follow.log")  # a training has a log of its own
+                self.state.save(self.root)
+                if cycle.step == before:
+                    return ended  # it waits for the canary
+            ended.append(cycle)
+            self._clean()
+        return ended
+
+    # --- partitions ----------------------------------------------------------------------------------
+
+    def champion_run(self) -> Path | None:
+        """Return the run folder of the registry's champion; None without a champion."""
+        version = self.registry.aliases().get("champion")
+        run = next((e.get("run") for e in self.registry.summaries() if e["version"] == version), None)
+        if version is not None and (run is None or not (Path(run) / "config.yaml").exists()):
+            raise UserError(
+                f"registry {self.registry.folder}: the run of the champion {version} is gone ({run}); restore it, or "
+                "promote a version whose run is there"
+            )
+        return None if run is None else Path(run)
+
+    def waiting(self) -> list[Partition]:
+        """Return the ripe partitions that no training has read and no check has refused, oldest first."""
+        old = self.state.partitions
+        return [
+            p
+            for p in ripe(list(self.partitions.values()), self.settings.partitions)
+            if p.name not in old or old[p.name].status == "ready"
+        ]
+
+    def readmit(self, names: Sequence[str]) -> None:
+        """Look at refused or rejected partitions again. Raises UserError for another name."""
+        for name in names:
+            state = self.state.partitions.get(name)
+            if state is None or state.status not in ("bad", "rejected"):
+                refused = [n for n, p in self.state.partitions.items() if p.status in ("bad", "rejected")]
+                raise UserError(f"readmit={name}: was not refused{did_you_mean(name, refused)}")
+            state.status, state.why = "ready", ""
+        self.state.save(self.root)
+
+    def what_waits(self) -> str:
+        """Return a line about what the next call may do."""
+        current, waiting = self.state.current, len(self.waiting())
+        unripe = len(self.partitions) - len(ripe(list(self.partitions.values()), self.settings.partitions))
+        parts = [f"cycle {current.number} waits for its canary"] if current is not None else []
+        parts += [f"{waiting} partitions wait for a cycle"] + ([f"{unripe} for their labels"] if unripe else [])
+        return "; ".join(parts)
+
+    def _begin(self) -> Cycle | None:
+        """Begin the next cycle, if there are partitions for it; check them first."""
+        parent = self.champion_run()
+        wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
+        waits = parent is not None and self.settings.train_on == "drift"
+        ready: list[str] = []
+        drifted = False
+        for partition in self.waiting():
+            if partition.name not in self.state.partitions:
+                self.state.partitions[partition.name] = self._checked(partition, parent)
+                self.state.save(self.root)
+            state = self.state.partitions[partition.name]
+            if state.status == "ready":
+                ready.append(partition.name)
+                drifted = drifted or state.drifted
+            if len(ready) >= wanted + self.settings.window and (drifted or not waits):
+                break
+        if len(ready) < wanted + self.settings.window or (waits and not drifted):
+            return None
+        number = len(self.state.cycles) + 1
+        full = parent is None or self._is_full_due(number, drifted)
+        train, window = ready[: -self.settings.window], ready[-self.settings.window :]
+        if full and parent is not None:
+            accepted = [n for n in self.partitions if self._is_accepted(n)]
+            most = self.settings.full.partitions
+            train = [*accepted, *train][-most if most else 0 :]
+        version = self.registry.aliases().get("champion")
+        parent_run = None if parent is None else str(parent)
+        cycle = Cycle(number, "train", train, window, full, parent_run, version, began=now())
+        self.state.cycles.append(cycle)
+        self.state.save(self.root)
+        what = "full training" if full else "training"
+        say(f"cycle {number}: {what} on {_span(train)}, judged on {_span(window)}")
+        return cycle
+
+    def _is_full_due(self, number: int, drifted: bool) -> bool:
+        """Return whether the next training starts from random weights: by number, by drift, or by the server's KPIs."""
+        full = self.settings.full
+        ended = max((c.ended for c in self.state.cycles), default="")
+        below = any(e["event"] == "kpi_below" and e["time"] > ended for e in self.registry.history())
+        return below or (full.on_drift and drifted) or (full.every is not None and number % full.every == 0)
+
+    def _is_accepted(self, name: str) -> bool:
+        return name in self.state.partitions and self.state.partitions[name].status == "trained"
+
+    def _checked(self, partition: Partition, champion: Path | None) -> PartitionState:
+        """Check a new partition, and measure the champion on it."""
+        accepted = [n for n in self.partitions if self._is_accepted(n)]
+        cfg = config_of(self.settings, self._prepared(0), self._files(accepted[-1:]), partition.files, [])
+        output, metrics, rows = self.root / "checked" / partition.name, {}, PartitionRows(cfg, partition.files)
+        predictions = None
+        if champion is not None and accepted:
+            with suppress(UserError, DamagedFile):  # the checks say why
+                metrics = measure(champion, cfg, output)
+                predictions = output / PREDICTIONS
+        earlier = [self.state.partitions[n].rows for n in accepted]
+        references = self.root / "references" / (champion.name if champion is not None else "none")
+        report = check_partition(references, rows, predictions, self.settings.check, earlier)
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(output / "checks.json", [asdict(line) for line in report.lines])
+        self._alert(report)
+        drifted = any(x.outcome != "pass" and x.check in DRIFT for x in report.lines)
+        warnings = [x.text for x in report.lines if x.outcome == "warn"]
+        status, why = "ready", "; ".join(warnings)
+        if report.outcome == "fail":
+            status, why = "bad", "; ".join(report.failing())
+            say(f"{partition.name}: is not used: {why}")
+        return PartitionState(status, why, partition.digest, rows.rows, drifted, metrics)
+
+    def _alert(self, report: CheckReport) -> None:
+        if (command := self.settings.check.alert) is not None and (problem := alert(command, report)) is not None:
+            say(problem)
+
+    def _files(self, names: Sequence[str]) -> list[str]:
+        missing = [n for n in names if n not in self.partitions]
+        if missing:
+            raise UserError(f"{self.settings.partitions.folder}/{missing[0]}: is gone; restore the partition")
+        return [file for name in names for file in self.partitions[name].files]
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    def _folder(self, cycle: Cycle) -> Path:
+        return self.root / "cycles" / f"{cycle.number:06d}"
+
+    def _run_dir(self, cycle: Cycle) -> Path:
+        return self.root / "runs" / f"{cycle.number:06d}"
+
+    def _prepared(self, number: int) -> Path:
+        return self.root / "prepared" / f"{number:06d}"
+
+    def _train(self, cycle: Cycle) -> None:
+        s = self.settings
+        overrides = (s.full if cycle.full else s.increment).overrides
+        train, window = self._files(cycle.train), self._files(cycle.window)
+        cfg = config_of(s, self._prepared(cycle.number), train, window, overrides)
+        start = None if cycle.full or cycle.parent is None else Path(cycle.parent)
+        run = train_on(cfg, self._run_dir(cycle), start)
+        cycle.rows = int(run.metrics["protocol"]["rows"]["train"])
+        cycle.interval = self._interval(cycle.train)
+        cycle.step = "measure"
+
+    def _interval(self, names: Sequence[str]) -> tuple[str, str]:
+        first, last = self.partitions[names[0]], self.partitions[names[-1]]
+        if first.start is None or last.stop is None:
+            return first.name, last.name
+        return first.start.isoformat(), last.stop.isoformat()
+
+    def _measure(self, cycle: Cycle) -> None:
+        """Measure challenger and champion on the window, in the same way."""
+        train, window = self._files(cycle.train), self._files(cycle.window)
+        runs = {"challenger": self._run_dir(cycle)}
+        runs |= {"champion": Path(cycle.parent)} if cycle.parent is not None else {}
+        for name, run in runs.items():
+            cfg = config_of(self.settings, self._prepared(cycle.number), train, window, [])
+            cycle.metrics[name] = measure(run, cfg, self._folder(cycle) / name)
+        cycle.step = "decide"
+
+    def _decide(self, cycle: Cycle) -> None:
+        folder = self._folder(cycle)
+        champion = folder / "champion" if cycle.parent is not None else None
+        result = decide(window_of(folder / "challenger", champion), self.settings.gate)
+        self._judge(cycle, result, "gate.json", "export")
+
+    def _judge(self, cycle: Cycle, result: GateResult, file: str, after: str) -> None:
+        write_json(self._folder(cycle) / file, {"passed": result.passed, "checks": [asdict(c) for c in result.checks]})
+        cycle.why = result.why
+        if result.passed:
+            cycle.step = after
+        else:
+            self._end(cycle, "rejected")
+
+    def _export(self, cycle: Cycle) -> None:
+        export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact")
+        cycle.step = "check"
+
+    def _check(self, cycle: Cycle) -> None:
+        """Check latency and size. The export has loaded the artefact in a new process, and compared its answers."""
+        gate, why = self.settings.gate, cycle.why
+        cycle.step = "register"
+        if gate.latency_ms is not None or gate.size_mb is not None:
+            result = check_artefact(self._folder(cycle) / "artefact", latency_ms=gate.latency_ms, size_mb=gate.size_mb)
+            self._judge(cycle, result, "artefact.json", "register")
+            cycle.why = why if result.passed else cycle.why
+
+    def _register(self, cycle: Cycle) -> None:
+        cycle.version = self.registry.register(
+            self._folder(cycle) / "artefact",
+            run=self._run_dir(cycle).absolute(),
+            parent=None if cycle.full else cycle.parent_version,
+            interval=cycle.interval,
+            metrics=cycle.metrics["challenger"],
+            why=cycle.why,
+        )
+        cycle.step = "canary"
+
+    def _canary(self, cycle: Cycle) -> None:
+        """Let the version answer a share of the requests, and wait until the server's guard has judged it."""
+        assert cycle.version is not None
+        c = self.settings.canary
+        if c is None or cycle.parent is None:
+            cycle.step = "promote"
+            return
+        mine = [e for e in self.registry.history() if e.get("version") == cycle.version]
+        events = [e["event"] for e in mine]
+        last = next((e for e in reversed(mine) if e["event"] in ENDS), None)
+        if "canary" not in events:
+            self.registry.canary(cycle.version, c.share, cycle.why, {"guard": c.guard} if c.guard else None)
+            say(f"cycle {cycle.number}: {cycle.version} answers {c.share:.0%} of the requests; waiting for the guard")
+        elif last is not None and last["event"] == "rolled_back":
+            cycle.why = f"canary: {last.get('why', '')}"
+            self._end(cycle, "rolled_back")
+        elif last is not None:
+            cycle.step = "promote"
+
+    def _promote(self, cycle: Cycle) -> None:
+        assert cycle.version is not None
+        cfg = config_of(self.settings, self._prepared(0), [], self._files(cycle.train), [])
+        rows = PartitionRows(cfg, tuple(self._files(cycle.train)))
+        references = self.root / "references" / self._run_dir(cycle).name
+        save_references(references, rows, self._folder(cycle) / "challenger" / PREDICTIONS)
+        self.registry.promote(cycle.version, cycle.why)
+        self._end(cycle, "promoted")
+
+    def _end(self, cycle: Cycle, outcome: str) -> None:
+        """End a cycle; only data whose model was promoted counts as trained."""
+        if outcome == "rejected" and cycle.version is not None:
+            self.registry.reject(cycle.version, cycle.why)
+        for name in cycle.train:
+            if not self._is_accepted(name):
+                partition = self.state.partitions[name]
+                partition.status = "trained" if outcome == "promoted" else "rejected"
+                partition.why = "" if outcome == "promoted" else f"cycle {cycle.number}: {cycle.why}"
+        cycle.step, cycle.outcome, cycle.ended = "", outcome, now()
+        say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
+
+    def _clean(self) -> None:
+        """Remove prepared data, and the runs that are neither the champion's nor among the newest."""
+        shutil.rmtree(self.root / "prepared", ignore_errors=True)
+        for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
+            shutil.rmtree(artefact, ignore_errors=True)
+        champion = self.champion_run()
+        runs = sorted((self.root / "runs").glob("[0-9]*"))
+        for run in runs[: -self.settings.keep_runs]:
+            if champion is None or run.absolute() != champion.absolute():
+                shutil.rmtree(run, ignore_errors=True)
+
+
+def read_json(path: Path) -> object:
+    """Return the content of a file of a cycle, such as gate.json."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} partitions)"

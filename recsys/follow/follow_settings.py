@@ -1,0 +1,143 @@
+"""Settings of `python -m recsys.follow FILE`: one YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, field_validator
+
+from recsys.errors import UserError
+from recsys.files.input_files import problem_of
+from recsys.follow.gate import GateConfig
+from recsys.follow.increment_checks import CheckConfig
+from recsys.follow.validated import FollowSettings, validated
+from recsys.store.durations import seconds_of_age
+
+
+class PartitionsConfig(FollowSettings):
+    """Where data arrives, in partitions: folders or files whose names sort in the order of time.
+
+    folder: the folder in which partitions appear
+    pattern: glob of the partitions in it: day=*, day=*/hour=*, *.parquet
+    every: length of a partition's interval; its name holds the start: 2026-01-31, 2026-01-31T12, day=2026-01-31/hour=12
+    delay: time after an interval's end until its labels are ripe
+    clock: data: the time is the end of the newest partition, so that a replay equals live following | wall: this
+        machine's clock, in UTC
+    settle_seconds: a partition that was changed within this time is still being written
+    """
+
+    folder: Path
+    pattern: str = "day=*"
+    every: str = "1d"
+    delay: str | None = None
+    clock: Literal["data", "wall"] = "data"
+    settle_seconds: float = Field(0.0, ge=0)
+
+    @field_validator("every", "delay")
+    @classmethod
+    def _is_duration(cls, text: str | None) -> str | None:
+        try:
+            seconds_of_age(text)
+        except ValueError as e:
+            raise ValueError(f"{e}; write a duration such as 1h, 1d or 36h") from None
+        return text
+
+
+class TrainingConfig(FollowSettings):
+    """How many partitions a training reads, and overrides of `recsys.train` for it.
+
+    partitions: number of partitions; of a full training, null reads all that were accepted
+    """
+
+    partitions: int | None = Field(None, ge=1)
+    overrides: list[str] = Field(default_factory=list)
+
+
+class FullConfig(TrainingConfig):
+    """Trainings from random weights.
+
+    every: each N-th training is one; null: only the first
+    on_drift: after a partition whose columns have drifted
+    """
+
+    every: int | None = Field(None, ge=1)
+    on_drift: bool = False
+
+
+class CanaryConfig(FollowSettings):
+    """The share of requests that a challenger answers before it is promoted, and the guard's settings.
+
+    share: share of the requests
+    guard: settings of the server's guard, as in serving.json
+    """
+
+    share: float = Field(0.1, gt=0, lt=1)
+    guard: dict[str, Any] = Field(default_factory=dict)
+
+
+class FollowConfig(FollowSettings):
+    """Settings of continuous training.
+
+    root: folder of the state, the runs and the registry
+    name: name of the model in the registry
+    train: overrides of `python -m recsys.train`: model, data and all that is not the data's files
+    partitions: where data arrives
+    first: number of partitions of the first training
+    window: number of partitions, right after a training's, on which champion and challenger are compared
+    increment: trainings that go on from the champion
+    full: trainings from random weights
+    train_on: data: every new partition starts a cycle | drift: only one that has drifted does, on all that wait
+    check: limits of the checks of new partitions
+    gate: what a challenger must fulfil
+    export: overrides of `python -m recsys.export`
+    canary: null: a challenger that passes the gate is promoted at once
+    keep_runs: number of run folders to keep, besides the champion's
+    """
+
+    root: Path
+    name: str = "model"
+    train: list[str]
+    partitions: PartitionsConfig
+    first: int = Field(1, ge=1)
+    window: int = Field(1, ge=1)
+    increment: TrainingConfig = TrainingConfig(partitions=1)
+    full: FullConfig = FullConfig.model_validate({})
+    train_on: Literal["data", "drift"] = "data"
+    check: CheckConfig = CheckConfig.model_validate({})
+    gate: GateConfig = GateConfig.model_validate({})
+    export: list[str] = Field(default_factory=list)
+    canary: CanaryConfig | None = None
+    keep_runs: int = Field(3, ge=1)
+
+
+OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.source.files", "data.split", "sweep")
+
+
+def load_settings(file: Path) -> FollowConfig:
+    """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
+    if problem := problem_of(file):
+        raise UserError(f"{file}: {problem}")
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
+        where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
+        raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
+    if not isinstance(found, dict):
+        raise UserError(f"{file}: must have the keys root, train and partitions; see docs/continuous.md")
+    if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
+        raise UserError(f"{file}: {missing} is missing; see docs/continuous.md")
+    settings = validated(FollowConfig, found, str(file))
+    for where, overrides in {
+        "train": settings.train, "increment.overrides": settings.increment.overrides,
+        "full.overrides": settings.full.overrides,
+    }.items():  # fmt: skip
+        for override in overrides:
+            key = override.lstrip("+~").partition("=")[0]
+            if any(key == own or key.startswith(f"{own}.") for own in OURS):
+                raise UserError(f"{file}: {where}: {key} is set by recsys.follow; leave it out")
+    if not settings.partitions.folder.is_dir():
+        raise UserError(f"{file}: partitions.folder={settings.partitions.folder}: no such folder")
+    return settings

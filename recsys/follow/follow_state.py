@@ -1,0 +1,105 @@
+"""The state of continuous training: ROOT/state.json, replaced as a whole after each step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recsys.errors import UserError
+from recsys.files.atomic import write_json
+
+FILE = "state.json"
+# steps of a cycle, in order; after the last one, the cycle has ended
+STEPS = ("train", "measure", "decide", "export", "check", "register", "canary", "promote")
+
+
+@dataclass
+class PartitionState:
+    """What has become of a partition.
+
+    status: ready | bad (a check has failed) | trained | rejected (the gate has rejected the model that it trained)
+    why: one sentence
+    digest: of its files when it was checked
+    rows: number of rows
+    drifted: whether a check of drift has warned or failed
+    metrics: of the champion, on this partition, before a model trained on it
+    """
+
+    status: str
+    why: str = ""
+    digest: str = ""
+    rows: int = 0
+    drifted: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Cycle:
+    """One training and what follows from it.
+
+    number: counts from 1
+    step: the next step of STEPS; "" if the cycle has ended
+    train, window: partitions that it trains on, and those on which it is judged
+    full: whether it starts from random weights
+    parent: run folder of the champion that it starts from, or that it is compared with; None without a champion
+    parent_version: the champion's version
+    outcome: promoted | rejected | rolled back; "" while it goes on
+    why: one sentence
+    version: in the registry
+    metrics: of the challenger and of the champion on the window
+    rows: number of training rows
+    interval: first and last day of the training rows
+    """
+
+    number: int
+    step: str
+    train: list[str]
+    window: list[str]
+    full: bool
+    parent: str | None = None
+    parent_version: str | None = None
+    outcome: str = ""
+    why: str = ""
+    version: str | None = None
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    rows: int = 0
+    interval: tuple[str, str] | None = None
+    began: str = ""
+    ended: str = ""
+
+
+@dataclass
+class FollowState:
+    """The partitions by name, and all cycles, oldest first."""
+
+    partitions: dict[str, PartitionState] = field(default_factory=dict)
+    cycles: list[Cycle] = field(default_factory=list)
+
+    @property
+    def current(self) -> Cycle | None:
+        """The cycle that has not ended."""
+        return self.cycles[-1] if self.cycles and self.cycles[-1].step else None
+
+    @classmethod
+    def load(cls, root: Path) -> FollowState:
+        """Read ROOT/state.json; a root without one has no state yet. Raises UserError if it cannot be read."""
+        try:
+            found = json.loads((root / FILE).read_text(encoding="utf-8"))
+            return cls(
+                {name: PartitionState(**p) for name, p in found["partitions"].items()},
+                [Cycle(**_with_interval(c)) for c in found["cycles"]],
+            )
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            raise UserError(f"{root / FILE}: is damaged ({e}); restore it, or name another root") from e
+
+    def save(self, root: Path) -> None:
+        write_json(root / FILE, asdict(self))
+
+
+def _with_interval(cycle: dict[str, Any]) -> dict[str, Any]:
+    interval = cycle["interval"]
+    return cycle | {"interval": None if interval is None else tuple(interval)}

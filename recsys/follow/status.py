@@ -1,0 +1,34 @@
+"""Print where continuous training is, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from recsys.cli.console import results
+from recsys.follow.cycle import Follower
+from recsys.follow.follow_settings import load_settings
+
+MOST_CYCLES = 20  # that are listed
+
+
+def show(file: Path) -> None:
+    """Print the cycles, the partitions that were refused, and the roles of versions."""
+    follower = Follower(load_settings(file))
+    cycles = Table("cycle", "trained on", "rows", "judged on", "outcome", "version", "why", title="cycles")
+    for c in follower.state.cycles[-MOST_CYCLES:]:
+        kind = " (full)" if c.full else ""
+        outcome = c.outcome.replace("_", " ") or f"at step {c.step}"
+        span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
+        cycles.add_row(f"{c.number}{kind}", span, f"{c.rows:,}", ", ".join(c.window), outcome, c.version or "", c.why)
+    results.print(cycles)
+    refused = {n: p for n, p in follower.state.partitions.items() if p.status in ("bad", "rejected")}
+    if refused:
+        partitions = Table("partition", "status", "why", title="partitions that no champion has trained on")
+        for name, partition in refused.items():
+            partitions.add_row(name, partition.status, partition.why)
+        results.print(partitions)
+    roles = ", ".join(f"{role} {version}" for role, version in follower.registry.aliases().items())
+    results.print(f"registry: {roles or 'no version yet'}")
+    results.print(follower.what_waits())

@@ -1,0 +1,127 @@
+"""Train, measure and export the models of a cycle, by the same functions as the commands of these names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from omegaconf import DictConfig, open_dict
+
+from recsys.cli.console import hidden
+from recsys.config.compose import compose, typed
+from recsys.config.run_config import RunConfig
+from recsys.data.check_data import check_files
+from recsys.data.prepare.prepared import finish, plan_build
+from recsys.errors import UserError
+from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
+from recsys.follow.follow_settings import FollowConfig
+from recsys.follow.gate import QueryWindow, RowWindow
+from recsys.training.evaluate_run import evaluate
+from recsys.training.run import Run, train
+from recsys.training.run_dir import choose_checkpoint, open_run
+
+PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
+
+
+def config_of(
+    settings: FollowConfig, prepared: Path, training: Sequence[str], window: Sequence[str], overrides: Sequence[str]
+) -> DictConfig:
+    """Return the config of a training on files of some partitions, whose test rows are those of a window.
+
+    Args:
+        settings: the settings.
+        prepared: folder of prepared data.
+        training, window: files below the folder of partitions.
+        overrides: overrides of this kind of training.
+    """
+    cfg = compose("train", [*settings.train, *overrides])
+    with open_dict(cfg):
+        cfg.data.root = str(settings.partitions.folder)
+        cfg.data.prepared = str(prepared)
+        cfg.data.source.files = [*training, *window]
+        cfg.data.split.update({"by": "files", "train_files": [*training], "test_files": [*window]})
+        cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
+    return cfg
+
+
+def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
+    """Train, or go on with the training of this folder if it was interrupted.
+
+    Args:
+        cfg: the config.
+        run_dir: the run's folder.
+        start: the run to start from; None for random weights.
+    """
+    if (run_dir / "metrics.json").exists():
+        return Run(run_dir)
+    with open_dict(cfg):
+        cfg.run_dir, cfg.resume = str(run_dir), "auto"
+        cfg.start_from = None if start is None else str(start)
+    with hidden():
+        return train(cfg)
+
+
+def measure(run: Path, cfg: DictConfig, output: Path) -> dict[str, float]:
+    """Return the metrics of a run on the test rows of a config, and write its predictions or ranks to `output`.
+
+    The rows are prepared with the run's own transforms.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    saved, _ = open_run(str(run))
+    plain = saved.plain | {"data": RunConfig.of(cfg).plain["data"]}
+    own = RunConfig.of(typed(plain))
+    with hidden():
+        prepared = finish(plan_build(own.data, None, check_files(own.data)).with_transforms(run))
+        found = evaluate(str(run), "test", cfg=own, prepared=prepared, output=output)
+    return {n: float(v) for n, v in found["test"].items() if isinstance(v, int | float)}
+
+
+def window_of(challenger: Path, champion: Path | None) -> RowWindow | QueryWindow:
+    """Return what both models have predicted for the rows of a window.
+
+    Args:
+        challenger: a folder that `measure` has written to.
+        champion: the same of the champion; None if there is none.
+    """
+    ours = _read(challenger)
+    theirs = None if champion is None else _read(champion)
+    key = ["row"] if "row" in ours.columns else ["query"]
+    if theirs is not None and not ours.select(key).equals(theirs.select(key)):
+        raise UserError(f"{challenger} and {champion}: hold other rows; remove both, and they are written again")
+    if key == ["query"]:
+        names = [n.removeprefix("greater_") for n in ours.columns if n.startswith("greater_")]
+        pairs = [None if f is None else _ranks(f, names[0]) for f in (ours, theirs)]
+        assert pairs[0] is not None
+        return QueryWindow(ours["query"].to_numpy(), pairs[0], pairs[1])
+    return RowWindow(
+        ours["label"].to_numpy().astype(np.float64),
+        ours["probability"].to_numpy(),
+        None if theirs is None else theirs["probability"].to_numpy(),
+        ours["weight"].to_numpy() if "weight" in ours.columns else None,
+        ours["group"].to_numpy() if "group" in ours.columns else None,
+    )
+
+
+def export(settings: FollowConfig, run: Path, output: Path) -> None:
+    """Export a run's model as the command `recsys.export` does with the overrides of the settings."""
+    cfg, path = open_run(str(run))
+    given = compose("export", [f"run={run}", f"output={output}", *settings.export])
+    index = None if given.index is None else IndexOptions(given.index, given.recall_target, given.index_url)
+    form = Form(settings.name, "1", given.precision, given.tables, (), None, index)
+    with hidden():
+        write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), form, output)
+
+
+def _read(folder: Path) -> pl.DataFrame:
+    for name in (PREDICTIONS, RANKS):
+        if (folder / name).exists():
+            frame = pl.read_parquet(folder / name)
+            return frame.sort("row") if "row" in frame.columns else frame.sort("query", maintain_order=True)
+    raise UserError(f"{folder}: has no predictions; remove the folder, and they are written again")
+
+
+def _ranks(frame: pl.DataFrame, protocol: str) -> tuple[Any, Any]:
+    return frame[f"greater_{protocol}"].to_numpy(), frame[f"ties_{protocol}"].to_numpy()

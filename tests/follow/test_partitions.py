@@ -1,0 +1,100 @@
+"""Partitions: their order, the time in their names, and when their labels are ripe."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from recsys.errors import UserError
+from recsys.follow.follow_settings import PartitionsConfig
+from recsys.follow.partitions import Partition, find_partitions, ripe, time_of
+
+DAY = 86_400.0
+
+
+def config(folder: Path, **more: object) -> PartitionsConfig:
+    return PartitionsConfig.model_validate({"folder": folder, **more})
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+
+
+def names(partitions: list[Partition]) -> list[str]:
+    return [p.name for p in partitions]
+
+
+@pytest.mark.parametrize(
+    ("name", "time"),
+    [
+        ("day=2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("day=2026-01-31/hour=7", datetime(2026, 1, 31, 7, tzinfo=UTC)),
+        ("log-2026-01-31T12.parquet", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31_1230.jsonl", datetime(2026, 1, 31, 12, 30, tzinfo=UTC)),
+        ("day=2026-13-31", None),
+        ("part-7", None),
+    ],
+)
+def test_time_of(name: str, time: datetime | None) -> None:
+    assert time_of(name) == time
+
+
+def test_folders_and_files_in_natural_order(tmp_path: Path) -> None:
+    write(tmp_path, "part_10/a", "part_9/a", "part_9/.hidden", "part_9/_SUCCESS", "part_11/.crc", "other/a")
+    found = find_partitions(config(tmp_path, pattern="part_*"))
+    assert names(found) == ["part_9", "part_10"]  # part_11 has no file yet
+    assert found[0].files == ("part_9/a",)
+    write(tmp_path, "days/2026-01-02.csv", "days/2026-01-01.csv")
+    assert names(find_partitions(config(tmp_path, pattern="days/*.csv"))) == [
+        "days/2026-01-01.csv",
+        "days/2026-01-02.csv",
+    ]
+
+
+def test_a_digest_changes_with_the_files(tmp_path: Path) -> None:
+    write(tmp_path, "day=2026-01-01/a")
+    [before] = find_partitions(config(tmp_path))
+    write(tmp_path, "day=2026-01-01/b")
+    [after] = find_partitions(config(tmp_path))
+    assert before.digest != after.digest
+
+
+def test_labels_are_ripe_after_the_delay_in_the_time_of_the_data(tmp_path: Path) -> None:
+    write(tmp_path, *(f"day=2026-01-0{d}/a" for d in range(1, 6)))
+    c = config(tmp_path, delay="2d")
+    assert names(ripe(find_partitions(c), c)) == [f"day=2026-01-0{d}" for d in (1, 2, 3)]
+    assert len(ripe(find_partitions(c), config(tmp_path))) == 5
+
+
+def test_by_this_machines_clock(tmp_path: Path) -> None:
+    write(tmp_path, "day=2026-01-01/a", "day=2026-01-02/a")
+    c = config(tmp_path, clock="wall", delay="1d")
+    found = find_partitions(c)
+    for hours, count in ((0, 0), (47, 0), (48, 1), (72, 2)):
+        assert len(ripe(found, c, datetime(2026, 1, 1, tzinfo=UTC).timestamp() + hours * 3600)) == count
+
+
+def test_a_partition_that_is_being_written_waits(tmp_path: Path) -> None:
+    write(tmp_path, "day=2026-01-01/a")
+    c = config(tmp_path, settle_seconds=60)
+    [partition] = find_partitions(c)
+    assert ripe([partition], c, partition.changed + 59) == []
+    assert ripe([partition], c, partition.changed + 61) == [partition]
+
+
+def test_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    """A file from the future does not wait for ever."""
+    write(tmp_path, "day=2026-01-01/a")
+    os.utime(tmp_path / "day=2026-01-01/a", (4e9, 4e9))
+    c = config(tmp_path, settle_seconds=60)
+    assert len(ripe(find_partitions(c), c)) == 1
+
+
+def test_names_without_a_time(tmp_path: Path) -> None:
+    write(tmp_path, "part_1/a")
+    c = config(tmp_path, pattern="part_*", delay="1d")
+    with pytest.raises(UserError, match=r"partitions.delay=1d: the name of part_1 holds no time such as 2026-01-31"):
+        ripe(find_partitions(c), c)

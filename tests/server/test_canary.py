@@ -1,0 +1,407 @@
+"""Canaries: which requests are compared, when one is rolled back or passes, over several workers, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fake_models
+import numpy as np
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+from served import Command, command, until
+
+from recsys.errors import UserError
+from recsys.files.atomic import write_json
+from recsys.server.answer_hub import AnswerHub, KpiTest
+from recsys.server.canary_guard import CanaryGuard
+from recsys.server.canary_settings import GuardSettings
+from recsys.server.model_versions import Choice, Repository
+from recsys.server.prometheus import Metrics
+from recsys.server.served_models import ServedModel
+
+CANARY = {"version": "2", "share": 0.25}
+SOON = {"min_requests": 200, "min_seconds": 0}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for version in ("1", "2"):
+        fake_models.write_model(tmp_path / "models" / "ctr" / version)
+    choose(tmp_path / "models", canary=CANARY)
+    return tmp_path / "models"
+
+
+def choose(models: Path, **content: object) -> None:
+    write_json(models / "ctr" / "serving.json", {"version": "1"} | content)
+
+
+def history(models: Path) -> list[dict[str, Any]]:
+    file = models / "ctr" / "history.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class Hub:
+    """The supervisor's side alone, with made-up reports."""
+
+    def __init__(self, models: Path, **settings: Any) -> None:
+        self.metrics, self.reloads, self._ids = Metrics(), 0, 0
+        options: dict[str, Any] = {"feedback": False, "wait": 60.0, "most": 1000} | settings
+        self.hub = AnswerHub(Repository(models), reload=self._reload, metrics=lambda: self.metrics, **options)
+
+    def _reload(self) -> None:
+        self.reloads += 1
+
+    def answer(self, is_canary: bool, failed: bool = False, seconds: float = 0.01, score: float | None = 0.5) -> str:
+        self._ids += 1
+        role, version = ("canary", "2") if is_canary else ("baseline", "1")
+        entry = ["ctr", version, role, f"r{self._ids}", 1, seconds, failed, score]
+        self.hub.take(json.dumps({"answers": [entry]}).encode())
+        return f"r{self._ids}"
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+def test_the_baseline_is_as_large_as_the_canary_and_of_other_keys() -> None:
+    versions: Any = {"1": "first", "2": "second"}
+    model = ServedModel("ctr", Choice({}, "1", "2", 0.2, guard=GuardSettings()), versions)
+    chosen = [model.choose(lambda n=n: f"user{n}".encode()) for n in range(5000)]  # type: ignore[misc]
+    canaries = {n for n, (_, role) in enumerate(chosen) if role == "canary"}
+    baseline = {n for n, (_, role) in enumerate(chosen) if role == "baseline"}
+    assert 900 <= len(canaries) <= 1100 and 900 <= len(baseline) <= 1100  # 1000 +- 3.5 standard deviations
+    assert {v for v, role in chosen if role == "canary"} == {"second"}
+    assert {v for v, role in chosen if role != "canary"} == {"first"}
+    larger = replace(model, choice=replace(model.choice, share=0.4))
+    assert all(larger.choose(lambda n=n: f"user{n}".encode())[1] == "canary" for n in canaries)  # type: ignore[misc]
+    unguarded = replace(model, choice=replace(model.choice, guard=None))
+    assert {unguarded.choose(lambda n=n: f"user{n}".encode())[1] for n in range(99)} == {""}  # type: ignore[misc]
+
+
+def guarded(settings: GuardSettings, draw: Callable[[bool], tuple[bool, float, float]], pairs: int) -> CanaryGuard:
+    guard = CanaryGuard(settings, feedback=False)
+    for i in range(pairs):
+        for is_canary in (False, True):
+            guard.answered(is_canary, *draw(is_canary), now=float(i))
+        if guard.why:
+            break
+    return guard
+
+
+RANDOM = np.random.default_rng(0)
+WORSE = [
+    ("errors", lambda c: (bool(RANDOM.random() < (0.2 if c else 0.01)), 0.01, RANDOM.random()), "share of failed"),
+    ("latency", lambda c: (False, RANDOM.random() * (1.5 if c else 1), RANDOM.random()), "share of slow requests"),
+    ("score", lambda c: (False, 0.01, RANDOM.random() + (0.4 if c else 0)), "scores are higher"),
+    ("score", lambda c: (False, 0.01, RANDOM.random() - (0.4 if c else 0)), "scores are lower"),
+    ("score", lambda c: (False, 0.01, 0.5 if c else RANDOM.random()), "scores are nearer to the middle"),
+    ("score", lambda c: (False, 0.01, RANDOM.choice([0.0, 1.0]) if c else RANDOM.random()), "scores are farther"),
+]
+
+
+@pytest.mark.parametrize(("metric", "draw", "why"), WORSE)
+def test_what_a_canary_is_rolled_back_for(metric: str, draw: Any, why: str) -> None:
+    guard = guarded(GuardSettings(), draw, 2000)
+    assert guard.metric == metric and why in guard.why and guard.requests[True] < 2000
+    assert not guard.has_passed(1e9)
+
+
+def test_a_canary_that_is_alike_passes_once_there_was_enough_traffic() -> None:
+    draw = lambda _: (bool(RANDOM.random() < 0.01), RANDOM.random(), RANDOM.random())  # noqa: E731
+    guard = guarded(GuardSettings(min_requests=500, min_seconds=60), draw, 499)
+    assert not guard.why and not guard.has_passed(1e9)  # too few requests
+    guard = guarded(GuardSettings(min_requests=500, min_seconds=60), draw, 500)
+    assert not guard.has_passed(59.0) and guard.has_passed(60.0)
+    clicks = CanaryGuard(GuardSettings(min_requests=1, min_seconds=0), feedback=True)
+    for is_canary in (True, False):
+        clicks.answered(is_canary, False, 0.1, 0.5, 0.0)
+    assert not clicks.has_passed(9.0)  # no click could have come yet
+    clicks.clicked(True, False)
+    clicks.clicked(False, False)
+    assert clicks.has_passed(9.0)
+
+
+def test_a_rollback_rewrites_the_file_and_is_said_once(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    choose(models, canary=CANARY, shadow="2", kpi={"click": 0.1})
+    hub = Hub(models)
+    for _ in range(30):
+        hub.answer(False)
+        hub.answer(True, failed=True)
+    alias = json.loads((models / "ctr" / "serving.json").read_text())
+    assert alias == {"version": "1", "shadow": "2", "kpi": {"click": 0.1}} and hub.reloads == 1
+    [event] = history(models)
+    assert (event["event"], event["version"], event["current"], event["metric"]) == ("rolled_back", "2", "1", "errors")
+    assert event["requests"] == 11 and event["time"].endswith("Z")
+    assert re.match(
+        r"errors: its share of failed requests is larger by at least 0\.0\d*, more than 0\.01: mean 1, the ",
+        event["why"],
+    )
+    [line] = capfd.readouterr().err.splitlines()
+    assert json.loads(line)["event"] == "rolled_back" and json.loads(line)["level"] == "warning"
+    assert hub.value("recsys_events_total", model="ctr", version="2", event="rolled_back") == 1
+    choose(models, canary=CANARY)  # the same canary again is compared anew
+    hub.hub.poll()
+    for _ in range(30):
+        hub.answer(False)
+        hub.answer(True, failed=True)
+    assert len(history(models)) == 2
+
+
+def test_the_version_that_answered_is_kept_where_the_file_names_none(models: Path) -> None:
+    """Otherwise the highest version would answer next."""
+    fake_models.write_model(models / "ctr" / "0")
+    write_json(models / "ctr" / "serving.json", {"canary": {"version": "1", "share": 0.5}})
+    assert Repository(models).end_canary("ctr", "0", "2") is False
+    assert Repository(models).end_canary("ctr", "1", "2") is True
+    assert json.loads((models / "ctr" / "serving.json").read_text()) == {"version": "2"}
+
+
+def test_a_canary_passes_once_also_after_a_restart(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    choose(models, canary=CANARY | {"guard": SOON})
+    for _ in range(2):  # supervisors
+        hub = Hub(models)
+        for _ in range(200):
+            hub.answer(True)
+            hub.answer(False)
+        hub.hub.poll()
+        hub.hub.poll()
+    [event] = history(models)
+    assert (event["event"], event["requests"], event["baseline_requests"]) == ("canary_passed", 200, 200)
+    choose(models, canary=CANARY | {"guard": SOON | {"min_requests": 100}})  # another test
+    hub.hub.poll()
+    for _ in range(100):
+        hub.answer(True)
+        hub.answer(False)
+    hub.hub.poll()
+    assert [e["event"] for e in history(models)] == ["canary_passed"] * 2
+    for _ in range(30):  # it is watched further
+        hub.answer(True, failed=True)
+        hub.answer(False)
+    assert history(models)[-1]["event"] == "rolled_back"
+    assert "raceback" not in capfd.readouterr().err
+
+
+def test_a_report_that_cannot_be_read_ends_nothing(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hub = Hub(models)
+    for line in (b"{", b"[]", b'{"answers": [[1]]}', b'{"answers": [["nix", "1", "canary", "r", 1, 0.1, true, null]]}'):
+        hub.hub.take(line)
+    hub.hub.poll()
+    assert capfd.readouterr().err.count("traceback") == 3
+    for _ in range(30):
+        hub.answer(True, failed=True)
+        hub.answer(False)
+    assert len(history(models)) == 1
+
+
+def test_guard_false_compares_nothing(models: Path) -> None:
+    choose(models, canary=CANARY | {"guard": False})
+    assert Repository(models).choice("ctr").guard is None
+    hub = Hub(models)
+    for _ in range(50):
+        hub.answer(True, failed=True)
+        hub.answer(False)
+    assert history(models) == []
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(
+    models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    hub = Hub(models)
+    with monkeypatch.context() as patch:
+        patch.setattr("recsys.server.model_versions.write_json", read_only)
+        for _ in range(30):
+            hub.answer(True, failed=True)
+            hub.answer(False)
+        [line] = capfd.readouterr().err.splitlines()
+        assert "serving.json: cannot be written (Read-only file system)" in line and history(models) == []
+    hub.hub.poll()  # tried again
+    assert [e["event"] for e in history(models)] == ["rolled_back"]
+
+
+def test_a_canary_with_fewer_clicks_is_rolled_back(models: Path) -> None:
+    hub = Hub(models, feedback=True, wait=0.0)
+    for _ in range(3000):
+        for is_canary, rate in ((True, 0.02), (False, 0.1)):
+            request = hub.answer(is_canary)
+            if RANDOM.random() < rate:
+                hub.hub.take(json.dumps({"feedback": [{"id": request, "row": 0, "click": 1}]}).encode())
+            hub.hub.poll()
+    [event] = history(models)
+    assert event["metric"] == "click" and "its click rate is lower by at least 0.0" in event["why"]
+
+
+def test_only_the_metrics_that_are_named_are_compared() -> None:
+    margins = (("latency", 0.1),)
+    guard = guarded(GuardSettings(margins=margins), lambda c: (c and RANDOM.random() < 0.5, 0.01, float(c)), 1000)
+    assert not guard.why
+
+
+def test_false_alarms_over_all_metrics() -> None:
+    """Without a difference and without margins, in 150 runs of 800 pairs: at most 5 %, and three standard errors."""
+    settings = GuardSettings(margins=(("errors", 0.0), ("latency", 0.0), ("score", 0.0)))
+    draw = lambda _: (bool(RANDOM.random() < 0.05), RANDOM.random(), RANDOM.random())  # noqa: E731
+    alarms = sum(bool(guarded(settings, draw, 800).why) for _ in range(150))
+    assert alarms <= 150 * 0.05 + 3 * (150 * 0.05 * 0.95) ** 0.5
+
+
+def test_a_rate_below_its_threshold_is_an_event_once_a_crossing(models: Path) -> None:
+    choose(models, kpi={"click": 0.1})
+    hub = Hub(models, feedback=True, wait=0.0)
+
+    def answer(rate: float, number: int) -> None:
+        for i in range(number):
+            request = hub.answer(False)
+            if i * 37 % 100 < rate * 100:
+                hub.hub.take(json.dumps({"feedback": [{"id": request, "row": 0, "click": 1}]}).encode())
+            hub.hub.poll()
+
+    answer(0.15, 2000)
+    assert history(models) == []
+    answer(0.02, 2000)
+    assert [(e["event"], e["kpi"], e["threshold"]) for e in history(models)] == [("kpi_below", "click", 0.1)]
+    assert history(models)[0]["rate"] < 0.1
+    answer(0.3, 1000)
+    answer(0.02, 2000)
+    assert len(history(models)) == 2
+    clicks, number = (hub.value(f"recsys_click_{s}", model="ctr", version="1") for s in ("sum", "count"))
+    assert number == 7000 and clicks == 2000 * 0.15 + 4000 * 0.02 + 1000 * 0.3
+
+
+def test_a_rate_at_its_threshold_is_no_event() -> None:
+    kpi = KpiTest(0.1)
+    assert not any(kpi.update(bool(RANDOM.random() < 0.11)) for _ in range(20_000))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0, 10), st.none() | st.floats(-1e9, 1e9))))
+def test_a_guard_takes_any_numbers(answers: list[tuple[bool, bool, float, float | None]]) -> None:
+    guard = CanaryGuard(GuardSettings(min_requests=1, min_seconds=0), feedback=False)
+    for is_canary, failed, seconds, score in answers:
+        guard.answered(is_canary, failed, seconds, score, 0.0)
+    assert sum(guard.requests.values()) == len(answers)
+    assert bool(guard.why) == bool(guard.metric)
+
+
+MISTAKES = [
+    ('{"guard": 1}', r"canary\.guard must be a JSON object, such as .*, or false$"),
+    ('{"guard": {"alfa": 0.1}}', r"canary\.guard: alfa: no such key; did you mean alpha\?$"),
+    ('{"guard": {"alpha": 0}}', r"canary\.guard\.alpha must be a number from 1e-06 to 0\.5$"),
+    ('{"guard": {"alpha": true}}', r"canary\.guard\.alpha must be a number"),
+    ('{"guard": {"min_requests": 0}}', r"canary\.guard\.min_requests must be a number from 1 to 1e\+09$"),
+    ('{"guard": {"min_requests": 1.5}}', r"canary\.guard\.min_requests must be a whole number$"),
+    ('{"guard": {"min_seconds": "60"}}', r"canary\.guard\.min_seconds must be a number from 0 to 1e\+09$"),
+    ('{"guard": {"quantile": 95}}', r"canary\.guard\.quantile must be a number from 0\.5 to 0\.999$"),
+    ('{"guard": {"metrics": []}}', r'canary\.guard\.metrics must be a list of metrics, such as \["errors", "latency"'),
+    ('{"guard": {"metrics": ["error"]}}', r"canary\.guard\.metrics: error: no such metric; did you mean errors\?$"),
+    ('{"guard": {"margins": 0.1}}', r"canary\.guard\.margins must be a JSON object of metrics"),
+    (
+        '{"guard": {"metrics": ["errors"], "margins": {"click": 0}}}',
+        r"margins: click: no such guarded metric; valid: err",
+    ),
+    ('{"guard": {"margins": {"errors": -1}}}', r"canary\.guard\.margins\.errors must be a number from 0 to 0\.9$"),
+    ('{"gard": false}', r"canary: gard: no such key; did you mean guard\?$"),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), MISTAKES)
+def test_mistakes_in_a_guard(models: Path, more: str, message: str) -> None:
+    choose(models, canary=CANARY | json.loads(more))
+    with pytest.raises(UserError, match=rf"^{re.escape(str(models))}/ctr/serving\.json: .*{message}"):
+        Repository(models).choice("ctr")
+
+
+@pytest.mark.parametrize(
+    ("kpi", "message"),
+    [
+        (0.1, r'kpi must be a JSON object, such as {"click": 0.02}$'),
+        ({"clicks": 0.1}, r"kpi: clicks: no such key; did you mean click\?$"),
+        ({"click": 2}, r"kpi\.click must be a number from 1e-06 to 0\.999$"),
+    ],
+)
+def test_mistakes_in_a_kpi(models: Path, kpi: object, message: str) -> None:
+    choose(models, kpi=kpi)
+    with pytest.raises(UserError, match=message):
+        Repository(models).choice("ctr")
+
+
+def ask(server: Command, stop: Callable[[], bool], keys: int = 10**9) -> list[tuple[str, int]]:
+    """Send requests with other routing keys over four connections, and return version and status of each."""
+    found: list[tuple[str, int]] = []
+
+    def send(start: int) -> None:
+        with requests.Session() as session:
+            for n in range(start, keys, 4):
+                if stop():
+                    return
+                headers = {"x-routing-key": f"user{n}", "connection": "close" if n % 50 < 4 else "keep-alive"}
+                answer = session.post(
+                    f"{server.url}/models/ctr/predict", json={"rows": [{"a": n % 7}]}, headers=headers
+                )
+                found.append((answer.headers["x-model-version"], answer.status_code))
+
+    threads = [threading.Thread(target=send, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return found
+
+
+@pytest.mark.parametrize(("canary", "most"), [({"fails": True}, 150), ({"fails": 0.2}, 400)])
+def test_a_canary_that_fails_is_rolled_back_by_the_server(models: Path, canary: dict[str, Any], most: int) -> None:
+    """Two workers, and nothing else runs. `most` bounds what the canary answered, with all delays."""
+    fake_models.write_model(models / "ctr" / "2", **canary)
+    with command(models, models.parent / "log", "workers=2", "grpc_port=null", "max_batch=1") as server:
+        end = time.monotonic() + 60
+        file = models / "ctr" / "history.jsonl"  # a second later, no worker has the canary any more
+        answers = ask(
+            server, lambda: time.monotonic() > end or (file.exists() and time.time() > file.stat().st_mtime + 1)
+        )
+        [event] = history(models)
+        assert event["event"] == "rolled_back" and event["metric"] == "errors"
+        assert {version for version, _ in answers[-100:]} == {"1"}
+        answered = [version for version, _ in answers].count("2")
+        print(f"rolled back after {event['requests']} compared requests of the canary; it answered {answered}")
+        assert event["requests"] <= answered + 4 and answered <= most
+        assert json.loads((models / "ctr" / "serving.json").read_text()) == {"version": "1"}
+        after = ask(server, lambda: False, keys=400)
+        assert {status for _, status in after[-200:]} == {200} and {v for v, _ in after[-200:]} == {"1"}
+        assert server.log.read_text().count('"event":"rolled_back"') == 1
+        page = requests.get(f"{server.url}/metrics").text
+        assert 'recsys_events_total{event="rolled_back",model="ctr",version="2"} 1.0' in page
+
+
+@pytest.mark.slow
+def test_a_canary_that_is_slow_is_rolled_back_by_the_server(models: Path) -> None:
+    fake_models.write_model(models / "ctr" / "2", seconds=0.05)
+    choose(models, canary=CANARY | {"guard": {"min_requests": 100}})
+    with command(models, models.parent / "log", "workers=2", "grpc_port=null") as server:
+        end = time.monotonic() + 120
+        ask(server, lambda: bool(history(models)) or time.monotonic() > end)
+        [event] = history(models)
+        print(f"rolled back after {event['requests']} requests of the canary")
+        assert event["event"] == "rolled_back" and event["metric"] == "latency"
+
+
+@pytest.mark.slow
+def test_a_canary_that_is_alike_passes_in_the_server_although_a_worker_is_killed(models: Path) -> None:
+    choose(models, canary=CANARY | {"guard": SOON | {"min_seconds": 2}})
+    with command(models, models.parent / "log", "workers=2", "grpc_port=null") as server:
+        ask(server, lambda: False, keys=400)
+        os.kill(server.workers()[0], signal.SIGKILL)
+        until(lambda: len(server.workers()) == 2 and server.log.read_text().count('"event":"loaded"') == 6)
+        end = time.monotonic() + 60
+        ask(server, lambda: bool(history(models)) or time.monotonic() > end)
+        assert [e["event"] for e in history(models)] == ["canary_passed"]

@@ -1,0 +1,120 @@
+"""The test that may be looked at after every observation: closed forms, false alarms, power, and its confidence bound."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.server.sequential import BETS, BettingTest, DifferenceTest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "serving"))
+
+import canaries
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("margin", "alpha"), [(0.0, 0.05), (0.01, 0.0125), (0.2, 0.01)])
+def test_a_canary_that_always_fails_is_found_after_a_number_that_follows_from_the_bets(
+    margin: float, alpha: float
+) -> None:
+    """Each capital then grows by the same factor with each pair."""
+    factors = [1 + c * (2 / (1 + margin) - 1) for c in BETS]
+    wanted = next(n for n in range(1, 100) if statistics.mean(f**n for f in factors) >= 1 / alpha)
+    test = DifferenceTest(margin, alpha)
+    pairs = 0
+    while not test.alarm:
+        test.update(False, 0.0)
+        test.update(True, 1.0)
+        pairs += 1
+    assert pairs == wanted == test.pairs
+
+
+def test_the_bets_are_fair_for_every_distribution_with_the_mean() -> None:
+    """The capital has the mean 1 after each observation, so that Ville's inequality holds."""
+    for low, high, mean in ((0.0, 1.0, 0.3), (0.2, 0.9, 0.5), (0.0, 0.4, 0.1)):
+        p = (mean - low) / (high - low)
+        for c in BETS:
+            assert p * (1 + c * (high / mean - 1)) + (1 - p) * (1 + c * (low / mean - 1)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("rate", "margin"), [(0.01, 0.0), (0.3, 0.0), (0.5, 0.0)])
+def test_false_alarms_with_a_look_after_each_request(rate: float, margin: float) -> None:
+    """5,000 requests each in 2,000 runs without a difference: at most 5 %, and three standard errors of that."""
+    runs = 2000
+    alarms = np.mean(canaries.betting(rate, rate, margin, 0.05, runs, 5000, RANDOM) > 0)
+    assert alarms <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs)
+
+
+def test_a_z_test_with_many_looks_has_many_false_alarms() -> None:
+    alarms = np.mean(canaries.z_test(0.3, 0.3, 0.05, runs=500, pairs=5000, every=100, generator=RANDOM) > 0)
+    assert 0.2 < alarms < 0.6
+
+
+def test_a_canary_at_its_margin_is_left_alone() -> None:
+    assert np.mean(canaries.betting(0.06, 0.05, 0.01, 0.05, 500, 5000, RANDOM) > 0) <= 0.08
+
+
+def test_power() -> None:
+    """As docs/serving.md says: errors of 20 % against 1 %, one of four metrics, and a margin of 1 %."""
+    found = canaries.betting(0.2, 0.01, 0.01, 0.05 / 4, 1000, 400, RANDOM)
+    assert (found > 0).all()
+    assert 50 <= np.median(found) <= 70 and np.quantile(found, 0.95) <= 140
+
+
+def test_the_simulation_is_the_test() -> None:
+    random = np.random.default_rng(3)
+    found = canaries.betting(0.2, 0.02, 0.01, 0.05, 20, 300, random)
+    random = np.random.default_rng(3)
+    draws = [(random.random(20) < 0.2, random.random(20) < 0.02) for _ in range(300)]
+    for run in range(20):
+        test, first = DifferenceTest(0.01, 0.05), 0
+        for i, (canary, baseline) in enumerate(draws):
+            test.update(True, float(canary[run]))
+            if test.update(False, float(baseline[run])) and not first:
+                first = i + 1
+        assert first == found[run]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), max_size=200), st.floats(0, 0.5))
+def test_the_state_is_the_histogram_of_pairs(observations: list[tuple[bool, float]], margin: float) -> None:
+    test = DifferenceTest(margin, 0.05)
+    for is_canary, x in observations:
+        test.update(is_canary, x)
+    sides = [sum(is_canary for is_canary, _ in observations), sum(not is_canary for is_canary, _ in observations)]
+    assert test.pairs == min(sides)
+    again = DifferenceTest(margin, 0.05, json.loads(json.dumps(test.counts)))
+    assert again.pairs == test.pairs and again.lower_bound() == test.lower_bound()
+    canary, baseline = ([x for side, x in observations if side == wanted][: min(sides)] for wanted in (True, False))
+    difference = (sum(canary) - sum(baseline)) / max(test.pairs, 1)
+    assert test.lower_bound() <= difference + 1 / 64 + 1e-9  # to which differences are rounded
+
+
+def test_the_confidence_bound_covers_at_all_times() -> None:
+    misses = 0
+    for _ in range(100):
+        test = DifferenceTest(0.0, 0.05)
+        worst = -1.0
+        for i in range(400):
+            test.update(True, float(RANDOM.random() < 0.3))
+            test.update(False, float(RANDOM.random() < 0.2))
+            if i % 20 == 19:
+                worst = max(worst, test.lower_bound())
+        misses += worst > 0.1
+    assert misses <= 11  # of 100, three standard errors above 5
+
+
+def test_a_detector_that_restarts_finds_a_late_change_as_soon_as_an_early_one() -> None:
+    test = BettingTest(0.98, 1e-4, restart=True)
+    good = [test.update(float(RANDOM.random() > 0.03)) for _ in range(20_000)]
+    assert not any(good)
+    steps = next(n for n in range(1, 20_000) if test.update(float(RANDOM.random() > 0.002)))
+    assert steps < 2000

@@ -1,0 +1,128 @@
+"""start_from=RUN: a training goes on from another run, whose tables give new values rows of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from omegaconf import OmegaConf
+
+from recsys.config.compose import compose
+from recsys.config.resumed import composed_config
+from recsys.errors import UserError
+from recsys.export.artefact import load
+from recsys.export.write_artefact import ExportSource, Form, write_artefact
+from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.online.predictor import Predictor
+from recsys.schema.data_schema import DataConfig
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.training.evaluate_run import evaluate
+from recsys.training.run import train
+from recsys.training.run_dir import choose_checkpoint, open_run
+
+DATA = """
+name: days
+source: {format: parquet, files: ["*.parquet"]}
+label: {column: y}
+split: {by: order, validation: 0, test: 0.2}
+dense: {x: {transform: [standardise]}}
+sparse: {user: {capacity: 60}, item: {}}
+"""
+
+
+def write(folder: Path, users: range, items: range, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    u, i = rng.integers(users.start, users.stop, 1500), rng.integers(items.start, items.stop, 1500)
+    y = rng.random(1500) < 1 / (1 + np.exp(-((u * 7 + i * 3) % 11 - 5)))
+    folder.mkdir()
+    pl.DataFrame({"user": u, "item": i, "x": rng.normal(size=1500), "y": y.astype(int)}).write_parquet(
+        folder / "a.parquet"
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """first: 40 users and 30 items; second goes on from it, with 40 users of whom 30 are new, and 20 new items."""
+    tmp = tmp_path_factory.mktemp("start_from")
+    write(tmp / "day0", range(40), range(30), 0)
+    write(tmp / "day1", range(30, 70), range(20, 50), 1)
+    run(tmp, "first", "day0")
+    run(tmp, "second", "day1", f"start_from={tmp / 'first'}")
+    return tmp
+
+
+def run(tmp: Path, name: str, day: str, *more: str, data: Any = None) -> Any:
+    given = ["model=dlrm", "model.dim=8", "trainer.batch_size=50", "trainer.threads=1", f"run_dir={tmp / name}", *more]
+    cfg = composed_config(compose("train", given), [*more, f"run_dir={tmp / name}"])
+    if not any(m.startswith("start_from") for m in more):
+        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(DATA))
+    cfg.data = OmegaConf.merge(cfg.data, OmegaConf.create(data or {}))
+    cfg.data.root, cfg.data.prepared = str(tmp / day), str(tmp / "prepared")
+    return train(cfg)
+
+
+def vocabulary(run: Path, table: str) -> dict[str, int]:
+    v = pl.read_parquet(run / "vocabularies" / f"{table}.parquet")
+    return dict(zip(v["value"], v["id"], strict=True))
+
+
+def test_old_values_keep_their_ids_and_new_ones_get_rows(folder: Path) -> None:
+    before, after = (vocabulary(folder / name, "item") for name in ("first", "second"))
+    assert before.items() <= after.items() and len(after) == 50
+    before, after = (vocabulary(folder / name, "user") for name in ("first", "second"))
+    kept = before.keys() & after.keys()
+    assert len(after) == 59  # the capacity less row 0: 19 new rows, and 11 of users that did not come again
+    assert {str(u) for u in range(30, 70)} <= after.keys() and all(before[u] == after[u] for u in kept)
+    assert len(kept) == 29
+
+
+def test_rows_of_values_that_did_not_come_again_are_those_of_the_first_run(folder: Path) -> None:
+    first, second = (StoredCheckpoint(best_checkpoint(folder / name)) for name in ("first", "second"))  # type: ignore[arg-type]
+    [key] = [k for k in first.tensors if k.startswith("model.") and k.endswith("t_item.weight")]
+    old = [i for value, i in vocabulary(folder / "first", "item").items() if int(value) < 20]
+    same = (first.read(key)[old] == second.read(key)[old]).all()
+    assert same and len(old) == 20
+    assert not (first.read(key)[1:31] == second.read(key)[1:31]).all()
+
+
+def test_it_starts_where_the_first_run_ended(folder: Path) -> None:
+    """Its first epoch on the same rows continues to lower the loss; from random weights it would begin again."""
+    run(folder, "again", "day0", f"start_from={folder / 'first'}")
+    first, again = (json.loads((folder / n / "metrics.json").read_text())["test"]["auc"] for n in ("first", "again"))
+    assert again > first + 0.02
+
+
+def test_the_grown_run_is_measured_used_and_exported(folder: Path) -> None:
+    found = json.loads((folder / "second" / "metrics.json").read_text())
+    assert evaluate(str(folder / "second"))["test"]["auc"] == pytest.approx(found["test"]["auc"])
+    rows = pl.read_parquet(folder / "day1" / "a.parquet").head(40)
+    predicted = Predictor.load(str(folder / "second")).predict(rows.drop("y"))
+    cfg, path = open_run(str(folder / "second"))
+    write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), Form("dlrm"), folder / "artefact")
+    model = load(folder / "artefact")
+    served = model.run(model.features(rows.drop("y").to_dicts()))["probability"]
+    np.testing.assert_allclose(served, predicted.to_numpy().ravel(), atol=1e-5)
+
+
+def test_a_grown_run_is_resumed_with_its_own_ids(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "second" / "vocabularies" / "user.parquet").read_bytes()
+    cfg = composed_config(compose("train", o := [f"resume={folder / 'second'}", "trainer.max_epochs=2"]), o)
+    assert train(cfg).metrics["train"]["epochs"] == 2
+    assert "resuming from" in capfd.readouterr().err
+    assert (folder / "second" / "vocabularies" / "user.parquet").read_bytes() == before
+
+
+def test_mistakes(folder: Path) -> None:
+    start = f"start_from={folder / 'first'}"
+    with pytest.raises(UserError, match=r"start_from=nowhere: is not a run folder \(it has no config.yaml\)"):
+        run(folder, "mistake-1", "day1", "start_from=nowhere")
+    with pytest.raises(UserError, match=r"start_from=.*first: is run_dir, too; name a new folder, or resume the run"):
+        run(folder, "first", "day1", start)
+    with pytest.raises(UserError, match=r"data.dense.x: differs from the run's; start_from needs equal features"):
+        run(folder, "mistake-2", "day1", start, data={"dense": {"x": {"transform": ["log"]}}})
+    with pytest.raises(UserError, match=r"data.dense.z: only this config has this feature; start_from needs equal"):
+        run(folder, "mistake-3", "day1", start, data={"dense": {"z": {"column": "x"}}})
+    with pytest.raises(UserError, match=r"optim.sparse.name=adam: start_from goes on with rowwise_adagrad, as "):
+        run(folder, "mistake-4", "day1", start, "optim.sparse.name=adam")
