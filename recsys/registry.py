@@ -11,7 +11,6 @@ The folder is the one that `python -m recsys.serve DIR` serves; a running server
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,20 +82,11 @@ def _figure(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _time(time: Any) -> str:
-    """Return the time of an event as text. Servers write seconds since 1970."""
-    if isinstance(time, int | float):
-        return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return str(time)
-
-
 def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
     if cfg.version is None:
         for e in registry.history():
             why = f": {e['why']}" if e.get("why") else ""
-            line = (
-                f"{_time(e.get('time'))}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
-            )
+            line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
             results.print(line + why, markup=False, soft_wrap=True)
         return
     registry.path(cfg.version)

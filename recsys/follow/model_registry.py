@@ -75,8 +75,12 @@ class ModelRegistry:
         return {role: version for role, version in named.items() if version is not None}
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more."""
-        return read_lines(self.folder / HISTORY)
+        """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more.
+
+        Servers write seconds since 1970; all times are returned as `now` writes them, so that they can be compared.
+        """
+        events = read_lines(self.folder / HISTORY)
+        return [e | {"time": _iso(e["time"])} if isinstance(e.get("time"), int | float) else e for e in events]
 
     def path(self, version: str) -> Path:
         """Return the folder of a version. Raises UserError if it is not registered."""
