@@ -75,12 +75,8 @@ class ModelRegistry:
         return {role: version for role, version in named.items() if version is not None}
 
     def history(self) -> list[dict[str, Any]]:
-        """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more.
-
-        Servers write seconds since 1970; all times are returned as `now` writes them, so that they can be compared.
-        """
-        events = read_lines(self.folder / HISTORY)
-        return [e | {"time": _iso(e["time"])} if isinstance(e.get("time"), int | float) else e for e in events]
+        """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more."""
+        return read_lines(self.folder / HISTORY)
 
     def path(self, version: str) -> Path:
         """Return the folder of a version. Raises UserError if it is not registered."""
@@ -150,7 +146,7 @@ class ModelRegistry:
             version: a registered version that is not the champion.
             share: share of the requests, above 0 and below 1.
             why: one sentence for the history.
-            guard: further keys of the canary in serving.json, such as {"guard": {"alpha": 0.01}}.
+            guard: further keys of the canary in serving.json, which the server's guard reads.
 
         Raises:
             UserError: there is no such version, no champion, another canary, or the share is out of range.

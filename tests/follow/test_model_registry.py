@@ -318,7 +318,9 @@ def test_the_command(
     assert command("rollback", "root=models")[1].strip() == f"ctr: {a} is the champion"
     code, text = command("show", "root=models", f"version={a}")
     assert code == 0 and json.loads(text)["metrics"] == {"auc": 0.81234}
-    append_line(registry.folder / HISTORY, {"time": 1.5e9, "event": "canary_passed", "version": a})  # of a server
+    append_line(
+        registry.folder / HISTORY, {"time": "2017-07-14T02:40:00Z", "event": "canary_passed", "version": a}
+    )  # of a server
     shown = command("show", "root=models")[1].splitlines()
     assert len(shown) == 6 and shown[5] == f"2017-07-14T02:40:00Z  canary_passed {a}  a server"
     assert shown[1].endswith(": first")
