@@ -86,8 +86,8 @@ def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
     if cfg.version is None:
         for e in registry.history():
             why = f": {e['why']}" if e.get("why") else ""
-            line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version')}  {e.get('who')}{why}"
-            results.print(line, markup=False, soft_wrap=True)
+            line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
+            results.print(line + why, markup=False, soft_wrap=True)
         return
     registry.path(cfg.version)
     [about] = [e for e in registry.summaries() if e["version"] == cfg.version]

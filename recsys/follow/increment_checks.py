@@ -1,7 +1,8 @@
 """Checks of new rows before a model is trained on them: schema, volume, bad rows, drift, labels and predictions.
 
 A difference counts only if it is beyond chance, however small its limit is. Each line passes, warns or fails, and says
-why in one sentence.
+why in one sentence. By default, what only wrong rows show fails, and what a change of the world shows as well, such as
+new items or a champion whose AUC falls, warns: it is a reason to train.
 """
 
 from __future__ import annotations
@@ -63,13 +64,13 @@ class CheckConfig(FollowSettings):
     less: Limits = Limits(warn=2, fail=5)
     more: Limits = Limits(warn=3, fail=20)
     bad_rows: Limits = Limits(warn=0.001, fail=0.05)
-    psi: Limits = Limits(warn=0.1, fail=0.5)
+    psi: Limits = Limits(warn=0.1, fail=1)
     ks: Limits = Limits(warn=0.1, fail=0.3)
     missing: Limits = Limits(warn=0.05, fail=0.3)
     unknown: Limits = Limits(warn=0.05, fail=0.3)
     label: Limits = Limits(warn=0.2, fail=0.5)
     calibration: Limits = Limits(warn=0.1, fail=0.5)
-    auc: Limits = Limits(warn=0.02, fail=0.1)
+    auc: Limits = Limits(warn=0.02, fail=0.25)
     slice_rows: int = Field(500, ge=1)
     ignore: tuple[str, ...] = ()
     alert: str | None = None

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
-from recsys.data.samples.drifting import write_days
+from recsys.data.samples.drifting import DriftingTeacher, write_days
+from recsys.data.samples.interactions import Shown
 from recsys.errors import UserError
 from recsys.evaluation.binary import binary_metrics
 from recsys.files.manifest import DamagedFile
@@ -97,6 +98,22 @@ def test_a_tenth_of_the_volume(reference: Reference, days: list[pl.DataFrame]) -
     assert check(reference, days[3].head(0)).failing() == ["there are no rows"]
     first = check_increment(reference, days[3], CONFIG)
     assert "there are 10,000 rows, and no earlier increments" in [line.text for line in first.lines]
+
+
+@pytest.mark.parametrize("drift", ["gradual", "seasonal"])
+def test_drift_is_no_reason_to_stop(tmp_path: Path, drift: str) -> None:
+    """Days whose taste and items have changed warn, so that a model is trained on them; wrong days fail."""
+    poison = {9: "labels", 10: "column", 11: "volume"}
+    frames = []
+    for f in write_days(tmp_path, days=12, rows_per_day=5000, drift=drift, change=6, poison=poison):
+        rows, old = pl.read_parquet(f, glob=False), DriftingTeacher(0)
+        numbers = (rows[c].str.slice(1).cast(pl.Int64).to_numpy() for c in ("user", "item"))
+        device = np.array([2, 0, 1])[np.unique(rows["device"], return_inverse=True)[1]]
+        old.day(0)
+        frames.append(rows.with_columns(score=old.click(Shown(*numbers, device, device))))
+    reference = Reference.fit(pl.concat(frames[:2]), label="click", prediction="score", slices=["device"])
+    outcomes = [check_increment(reference, f, CONFIG, earlier=[5000]).outcome for f in frames[2:]]
+    assert set(outcomes[:7]) <= {"pass", "warn"} and "warn" in outcomes and outcomes[7:] == ["fail"] * 3
 
 
 def test_schema(reference: Reference, days: list[pl.DataFrame]) -> None:

@@ -74,7 +74,8 @@ def test_the_way_of_a_version(registry: ModelRegistry, tmp_path: Path) -> None:
     b, c = registry.register(artefact(tmp_path, 1), parent=a), registry.register(artefact(tmp_path, 2), parent=a)
     assert registry.aliases() == {"champion": a, "challenger": c}
     registry.reject(b, "worse")
-    registry.canary(c, 0.1, "passed", guard={})
+    registry.canary(c, 0.1, "passed", guard={"guard": {"alpha": 0.01}})
+    assert json.loads((registry.folder / ALIAS).read_text())["canary"]["guard"] == {"alpha": 0.01}
     assert registry.aliases() == {"champion": a, "canary": c}
     choice = Repository(registry.folder.parent).choice("ctr")
     assert (choice.current, choice.canary, choice.share) == (a, c, 0.1)
@@ -317,7 +318,12 @@ def test_the_command(
     assert command("rollback", "root=models")[1].strip() == f"ctr: {a} is the champion"
     code, text = command("show", "root=models", f"version={a}")
     assert code == 0 and json.loads(text)["metrics"] == {"auc": 0.81234}
-    assert len(command("show", "root=models")[1].splitlines()) == 5
+    append_line(
+        registry.folder / HISTORY, {"time": "2017-07-14T02:40:00Z", "event": "canary_passed", "version": a}
+    )  # of a server
+    shown = command("show", "root=models")[1].splitlines()
+    assert len(shown) == 6 and shown[5] == f"2017-07-14T02:40:00Z  canary_passed {a}  a server"
+    assert shown[1].endswith(": first")
     for arguments, message in {
         ("lst", "root=models"): "error: lst: must be list, show, promote, rollback; did you mean list?",
         ("list", "name=x"): "error: root: is missing; name the folder of models; usage: "
