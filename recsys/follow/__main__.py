@@ -54,10 +54,10 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
     from recsys.follow.follow_settings import load_settings
 
     settings = load_settings(file)
-    from recsys.follow.cycle import Follower
+    from recsys.follow.cycle import ContinuousTraining
 
     while True:
-        follower = Follower(settings)
+        follower = ContinuousTraining(settings)
         with follower.alone():
             follower.readmit(readmit)
             ended = follower.run(cycles)

@@ -44,7 +44,7 @@ ENDS = ("rolled_back", "promoted", "canary_passed")
 DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed
 
 
-class Follower:
+class ContinuousTraining:
     """Continuous training in one root.
 
     Args:
@@ -296,7 +296,9 @@ class Follower:
         mine = [e for e in self.registry.history() if e.get("version") == cycle.version]
         events = [e["event"] for e in mine]
         last = next((e for e in reversed(mine) if e["event"] in ENDS), None)
-        if "canary" not in events:
+        if (other := self.registry.aliases().get("canary", cycle.version)) != cycle.version:
+            say(f"cycle {cycle.number}: waits, because {other} is the canary")
+        elif "canary" not in events:
             self.registry.canary(cycle.version, c.share, cycle.why, {"guard": c.guard} if c.guard else None)
             say(f"cycle {cycle.number}: {cycle.version} answers {c.share:.0%} of the requests; waiting for the guard")
         elif last is not None and last["event"] == "rolled_back":

@@ -32,7 +32,7 @@ from recsys.data.samples.drifting import DriftingTeacher, rows_of, write_days
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
-from recsys.follow.cycle import Follower
+from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.history_page import write_page
 from recsys.follow.model_registry import ModelRegistry
@@ -80,14 +80,14 @@ def demo(root: Path, seed: int = 0) -> None:
             if number == BUG:
                 _deploy_by_hand(root, visitors, port)
     shutil.rmtree(coming)
-    page = write_page(Follower(load_settings(file)))
+    page = write_page(ContinuousTraining(load_settings(file)))
     show(file)
     say(f"page: {page}; history: python -m recsys.registry show root={root / 'follow'} name={NAME}")
 
 
 def _follow(file: Path) -> bool:
     """Do what can be done, and return whether a canary waits for requests."""
-    follower = Follower(load_settings(file))
+    follower = ContinuousTraining(load_settings(file))
     with follower.alone():
         follower.run()
     return follower.state.current is not None
@@ -98,7 +98,7 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
     registry = ModelRegistry(root / "follow" / "registry", NAME)
     champion = registry.aliases()["champion"]
     version = registry.register(_with_bug(registry.path(champion), root / "build"), why="a build that skipped the gate")
-    say(f"somebody deploys {version} by hand: its items are looked up in a table of another day")
+    say(f"somebody deploys {version} by hand: its ids are those of another day")
     registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
     visitors.visit(port, registry)
     last = registry.history()[-1]
@@ -106,14 +106,13 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
 
 
 def _with_bug(artefact: Path, output: Path) -> Path:
-    """Copy an artefact, and shift the rows of its vocabulary of items."""
+    """Copy an artefact, and shift the rows of its vocabularies: ids that are those of another day."""
     with whole_folder(output) as building:
         shutil.copytree(artefact, building, dirs_exist_ok=True)
-        [file] = building.glob("pipeline/**/vocabularies/item.parquet")
-        items = pl.read_parquet(file)
-        items.with_columns(items["value"].gather((np.arange(len(items)) + len(items) // 2) % len(items))).write_parquet(
-            file
-        )
+        for file in building.glob("pipeline/**/vocabularies/*.parquet"):
+            table = pl.read_parquet(file)
+            shifted = (np.arange(len(table)) + len(table) // 2) % len(table)
+            table.with_columns(table["value"].gather(shifted)).write_parquet(file)
         content = manifest.content(building) or {}
         names = [building / name for name in manifest.read(building) or {}]
         about = {k: v for k, v in content.items() if k not in ("files", "version", "digest")}

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from recsys.evaluation import metrics_table
 from recsys.files.atomic import write_text
-from recsys.follow.cycle import Follower
+from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_state import Cycle, PartitionState
 from recsys.pages import render
 from recsys.pages.charts.plots import Dot, across, dots, figure, upwards
@@ -20,7 +20,7 @@ MAIN = ("auc", "ndcg@10")  # the metric of the chart: the first one that there i
 KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
 
 
-def write_page(follower: Follower) -> Path:
+def write_page(follower: ContinuousTraining) -> Path:
     """Write the page of a root, and return its file."""
     state = follower.state
     outcomes = [c.outcome for c in state.cycles]
@@ -79,7 +79,7 @@ def _refused(partitions: Mapping[str, PartitionState]) -> PageTable:
     return PageTable(columns(("partition", "status", "why"), left=("partition", "status", "why")), rows)
 
 
-def _history(follower: Follower) -> PageTable:
+def _history(follower: ContinuousTraining) -> PageTable:
     names = ("time", "event", "version", "who", "why")
     rows: list[Cells] = []
     for e in reversed(follower.registry.history()):

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from recsys.cli.console import results
-from recsys.follow.cycle import Follower
+from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 
 MOST_CYCLES = 20  # that are listed
@@ -15,7 +15,7 @@ MOST_CYCLES = 20  # that are listed
 
 def show(file: Path) -> None:
     """Print the cycles, the partitions that were refused, and the roles of versions."""
-    follower = Follower(load_settings(file))
+    follower = ContinuousTraining(load_settings(file))
     cycles = Table("cycle", "trained on", "rows", "judged on", "outcome", "version", "why", title="cycles")
     for c in follower.state.cycles[-MOST_CYCLES:]:
         kind = " (full)" if c.full else ""

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
-from recsys.follow.cycle import Follower
+from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.follow_state import FollowState
 from recsys.follow.status import show
@@ -49,22 +49,22 @@ def settings_file(folder: Path, logs: Path, **more: Any) -> Path:
     return file
 
 
-def followed(file: Path, cycles: int | None = None) -> Follower:
-    follower = Follower(load_settings(file))
+def followed(file: Path, cycles: int | None = None) -> ContinuousTraining:
+    follower = ContinuousTraining(load_settings(file))
     with follower.alone():
         follower.run(cycles)
     return follower
 
 
 @pytest.fixture(scope="module")
-def done(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Follower:
+def done(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> ContinuousTraining:
     """Followed to the end, in two calls."""
     file = settings_file(tmp_path_factory.mktemp("follow"), logs)
     followed(file, cycles=1)
     return followed(file)
 
 
-def test_each_day_is_trained_on_but_the_poisoned_one(done: Follower) -> None:
+def test_each_day_is_trained_on_but_the_poisoned_one(done: ContinuousTraining) -> None:
     assert [(c.train, c.window, c.full, c.outcome) for c in done.state.cycles] == [
         (DAYS[:2], DAYS[2:3], True, "promoted"),
         (DAYS[2:3], DAYS[3:4], False, "promoted"),
@@ -76,7 +76,7 @@ def test_each_day_is_trained_on_but_the_poisoned_one(done: Follower) -> None:
     assert [p.name for p in done.waiting()] == DAYS[6:]
 
 
-def test_each_version_is_in_the_registry_with_its_parent_and_interval(done: Follower) -> None:
+def test_each_version_is_in_the_registry_with_its_parent_and_interval(done: ContinuousTraining) -> None:
     versions = done.registry.summaries()
     assert [v["interval"] for v in versions][1:3] == [
         [f"2025-01-{a:02d}T00:00:00+00:00", f"2025-01-{a + 1:02d}T00:00:00+00:00"] for a in (3, 4)
@@ -86,7 +86,7 @@ def test_each_version_is_in_the_registry_with_its_parent_and_interval(done: Foll
     assert [e["event"] for e in done.registry.history()] == ["registered", "promoted"] * 4
 
 
-def test_every_day_is_predicted_before_it_is_trained_on(done: Follower) -> None:
+def test_every_day_is_predicted_before_it_is_trained_on(done: ContinuousTraining) -> None:
     """Progressive validation: the champion of the day, on the day."""
     measured = {n: p.metrics["auc"] for n, p in done.state.partitions.items() if p.metrics}
     assert list(measured) == DAYS[3:]
@@ -94,7 +94,7 @@ def test_every_day_is_predicted_before_it_is_trained_on(done: Follower) -> None:
     assert min(measured.values()) > 0.55
 
 
-def test_status(done: Follower, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status(done: ContinuousTraining, capsys: pytest.CaptureFixture[str]) -> None:
     show(done.root.parent / "follow.yaml")
     out = capsys.readouterr().out
     assert "day=2025-01-05" in out and "bad" in out and "1 partitions wait for a cycle" in out
@@ -102,7 +102,7 @@ def test_status(done: Follower, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_crash_after_any_step_loses_and_repeats_nothing(
-    done: Follower, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    done: ContinuousTraining, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step runs twice: the state after it is not written the first time."""
     file = settings_file(tmp_path, logs)
@@ -182,7 +182,7 @@ def test_settings_file_mistakes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments(done: Follower, logs: Path, tmp_path: Path) -> None:
+def test_kill_9_at_random_moments(done: ContinuousTraining, logs: Path, tmp_path: Path) -> None:
     """50 kills with RECSYS_TEST_EXAMPLES=all, else 10: the cycles are those of a follower that nobody killed."""
     file = settings_file(tmp_path, logs)
     command = [sys.executable, "-m", "recsys.follow", str(file)]
@@ -197,7 +197,7 @@ def test_kill_9_at_random_moments(done: Follower, logs: Path, tmp_path: Path) ->
     state = FollowState.load(load_settings(file).root)
     same = [(c.train, c.window, c.outcome, c.metrics) for c in done.state.cycles]
     assert [(c.train, c.window, c.outcome, c.metrics) for c in state.cycles] == same
-    history = [e["event"] for e in Follower(load_settings(file)).registry.history()]
+    history = [e["event"] for e in ContinuousTraining(load_settings(file)).registry.history()]
     assert history == ["registered", "promoted"] * 4
 
 
