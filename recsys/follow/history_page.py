@@ -25,8 +25,9 @@ def write_page(follower: ContinuousTraining) -> Path:
     state = follower.state
     outcomes = [c.outcome for c in state.cycles]
     refused = {n: p for n, p in state.partitions.items() if p.status in ("bad", "rejected")}
-    counts = {"promoted": "promoted", "rejected": "rejected by the gate", "rolled_back": "rolled back as canaries"}
-    facts = [(str(outcomes.count(name)), text) for name, text in counts.items()]
+    back = sum(e["event"] == "rolled_back" for e in follower.registry.history())
+    facts = [(str(outcomes.count("promoted")), "promoted"), (str(outcomes.count("rejected")), "rejected by the gate")]
+    facts += [(str(back), "rolled back")]
     facts += [(str(len(state.partitions)), "partitions"), (str(len(refused)), "of them not trained on")]
     page = render(
         "follow/history_page.html",

@@ -7,19 +7,27 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import yaml
 from filelock import FileLock
 
 from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
+from recsys.files import manifest
+from recsys.follow import cycle
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.follow_state import FollowState
+from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.status import show
+from recsys.server.model_versions import Repository
 
 DAYS = [f"day=2025-01-{d:02d}" for d in range(1, 8)]
 POISONED = 4  # the number of the day whose labels are inverted
@@ -101,35 +109,158 @@ def test_status(done: ContinuousTraining, capsys: pytest.CaptureFixture[str]) ->
     assert f"champion {done.registry.aliases()['champion']}" in out
 
 
-def test_a_crash_after_any_step_loses_and_repeats_nothing(
-    done: ContinuousTraining, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replace training, measuring and exporting by steps that write what the real ones write; return their calls."""
+    calls: list[str] = []
+
+    def train(cfg: Any, run_dir: Path, start: Path | None) -> Any:
+        calls.append(f"train {run_dir.name} from {start and start.name}")
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text("")
+        return SimpleNamespace(metrics={"protocol": {"rows": {"train": 100}}})
+
+    def measure(run: Path, cfg: Any, output: Path) -> dict[str, float]:
+        output.mkdir(parents=True, exist_ok=True)
+        rng = np.random.default_rng(0)
+        probability = rng.random(1000)
+        label = (rng.random(1000) < probability).astype(np.uint8)
+        frame = pl.DataFrame({"row": range(1000), "probability": probability, "label": label})
+        frame.write_parquet(output / "test_predictions.parquet")
+        return {"auc": 0.8}
+
+    def export(settings: FollowConfig, run: Path, output: Path) -> None:
+        output.mkdir(parents=True, exist_ok=True)
+        manifest.write(output, {}, {"run": run.name})
+
+    for name, fake in {"train_on": train, "measure": measure, "export": export}.items():
+        monkeypatch.setattr(cycle, name, fake)
+    monkeypatch.setattr(cycle, "config_of", lambda *_: None)
+    monkeypatch.setattr(cycle, "PartitionRows", lambda *_: SimpleNamespace(rows=100, bad=0))
+    monkeypatch.setattr(cycle, "check_partition", lambda *_: CheckReport((CheckLine("pass", "volume", "ok"),)))
+    monkeypatch.setattr(cycle, "save_references", lambda *_: None)
+    return calls
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_crash_at_any_step_loses_and_repeats_nothing(
+    before: bool, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step runs twice: the state after it is not written the first time."""
-    file = settings_file(tmp_path, logs)
-    save, crashed = FollowState.save, set()
+    """The process ends at the n-th time that the state is written, before or after it is, for each n."""
+    fake_steps(monkeypatch)
+    save, number = FollowState.save, count(1)
+    few = {"partitions": {"folder": str(logs), "pattern": "day=2025-01-0[1-4]"}}
+    clean = followed(settings_file(tmp_path, logs, **few))
+    assert [c.outcome for c in clean.state.cycles] == ["promoted"] * 2
+    saves = 0
 
-    def crash_once(state: FollowState, root: Path) -> None:
-        current = state.current
-        key = (len(state.cycles), current and current.step, len(state.partitions))
-        if key not in crashed:
-            crashed.add(key)
-            raise KeyboardInterrupt
-        save(state, root)
+    def save_or_crash(state: FollowState, root: Path) -> None:
+        nonlocal saves
+        saves += 1
+        if not before:
+            save(state, root)
+        if saves == at:
+            raise Crash
+        if before:
+            save(state, root)
 
-    monkeypatch.setattr(FollowState, "save", crash_once)
-    crashes = 0
-    while True:
+    monkeypatch.setattr(FollowState, "save", save_or_crash)
+    for at in number:
+        saves, folder = 0, tmp_path / str(at)
+        folder.mkdir()
+        file = settings_file(folder, logs, **few)
         try:
-            follower = followed(file, cycles=2)
-        except KeyboardInterrupt:
-            crashes += 1
-            continue
-        break
-    assert crashes > 15
-    same = [(c.train, c.window, c.outcome, c.metrics) for c in done.state.cycles[:2]]
-    assert [(c.train, c.window, c.outcome, c.metrics) for c in follower.state.cycles] == same
-    events = [e["event"] for e in follower.registry.history()]
-    assert events == ["registered", "promoted"] * 2
+            follower = followed(file)
+            break
+        except Crash:
+            saves = -10_000
+            follower = followed(file)
+        assert [(c.train, c.window, c.outcome, c.metrics) for c in follower.state.cycles] == [
+            (c.train, c.window, c.outcome, c.metrics) for c in clean.state.cycles
+        ]
+        assert [e["event"] for e in follower.registry.history()] == ["registered", "promoted"] * 2
+    assert at > 20
+
+
+def test_a_canary_is_awaited_and_a_rollback_ends_the_cycle(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = fake_steps(monkeypatch)
+    file = settings_file(tmp_path, logs, canary={"share": 0.2, "guard": {"min_requests": 10}})
+    follower = followed(file)
+    assert [c.outcome for c in follower.state.cycles] == ["promoted", ""]
+    waiting = follower.state.current
+    assert waiting is not None and "waits for its canary" in follower.what_waits()
+    assert followed(file).state.current is not None  # nothing has happened
+    server = Repository(follower.root / "registry")
+    champion = follower.registry.aliases()["champion"]
+    assert server.end_canary("clicks", str(waiting.version), champion)
+    server.record("clicks", "rolled_back", version=waiting.version, why="it fails")
+    follower = followed(file)
+    assert [c.outcome for c in follower.state.cycles] == ["promoted", "rolled_back", ""]
+    assert follower.state.cycles[1].why == "canary: it fails"
+    assert follower.state.partitions[DAYS[2]].status == "rejected"
+    assert follower.registry.aliases()["champion"] == champion
+    server.record("clicks", "canary_passed", version=follower.registry.aliases()["canary"])
+    follower = followed(file)
+    assert follower.state.cycles[2].outcome == "promoted"
+    assert [c.split()[-1] for c in calls] == ["None", "000001", "000001", "000003"]  # each starts from the champion
+
+
+def test_full_trainings_come_by_number_by_drift_and_by_kpis(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_steps(monkeypatch)
+    follower = followed(settings_file(tmp_path, logs, full={"every": 2, "partitions": 3}))
+    assert [(c.full, len(c.train)) for c in follower.state.cycles] == [
+        (True, 2), (True, 3), (False, 1), (True, 3), (False, 1)
+    ]  # fmt: skip
+    drifted = CheckReport((CheckLine("warn", "psi", "column x has drifted"),))
+    monkeypatch.setattr(cycle, "check_partition", lambda *_: drifted)
+    (tmp_path / "drift").mkdir()
+    follower = followed(settings_file(tmp_path / "drift", logs, full={"on_drift": True}), cycles=2)
+    assert [c.full for c in follower.state.cycles] == [True, True]
+    (tmp_path / "kpi").mkdir()
+    file = settings_file(tmp_path / "kpi", logs)
+    monkeypatch.setattr(cycle, "check_partition", lambda *_: CheckReport((CheckLine("pass", "volume", "ok"),)))
+    follower = followed(file, cycles=1)
+    time.sleep(0.002)
+    Repository(follower.root / "registry").record(
+        "clicks", "kpi_below", version=follower.registry.aliases()["champion"]
+    )
+    assert [c.full for c in followed(file, cycles=2).state.cycles] == [True, True, False]
+
+
+def test_training_on_drift_alone(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days wait until one drifts; then a cycle trains on all of them, and the next on the day itself."""
+    fake_steps(monkeypatch)
+
+    def check(folder: Path, rows: Any, predictions: Path | None, *_: Any) -> CheckReport:
+        drifts = predictions is not None and DAYS[5] in str(predictions)
+        return CheckReport((CheckLine("warn" if drifts else "pass", "psi", "column x"),))
+
+    monkeypatch.setattr(cycle, "check_partition", check)
+    follower = followed(settings_file(tmp_path, logs, train_on="drift"))
+    assert [c.train for c in follower.state.cycles] == [DAYS[:2], DAYS[2:5], DAYS[5:6]]
+
+
+def test_refused_partitions_are_readmitted(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_steps(monkeypatch)
+    bad = CheckReport((CheckLine("fail", "psi", "column x has drifted"),))
+    monkeypatch.setattr(
+        cycle, "check_partition", lambda folder, *_: bad if "none" not in str(folder) else CheckReport(())
+    )
+    file = settings_file(tmp_path, logs)
+    follower = followed(file)
+    assert [follower.state.partitions[d].status for d in DAYS] == ["trained", "trained", "ready"] + ["bad"] * 4
+    with pytest.raises(UserError, match=r"readmit=day=2025-01-01: was not refused; did you mean day=2025-01-0\d\?"):
+        follower.readmit([DAYS[0]])
+    follower.readmit([DAYS[4]])
+    follower = followed(file)
+    assert follower.state.cycles[-1].train == [DAYS[2]] and follower.state.cycles[-1].window == [DAYS[4]]
 
 
 def test_a_worse_model_is_rejected_and_its_day_set_aside(logs: Path, tmp_path: Path) -> None:
@@ -156,7 +287,7 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"gates": {}}, r"gates: no such key \(did you mean gate\?\)"),
+        ({"gates": {}}, r"gates: no such key; did you mean gate\?"),
         ({"first": 0}, r"first=0: input should be greater than or equal to 1"),
         ({"partitions": {"folder": "nowhere"}}, r"partitions.folder=nowhere: no such folder"),
         ({"partitions": {"folder": ".", "every": "soon"}}, r"partitions.every='soon': is not a duration; write a dur"),
@@ -199,7 +330,3 @@ def test_kill_9_at_random_moments(done: ContinuousTraining, logs: Path, tmp_path
     assert [(c.train, c.window, c.outcome, c.metrics) for c in state.cycles] == same
     history = [e["event"] for e in ContinuousTraining(load_settings(file)).registry.history()]
     assert history == ["registered", "promoted"] * 4
-
-
-def test_the_config_of_a_follower_is_not_hydras() -> None:
-    assert FollowConfig.model_config["extra"] == "forbid"
