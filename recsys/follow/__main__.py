@@ -1,6 +1,6 @@
 """python -m recsys.follow FILE [cycles=N] [watch=true] [seconds=60] [readmit=[day=2026-01-31]]
 python -m recsys.follow status FILE
-python -m recsys.follow demo root=DIR
+python -m recsys.follow.follow_demo root=DIR
 
 Follows data as it arrives: checks new partitions, trains on from the champion, judges the challenger on the next
 partition, and puts it into service or not. One call does all that can be done now; repeat it by cron, or set
@@ -28,7 +28,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action == "demo":
         if cfg.root is None:
             raise UserError(f"root: is missing; name a new folder; usage: {USAGE}")
-        from recsys.follow.demo import demo
+        from recsys.follow.follow_demo import demo
 
         demo(Path(cfg.root), cfg.seed)
         return
@@ -55,12 +55,14 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
 
     settings = load_settings(file)
     from recsys.follow.cycle import ContinuousTraining
+    from recsys.follow.history_page import write_page
 
     while True:
         follower = ContinuousTraining(settings)
         with follower.alone():
             follower.readmit(readmit)
             ended = follower.run(cycles)
+            write_page(follower)
         if seconds is None:
             say(follower.what_waits())
             return

@@ -8,6 +8,7 @@ was in. All folders of a cycle are named by its number.
     ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
     ROOT/checked/PARTITION/            checks.json, and the champion's predictions
     ROOT/references/NUMBER/            what new partitions are compared with (partition_checks.py)
+    ROOT/page.html follow.prom         the history as a page, and the last checks as text for Prometheus
     ROOT/registry/NAME/                versions, aliases and their history (model_registry.py)
 
 The first partition after those of a training is its window: the challenger is judged on data that it has not seen, and
@@ -27,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from recsys.cli.console import log_to, say
 from recsys.errors import UserError, did_you_mean
-from recsys.files.atomic import write_json
+from recsys.files.atomic import write_json, write_text
 from recsys.files.journal import now
 from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
@@ -191,6 +192,7 @@ class ContinuousTraining:
         report = check_partition(references, rows, predictions, self.settings.check, earlier)
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / "checks.json", [asdict(line) for line in report.lines])
+        write_text(self.root / "follow.prom", report.prometheus(self.settings.name))
         self._alert(report)
         drifted = any(x.outcome != "pass" and x.check in DRIFT for x in report.lines)
         warnings = [x.text for x in report.lines if x.outcome == "warn"]

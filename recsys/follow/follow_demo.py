@@ -29,6 +29,7 @@ import yaml
 
 from recsys.cli.console import bar, say
 from recsys.data.samples.drifting import DriftingTeacher, rows_of, write_days
+from recsys.data.samples.interactions import Shown
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
@@ -187,7 +188,7 @@ class Visitors:
         self._teacher.day(self._number)
         drawn = self._teacher.draw(self._rng, BLOCK * ITEMS)
         of_visitor = np.repeat(np.arange(BLOCK) * ITEMS, ITEMS)
-        shown = drawn._replace(user=drawn.user[of_visitor], device=drawn.device[of_visitor])
+        shown = Shown(drawn.user[of_visitor], drawn.item, drawn.device[of_visitor], drawn.seconds)
         return rows_of(self._teacher, shown).to_dicts(), self._teacher.click(shown)
 
     def _ask(self, connection: HTTPConnection, identity: str, rows: list[dict[str, object]]) -> list[float]:
