@@ -44,7 +44,9 @@ def reference(days: list[pl.DataFrame]) -> Reference:
     return Reference.fit(pl.concat(days[:3]), label="click", prediction="score", slices=["device"])
 
 
-CONFIG = CheckConfig(ignore=("time",))
+CONFIG = CheckConfig.model_validate(
+    {"ignore": ("time",), "psi": {"warn": 0.1, "fail": 1}, "unknown": {"warn": 0.05, "fail": 0.3}}
+)
 
 
 def check(reference: Reference, frame: pl.DataFrame, config: CheckConfig = CONFIG) -> CheckReport:
