@@ -12,9 +12,9 @@ from recsys.follow.follow_settings import load_settings
 
 
 @pytest.mark.slow
-def test_movielens_100k_by_time(data_set: Callable[[str], Path], tmp_path: Path) -> None:
+def test_movielens_100k_by_time(real_data: Callable[[str], Path], tmp_path: Path) -> None:
     """Three tenths of the ratings, then a tenth at a time: each model is better than the one before on what follows."""
-    source, log = data_set("ml-100k"), tmp_path / "log"
+    source, log = real_data("ml-100k"), tmp_path / "log"
     log.mkdir()
     for side in ("ml-100k.item", "ml-100k.user"):
         (log / side).write_bytes((source / side).read_bytes())
