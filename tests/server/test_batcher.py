@@ -152,11 +152,11 @@ def test_a_delay_collects_rows_until_there_are_enough() -> None:
         await asyncio.sleep(0.01)
         works.append(batcher.submit(rows(2)))
         await outcomes(works)
-        assert model.batches == [2] and 0.04 < time.monotonic() - started < 0.2
+        assert model.batches == [2] and 0.04 < time.monotonic() - started < 5
         started = time.monotonic()
         await outcomes([batcher.submit(rows(n)) for n in range(11)])
         assert model.batches == [2, 8, 3]  # 8 at once, the rest after the delay
-        assert 0.04 < time.monotonic() - started < 0.2
+        assert 0.04 < time.monotonic() - started < 5
 
     run(test)
 
