@@ -125,7 +125,7 @@ def test_a_full_queue_refuses_and_accepts_again_later() -> None:
 
 def test_expired_and_abandoned_work_is_not_computed() -> None:
     async def test() -> None:
-        model = scorer(seconds=0.1)
+        model = scorer(seconds=1.0)
         batcher = Batcher(model, BatchLimits(rows=1))
         now = asyncio.get_running_loop().time()
         works = [batcher.submit(rows(1)), batcher.submit(rows(2), now + 0.03), batcher.submit(rows(3))]
@@ -134,7 +134,7 @@ def test_expired_and_abandoned_work_is_not_computed() -> None:
         started = time.monotonic()
         with pytest.raises(RequestError, match="the deadline has passed before the model has answered") as e:
             await works[1].future
-        assert e.value.status == 504 and time.monotonic() - started < 0.08  # it does not wait for the model
+        assert e.value.status == 504 and time.monotonic() - started < 0.9  # it does not wait for the model
         await outcomes([works[0], works[2]])
         assert len(model.batches) == 2 and batcher.waiting_rows == 0
         with pytest.raises(RequestError, match="before the request was queued"):

@@ -241,7 +241,7 @@ def test_millions_of_small_texts_are_refused_before_they_are_read(model: Path) -
             started = time.monotonic()
             answer = requests.post(f"{served.url}/v2/models/ctr/infer", data=body, headers=headers)
             assert answer.status_code == status and message in answer.json()["error"]
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < 2
         request = pb.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(4_000_000)])
         request.inputs.add(name="b", datatype="BYTES", shape=[1000, 1000])
         with grpc.insecure_channel(served.grpc) as channel, pytest.raises(grpc.RpcError) as e:

@@ -136,7 +136,7 @@ def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:
     started = time.monotonic()
     for _ in range(10):
         record(log, [{}], [0.5])
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2
     assert log.take_dropped() == 8 and log.take_dropped() == 0
     log.offer(Call("v2"), TensorsPayload({}, 1), {})
     assert log.take_dropped() == 0
