@@ -2,6 +2,7 @@
 
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def ids(table: pl.DataFrame) -> dict[str, int]:
     return dict(zip(table["value"], table["id"], strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     trainings=st.lists(counts, min_size=1, max_size=6),
     capacity=st.none() | st.integers(2, 8),
@@ -54,7 +55,7 @@ def test_ids_never_swap(trainings: list[Counts], capacity: int | None, evict: st
         before = now
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(trainings=st.lists(counts, min_size=1, max_size=6), least=st.integers(1, 9))
 def test_without_a_limit_every_value_of_enough_rows_has_one(trainings: list[Counts], least: int) -> None:
     table, _ = grown(trainings, min_count=least)[-1]

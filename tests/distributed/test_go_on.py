@@ -26,7 +26,7 @@ from recsys.training.module_settings import Placement, Updates
 OLD, NEW, DIM, ROWS = 37, 50, 8, 12
 FRESH = np.array([3, 19])  # rows of the old table that new values take
 OPTIMIZERS = [*FUSED_OPTIMIZERS, "adam", "partial_rowwise_adam"]
-WORLDS = [(1, "row_wise"), (2, "column_wise"), (2, "data_parallel")]
+WORLDS = [(2, "column_wise"), (1, "row_wise"), (2, "data_parallel")]
 
 
 class Model(nn.Module):
@@ -126,7 +126,15 @@ def second(rank: int, world_size: int, folder: str, kind: str) -> dict[str, Any]
     return found
 
 
-@pytest.fixture(scope="module", params=WORLDS, ids=lambda w: f"{w[0]}-{w[1]}")
+@pytest.fixture(
+    scope="module",
+    params=[
+        WORLDS[0],
+        pytest.param(WORLDS[1], marks=pytest.mark.slow),
+        pytest.param(WORLDS[2], marks=pytest.mark.slow),
+    ],
+    ids=lambda w: f"{w[0]}-{w[1]}",
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Written by two processes, row-wise; read by another world and plan."""
     folder = str(tmp_path_factory.mktemp("go_on"))

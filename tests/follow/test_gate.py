@@ -198,6 +198,7 @@ def test_defaults() -> None:
         GateConfig(change=limits)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_no_artefact(tmp_path: Path) -> None:
     result = check_artefact(tmp_path)
     assert not result.passed

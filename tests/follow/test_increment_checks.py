@@ -102,6 +102,7 @@ def test_a_tenth_of_the_volume(reference: Reference, days: list[pl.DataFrame]) -
     assert "there are 10,000 rows, and no earlier increments" in [line.text for line in first.lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", ["gradual", "seasonal"])
 def test_drift_is_no_reason_to_stop(tmp_path: Path, drift: str) -> None:
     """Days whose taste and items have changed warn, so that a model is trained on them; wrong days fail."""

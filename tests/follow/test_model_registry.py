@@ -278,6 +278,7 @@ def check(models: Path, most: int) -> None:
     assert json.loads((registry.folder / ALIAS).read_text()) == state
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_at_random_moments(tmp_path: Path, seed: int) -> None:
     for i in range(6):

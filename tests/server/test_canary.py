@@ -359,6 +359,7 @@ def ask(server: Command, stop: Callable[[], bool], keys: int = 10**9) -> list[tu
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("canary", "most"), [({"fails": True}, 150), ({"fails": 0.2}, 400)])
 def test_a_canary_that_fails_is_rolled_back_by_the_server(models: Path, canary: dict[str, Any], most: int) -> None:
     """Two workers, and nothing else runs. `most` bounds what the canary answered, with all delays."""

@@ -46,6 +46,7 @@ def test_the_bets_are_fair_for_every_distribution_with_the_mean() -> None:
             assert p * (1 + c * (high / mean - 1)) + (1 - p) * (1 + c * (low / mean - 1)) == pytest.approx(1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rate", "margin"), [(0.01, 0.0), (0.3, 0.0), (0.5, 0.0)])
 def test_false_alarms_with_a_look_after_each_request(rate: float, margin: float) -> None:
     """5,000 requests each in 2,000 runs without a difference: at most 5 %, and three standard errors of that."""
@@ -98,6 +99,7 @@ def test_the_state_is_the_histogram_of_pairs(observations: list[tuple[bool, floa
     assert test.lower_bound() <= difference + 1 / 64 + 1e-9  # to which differences are rounded
 
 
+@pytest.mark.slow
 def test_the_confidence_bound_covers_at_all_times() -> None:
     misses = 0
     for _ in range(100):
