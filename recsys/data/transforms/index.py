@@ -43,7 +43,7 @@ class LayeredResults(TextResults):
     __slots__ = ("__missing__", "below", "changes")
 
     def __init__(self, below: TextResults, changes: dict[str | None, Any]) -> None:
-        self.__missing__, self.below, self.changes = below.__getitem__, below, changes  # type: ignore[method-assign]
+        self.__missing__, self.below, self.changes = below.__getitem__, below, changes  # type: ignore[method-assign, assignment]
         super().__init__(changes.items(), below.default)
 
 

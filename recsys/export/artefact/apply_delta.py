@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -141,16 +141,14 @@ class Delta:
             raise manifest.DamagedFile(self.folder, f"{name} {why}; export the run in full") from e
 
     def _make_table(self, before: Path, name: str, file: Path, table: Table) -> None:
-        rows, new = (np.load(manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy"), mmap_mode="r", allow_pickle=False)
-                     for part in ("ids", "bytes"))  # fmt: skip
+        files = (manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy") for part in ("ids", "bytes"))
+        rows, new = (np.load(f, mmap_mode="r", allow_pickle=False) for f in files)
         width = table["row_bytes"]
         with file.open("wb") as f:
             f.truncate(self.entries[name][0])
         copy_rows(before, file, [(a * width, b * width, n * width) for a, b, n in table["segments"]])
         if len(rows):
-            patched_rows = np.memmap(file, np.uint8, "r+").reshape(-1, width)
-            patched_rows[rows] = new
-            patched_rows.flush()
+            np.memmap(file, np.uint8, "r+").reshape(-1, width)[rows] = new
         file.chmod(0o444)
 
 

@@ -16,16 +16,14 @@ if TYPE_CHECKING:
     from recsys.online.servable import Servable
 
 
-def load(
-    folder: str | Path, *, threads: int = 1, digests: bool = True, before: Servable | None = None
-) -> Servable:
+def load(folder: str | Path, *, threads: int = 1, digests: bool = True, before: Servable | None = None) -> Servable:
     """Load the model of an artefact.
 
     Args:
         folder: a folder that `python -m recsys.export` wrote. A delta is applied to its base, which must be beside it.
         threads: number of threads of one call.
         digests: whether to read every file and compare its digest; otherwise only sizes are compared.
-        before: the version of the model that answers now, which shares the values of vocabularies that have not changed.
+        before: the version of the model that answers now; what is equal in the vocabularies is shared.
 
     Raises:
         UserError: the folder is not an artefact of this version, or onnxruntime cannot load it.
