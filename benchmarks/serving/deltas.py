@@ -1,17 +1,18 @@
-"""python benchmarks/serving/deltas.py FOLDER [DELTAS] [VALUES]
+"""python benchmarks/serving/deltas.py FOLDER [ROUNDS] [VALUES]
 
-How long requests take while a server applies deltas, beside a server at rest and one that reloads full artefacts.
+How long requests take while a server applies a delta, beside a server at rest and one that reloads a full artefact.
 
-In FOLDER, a DLRM with 26 tables of VALUES (100,000) rows of 16 columns is trained, and then DELTAS (4) further runs,
-each from the one before, on 1 % of the values, of which a tenth are new. The first run is exported in full, the others
-as deltas; `recsys.export apply` makes full artefacts of these. Then two servers with one worker each run side by side:
+In FOLDER, a DLRM with 26 tables of VALUES (100,000) rows of 16 columns is trained, and then another run that goes on
+from it with 1 % of the values, of which a tenth are new. The first run is exported in full, the second as a delta, and
+`recsys.export apply` makes a full artefact of both. Then two servers with one worker each run side by side:
 
-    deltas         its version changes to the next delta
-    full reloads   its version changes to the next full artefact, which is loaded as if no other were there
+    deltas         its version changes to the delta, which it applies
+    full reloads   its version changes to the full artefact, which is loaded as if no other were there
 
-Rounds alternate: both at rest, a delta, a full reload. Both servers get 100 requests a second of 1 or 16 rows at fixed
-times (open loop), and the time of a request counts from when it was due. What is not at rest counts from the change of
-serving.json until the worker has loaded the version. benchmarks/results/serving_deltas.csv gets all figures.
+Rounds (6) alternate: both at rest, a delta, a full reload; then both return to the first version, and what was applied
+is removed. Both servers get 100 requests a second of 1 or 16 rows at fixed times (open loop), and the time of a request
+counts from when it was due. What is not at rest counts from the change of serving.json until the worker has loaded the
+version. benchmarks/results/serving_deltas.csv gets all figures.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +55,14 @@ def load(folder: Path, *, threads: int = 1, before: object = None) -> Any:  # no
     return load_artefact(folder, threads=threads)
 
 
-def run(*command: str, folder: Path) -> float:
-    """Run a command of recsys and return its seconds."""
+def run(*command: str, folder: Path) -> None:
+    """Run a command of recsys and print its seconds."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
     print(f"{time.perf_counter() - start:6.1f} s: {' '.join(command)[:100]}", flush=True)
     print(*re.findall(r"delta of [^;\n]*", done.stderr), flush=True)
-    return time.perf_counter() - start
 
 
 def write_day(folder: Path, day: int, values: int) -> None:
@@ -73,32 +75,26 @@ def write_day(folder: Path, day: int, values: int) -> None:
     frame.write_parquet(folder / "data" / f"day{day}.parquet")
 
 
-def prepare(folder: Path, deltas: int, values: int) -> dict[str, float]:
-    """Train and export; return the seconds of the steps from the last day's events to its delta."""
+def prepare(folder: Path, values: int) -> None:
+    """Train both runs and export them."""
     (folder / "conf" / "data").mkdir(parents=True)
     (folder / "data").mkdir()
     sparse = ", ".join(f"c{i}: {{}}" for i in range(TABLES))
     (folder / "conf" / "data" / "days.yaml").write_text(DATA % sparse)
-    models = [folder / name / "dlrm" for name in SERVED]
-    seconds: dict[str, float] = {}
-    for day in range(deltas + 1):
+    ours, full = (folder / name / "dlrm" for name in SERVED)
+    model = ["model=dlrm", "model.dim=16", "model.bottom_mlp=[64,16]", "model.top_mlp=[64]", "data=days"]
+    for day, start in enumerate((model, ["start_from=run0"])):
         write_day(folder, day, values)
-        version, before = str(day + 1), models[1] / str(day)
-        start = [f"start_from=run{day - 1}"] if day else ["model=dlrm", "model.dim=16", "data=days"]
         data = [f"data.root={folder / 'data'}", f"data.source.files=[day{day}.parquet]", "trainer.batch_size=1000"]
-        if not day:
-            data += ["model.bottom_mlp=[64,16]", "model.top_mlp=[64]"]
-        seconds["train"] = run("recsys.train", *start, *data, f"run_dir=run{day}", folder=folder)
-        export = [f"run=run{day}", f"version={version}", "name=dlrm", f"events_until={_now()}"]
-        if not day:
-            run("recsys.export", *export, f"output={models[1] / version}", folder=folder)
-            models[0].mkdir(parents=True)
-            (models[0] / version).symlink_to(models[1] / version)
-            continue
-        output, target = f"output={models[0] / version}", f"output={models[1] / version}"
-        seconds["export the delta"] = run("recsys.export", *export, output, f"delta_from={before}", folder=folder)
-        run("recsys.export", "apply", str(before), str(models[0] / version), target, folder=folder)
-    return seconds
+        export = [f"run=run{day}", f"version={day + 1}", "name=dlrm", f"events_until={_now()}"]
+        run("recsys.train", *start, *data, f"run_dir=run{day}", folder=folder)
+        if day:
+            run("recsys.export", *export, f"output={ours / '2'}", f"delta_from={full / '1'}", folder=folder)
+            run("recsys.export", "apply", str(full / "1"), str(ours / "2"), f"output={full / '2'}", folder=folder)
+        else:
+            run("recsys.export", *export, f"output={full / '1'}", folder=folder)
+            ours.mkdir(parents=True)
+            (ours / "1").symlink_to(full / "1")
 
 
 def _now() -> str:
@@ -161,7 +157,7 @@ async def change(clients: Clients, part: str, version: int) -> float:
     return seconds
 
 
-async def measure(folder: Path, deltas: int) -> list[tuple[str, str, float]]:
+async def measure(folder: Path, rounds: int) -> list[tuple[str, str, float]]:
     os.environ |= {"PYTHONPATH": str(Path(__file__).parent), "RECSYS_DELTA_DIR": str(folder / "applied")}
     servers = [Server(folder / name, []) for name in SERVED]
     servers[1].arguments = ["loader=deltas:load"]
@@ -173,14 +169,17 @@ async def measure(folder: Path, deltas: int) -> list[tuple[str, str, float]]:
     rows: list[tuple[str, str, float]] = [
         (n, "memory MB before", _anonymous(s)) for n, s in zip(SERVED, servers, strict=True)
     ]
-    for number in range(deltas):
+    for _ in range(rounds):
         for name, one in zip(SERVED, clients, strict=True):
             for c in clients:
                 c.part = "rest"
             await asyncio.sleep(REST_SECONDS)
             for c in clients:
                 c.part = "other"
-            rows.append((name, "seconds until it is loaded", await change(one, "change", number + 2)))
+            rows.append((name, "seconds until it is loaded", await change(one, "change", 2)))
+        for one in clients:
+            await change(one, "after", 1)
+        shutil.rmtree(folder / "applied")
     rows += [(n, "memory MB after", _anonymous(s)) for n, s in zip(SERVED, servers, strict=True)]
     for name, one in zip(SERVED, clients, strict=True):
         for part in ("rest", "change"):
@@ -205,10 +204,10 @@ def _anonymous(server: Server) -> float:
 
 def _times(server: Server) -> list[tuple[str, float]]:
     """Return the seconds from the last version's newest event to its export and to its service, by the metrics page."""
-    page = subprocess.run(
-        ["curl", "-s", f"localhost:{server.port}/metrics"], capture_output=True, text=True, check=True
-    )
-    found = re.findall(r'recsys_model_time_seconds{model="dlrm",of="(\w+)",version="(\d+)"} (\S+)', page.stdout)
+    connection = HTTPConnection("127.0.0.1", server.port)
+    connection.request("GET", "/metrics")
+    page = connection.getresponse().read().decode()
+    found = re.findall(r'recsys_model_time_seconds{model="dlrm",of="(\w+)",version="(\d+)"} (\S+)', page)
     last = max(int(v) for _, v, _ in found)
     times = {what: float(value) for what, version, value in found if int(version) == last}
     return [(f"seconds from the events of version {last} until {n}", t - times["events"]) for n, t in times.items()]
@@ -218,11 +217,10 @@ def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     folder = Path(sys.argv[1]).resolve()
-    deltas, values = [*map(int, sys.argv[2:]), *(4, 100_000)[len(sys.argv) - 2 :]]
-    rows = []
+    rounds, values = [*map(int, sys.argv[2:]), *(6, 100_000)[len(sys.argv) - 2 :]]
     if not (folder / "conf").exists():
-        rows = [("deltas", f"seconds to {step}", value) for step, value in prepare(folder, deltas, values).items()]
-    rows += asyncio.run(measure(folder, deltas))
+        prepare(folder, values)
+    rows = asyncio.run(measure(folder, rounds))
     with RESULTS.open("w", newline="") as file:
         csv.writer(file).writerows([("server", "measure", "value"), *((s, m, f"{v:.4g}") for s, m, v in rows)])
     for server, what, value in rows:

@@ -22,8 +22,8 @@ from recsys.export.artefact.apply_delta import (
     VALUES,
     VERSION,
     Delta,
+    PatchedTable,
     Segment,
-    Table,
     apply_delta,
     digest_of,
     link,
@@ -40,7 +40,7 @@ BLOCK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportedDelta:
     """What was written: a delta with this number of rows, or a full artefact. bytes, full_bytes: of both"""
 
     is_delta: bool
@@ -50,7 +50,7 @@ class Written:
     about: Mapping[str, Any]
 
 
-def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> Written:
+def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> ExportedDelta:
     """Export a run as a delta of an artefact, or in full if that has no use.
 
     The full artefact is written and proves itself first. The delta is applied to the base again, and must make the same
@@ -80,11 +80,11 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
             if size <= WORTH * full_size:
                 _prove(base, delta, Path(temporary) / "proof")
                 put_in_place(delta, output)
-                return Written(True, rows, size, full_size, about)
+                return ExportedDelta(True, rows, size, full_size, about)
             why = f"a delta would have {size / full_size:.0%} of its bytes"
         put_in_place(full, output)
     say(f"{output}: is a full artefact, not a delta: {why}")
-    return Written(False, 0, full_size, full_size, about)
+    return ExportedDelta(False, 0, full_size, full_size, about)
 
 
 def _no_delta(before: Artefact, after: Artefact) -> str | None:
@@ -105,7 +105,7 @@ def write_delta(base: Path, full: Path, folder: Path) -> int:
     old, new = (manifest.content(f) or {} for f in (base, full))
     before, entries = manifest.read(base) or {}, manifest.read(full) or {}
     layouts = [value["artefact"].get("layout", {}) for value in (old, new)]
-    tables, vocabularies, rows = dict[str, Table](), list[str](), 0
+    tables, vocabularies, rows = dict[str, PatchedTable](), list[str](), 0
     for name in sorted(n for n in entries if before.get(n) != entries[n]):
         a, b = (layout.get(name) for layout in layouts)
         if a is not None and b is not None and a["row_bytes"] == b["row_bytes"]:
@@ -124,7 +124,7 @@ def write_delta(base: Path, full: Path, folder: Path) -> int:
     return rows
 
 
-def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) -> tuple[Table, int]:
+def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) -> tuple[PatchedTable, int]:
     """Write the rows of a table's file that differ from the base or are new; return how it is made, and their number.
 
     The file has several tables, each of which may have moved because one before it has grown.

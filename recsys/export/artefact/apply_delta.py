@@ -42,7 +42,7 @@ Natural = Annotated[int, Ge(0)]
 Segment = tuple[Natural, Natural, Natural]  # rows of the base: first, first in the result, number
 
 
-class Table(TypedDict):
+class PatchedTable(TypedDict):
     """How a table is made. segments: rows that are copied from the base"""
 
     row_bytes: Annotated[int, Ge(1)]
@@ -58,7 +58,7 @@ class _Description(TypedDict):
     name: str
     version: str
     rows: Natural
-    tables: dict[str, Table]
+    tables: dict[str, PatchedTable]
     vocabularies: list[str]
 
 
@@ -140,7 +140,7 @@ class Delta:
             why = "does not become what was exported: the base is damaged, or another version of polars wrote it"
             raise manifest.DamagedFile(self.folder, f"{name} {why}; export the run in full") from e
 
-    def _make_table(self, before: Path, name: str, file: Path, table: Table) -> None:
+    def _make_table(self, before: Path, name: str, file: Path, table: PatchedTable) -> None:
         files = (manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy") for part in ("ids", "bytes"))
         rows, new = (np.load(f, mmap_mode="r", allow_pickle=False) for f in files)
         width = table["row_bytes"]
