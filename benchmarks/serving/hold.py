@@ -145,15 +145,14 @@ class Server:
             (self.model / str(i + 1)).symlink_to(version.resolve())
         self.choose("1")
         self.log = folder / "log"
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port, self.arguments = free_port(), list[str]()
         examples = json.loads((versions[0] / "examples.json").read_text())["rows"]
         parts = [examples[i : i + 1] for i in range(len(examples))] + [examples[i : i + 16] for i in range(0, 64, 16)]
         self.requests = [_request(f"/models/{name}/predict", {"rows": rows}) for rows in parts]
 
     async def start(self) -> None:
         arguments = [str(self.model.parent), f"port={self.port}", "grpc_port=null", f"workers={self.workers}"]
+        arguments += self.arguments
         with self.log.open("a") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "recsys.serve", *arguments, stdout=log, stderr=log
@@ -184,6 +183,12 @@ class Server:
     def memory(self) -> list[dict[str, float]]:
         """Return the resident and the anonymous memory in MB and the number of threads of each worker."""
         return [_memory(pid) for pid in self.pids()]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def _request(path: str, body: object) -> bytes:

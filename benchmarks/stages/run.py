@@ -50,7 +50,7 @@ def query_vectors(model: ServedRetrieval, folder: Path, users: np.ndarray) -> np
     rows = model._frames.rows
     parsed, _ = rows.parse(rows.keep_history(rows.from_frame(clicks)))
     scorer: Any = model._scorer
-    return np.concatenate([scorer.vectors(part) for part in in_batches(model._fitted, parsed, 1024)])
+    return np.concatenate([scorer.vectors(part) for part in in_batches(model.fitted, parsed, 1024)])
 
 
 def search(folder: Path, rounds: int) -> list[dict[str, Any]]:

@@ -1,14 +1,18 @@
 """python -m recsys.export run=RUN_DIR output=DIR [format=[onnx,single_graph]] [tables=int8] [triton=true]
+python -m recsys.export run=RUN_DIR output=DELTA delta_from=ARTEFACT
 python -m recsys.export verify DIR
+python -m recsys.export apply ARTEFACT DELTA output=DIR
 
 Writes a trained model, its transforms and its tables as one folder, which `python -m recsys.serve DIR` serves, and
-proves that it gives the outputs of the run. `verify` repeats the proof anywhere.
+proves that it gives the outputs of the run. `verify` repeats the proof anywhere. With `delta_from`, it writes only what
+differs from an artefact; `apply` makes the full artefact of both.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +24,9 @@ from recsys.export.artefact.folder import is_artefact
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
 
+if TYPE_CHECKING:
+    from recsys.export.write_artefact import ExportSource, Form
+
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
 
@@ -28,10 +35,27 @@ def _command(cfg: DictConfig) -> None:
         if cfg.artefact is None:
             raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
         _verify(Path(cfg.artefact))
-        return
-    if cfg.action != "write":
-        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify'])}; usage: {USAGE}")
-    _write(cfg)
+    elif cfg.action == "apply":
+        _apply(cfg)
+    elif cfg.action == "write":
+        _write(cfg)
+    else:
+        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
+
+
+def _apply(cfg: DictConfig) -> None:
+    from recsys.export.artefact.apply_delta import apply_delta
+
+    if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
+        raise UserError(
+            "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
+        )
+    output = Path(cfg.output)
+    _check_free(output)
+    if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
+        raise UserError(f"output={output}: is read by this command; name another folder")
+    apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
+    say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
 
 
 def _verify(folder: Path) -> None:
@@ -63,11 +87,25 @@ def _write(cfg: DictConfig) -> None:
     index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
-    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
-    about = write_artefact(ExportSource(run, trained, checkpoint, files), form, output)
-    _show(about)
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index, cfg.events_until)
+    source = ExportSource(run, trained, checkpoint, files)
+    if cfg.delta_from is not None:
+        _write_delta(source, form, Path(cfg.delta_from), output)
+        return
+    _show(write_artefact(source, form, output))
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
+
+
+def _write_delta(source: ExportSource, form: Form, base: Path, output: Path) -> None:
+    from recsys.export.write_delta import export_delta
+
+    written = export_delta(source, form, base, output)
+    _show(dict(written.about))
+    if written.is_delta:
+        sizes = f"{written.bytes / 1e6:,.1f} MB of {written.full_bytes / 1e6:,.1f}"
+        say(f"delta of {written.rows:,} rows in {output}: {sizes}")
+        say(f"serve it beside {base}, or apply it: python -m recsys.export apply {base} {output} output=DIR")
 
 
 def _checked(cfg: DictConfig) -> tuple[str, ...]:
@@ -102,11 +140,30 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:
         check_server(cfg.index, cfg.index_url)
-    if Path(cfg.output).exists() and not is_artefact(Path(cfg.output)):
-        raise UserError(f"output={cfg.output}: already exists, and is not an artefact; name another folder")
+    _check_free(Path(cfg.output))
+    if cfg.delta_from is not None and Path(cfg.delta_from).resolve() == Path(cfg.output).resolve():
+        raise UserError(f"output={cfg.output}: is the artefact that the delta is based on; name another folder")
+    check_time(cfg.events_until)
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
         raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
     return tuple(f for f in formats if f != "onnx")
+
+
+def _check_free(output: Path) -> None:
+    from recsys.export.artefact.apply_delta import is_delta
+
+    if output.exists() and not is_artefact(output) and not is_delta(output):
+        raise UserError(f"output={output}: already exists, and is not an artefact; name another folder")
+
+
+def check_time(text: str | None) -> None:
+    """Raise UserError if this is not the time of an event."""
+    try:
+        known = text is None or datetime.fromisoformat(str(text)).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        raise UserError(f"events_until={text}: must be a time with its zone, such as 2026-03-07T12:00:00Z")
 
 
 def _show(about: dict[str, Any]) -> None:
@@ -120,8 +177,8 @@ def _show(about: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the command with this process's overrides; `verify DIR` may come first."""
-    command_line.run("export", _command, command_line.named_words(("action", "artefact"), f"usage: {USAGE}"))
+    """Run the command with this process's overrides; `verify DIR` or `apply BASE DELTA` may come first."""
+    command_line.run("export", _command, command_line.named_words(("action", "artefact", "delta"), f"usage: {USAGE}"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Written:
 
     parts, sizes: the arrays of tables, and their numbers of rows
     inputs: example inputs
+    layout: where the rows of each table are
     """
 
     graph: RankingGraph
@@ -43,6 +44,7 @@ class Written:
     sizes: Mapping[str, int]
     inputs: Inputs
     folder: Path
+    layout: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_forms(

@@ -104,6 +104,18 @@ def fuse(infos: Iterable[TableInfo], type_: TableType) -> dict[int, FusedTable]:
     return {dim: FusedTable(dim, starts[dim], ends[dim] + 1, type_) for dim in starts}
 
 
+def layout_of(fused: Iterable[FusedTable], infos: Mapping[str, TableInfo]) -> dict[str, Any]:
+    """Return where rows are: file -> bytes of a row, and the first row and the number of rows of each table."""
+    return {
+        part.file: {
+            "row_bytes": part.columns * part.dtype.itemsize,
+            "starts": {name: [start, infos[name].rows] for name, start in table.starts.items()},
+        }
+        for table in fused
+        for part in table.parts
+    }
+
+
 def write_tables(
     stored: StoredCheckpoint, infos: Mapping[str, TableInfo], fused: Iterable[FusedTable], folder: Path
 ) -> None:

@@ -20,7 +20,7 @@ from recsys.export.artefact import signature
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.choices import TableType
 from recsys.export.forms import Written
-from recsys.export.fused_tables import fuse, write_tables
+from recsys.export.fused_tables import fuse, layout_of, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
@@ -53,7 +53,8 @@ def write_ranking(
     replace_lookups(model, features, tables)
     parts = [p for table in fused.values() for p in table.parts]
     sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
-    written = Written(RankingGraph(model, features, labels, tables), parts, sizes, example_inputs(features), folder)
+    graph, layout = RankingGraph(model, features, labels, tables), layout_of(fused.values(), task.infos)
+    written = Written(graph, parts, sizes, example_inputs(features), folder, layout)
     program = trace(written.graph, parts, written.inputs)
     outputs = written.graph.outputs
     to_onnx(program, parts, list(written.inputs), outputs, folder / files.GRAPH, sizes, halved=halved)

@@ -22,7 +22,7 @@ from recsys.export.artefact.closed_form import METHODS, STATE
 from recsys.export.artefact.session import open_session
 from recsys.export.choices import TableType
 from recsys.export.examples import RECORDED, Examples
-from recsys.export.fused_tables import TablePart, fuse, write_tables
+from recsys.export.fused_tables import TablePart, fuse, layout_of, write_tables
 from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.restored import StoredTask
@@ -103,7 +103,9 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     if type(scorer) is not Scorer:
         [query] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
         _write_scorer(scorer, query, vectors.shape[1], folder)
-    return {"width": vectors.shape[1], "candidates": len(vectors)}
+    items = {part.file: {"row_bytes": 4 * vectors.shape[1], "starts": {ITEMS: [0, len(vectors)]}}}
+    layout = layout_of(fused.values(), infos) | items
+    return {"width": vectors.shape[1], "candidates": len(vectors), "layout": layout}
 
 
 def _write_scorer(scorer: Any, query: int, width: int, folder: Path) -> None:

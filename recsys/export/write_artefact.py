@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 
 from recsys.cli.console import say
@@ -25,6 +26,7 @@ from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.export.artefact import folder as files
+from recsys.export.artefact.apply_delta import write_vocabulary
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.scorers import VectorScorer
 from recsys.export.artefact.session import open_session
@@ -75,6 +77,7 @@ class Form:
     formats: further forms of the graph
     triton: options of a model repository for Triton; None writes none
     index: options of an index of item vectors; None builds none
+    events_until: time of the newest training event, ISO 8601; None if nobody says it
     """
 
     name: str
@@ -84,6 +87,7 @@ class Form:
     formats: tuple[str, ...] = ()
     triton: Options | None = None
     index: IndexOptions | None = None
+    events_until: str | None = None
 
     def tolerance(self, *, scores_rows: bool) -> float:
         """Return the largest difference of an output from the run's that is not an error."""
@@ -178,7 +182,11 @@ def _save_pipeline(rows: RawRows, folder: Path) -> None:
     joins = [replace(join, file=Path(join.file).name) for join in data.source.joins]
     source = replace(data.source, joins=joins)
     data = replace(data, source=source, root=None, prepared="outputs/prepared", spec=None)
-    RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
+    # the counts of values change with each training, and a server does not read them
+    ids = {table: v.select("value", "id") for table, v in rows.fitted.vocabularies.items()}
+    RawRows(replace(rows.fitted, data=data, vocabularies=ids, waiting={}), rows.raw).save(folder)
+    for file in (folder / "vocabularies").glob("*.parquet"):
+        write_vocabulary(pl.read_parquet(file, glob=False), file)
 
 
 def _raw_files(config: Any) -> list[Path]:
@@ -195,18 +203,19 @@ def _ranking(
     source: ExportSource, form: Form, rows: RawRows, raw: Any, folder: Path
 ) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a ranking model; return its description and rows to compare."""
-    features, fil = rows.fitted.features, dict[str, Any]()
+    features, more = rows.fitted.features, dict[str, Any]()
     labels = load_calibration(source.run, rows.fitted.labels)
     if source.kind.fitted_at_once:
         model = load_fitted(source.cfg, rows.fitted, source.checkpoint)
         examples = scored(rows, raw, lambda arrays: logits_of(model, arrays, features), labels)
         written = write_trees(model, labels, folder)
         if form.triton is not None and form.triton.dense_backend == "fil":
-            fil = {"fil": write_steps(model, labels, folder / files.FIL)}
+            more = {"fil": write_steps(model, labels, folder / files.FIL)}
     else:
         task = StoredTask.load(source.cfg, features, source.checkpoint)
         examples = scored(rows, raw, task.logits, labels)
         written = write_ranking(task, labels, form.tables, form.precision, folder)
+        more = {"layout": written.layout}
     recorded = examples.recorded
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
     measured = {}
@@ -215,7 +224,7 @@ def _ranking(
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)
     about = {"kind": "ranking", "signature": ranking_signature(rows, features, written.graph.outputs)}
-    return about | fil | {"metrics": {"artefact": measured}}, examples
+    return about | more | {"metrics": {"artefact": measured}}, examples
 
 
 def _retrieval(
@@ -277,6 +286,7 @@ def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> di
         "data": source.cfg.data.name,
         "checkpoint": source.checkpoint.name,
         "metrics": {"run": measured, **own["metrics"]},
+        "events_until": form.events_until,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {p: version(p) for p in PACKAGES},
     }

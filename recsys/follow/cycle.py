@@ -265,7 +265,8 @@ class ContinuousTraining:
             self._end(cycle, "rejected")
 
     def _export(self, cycle: Cycle) -> None:
-        export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact")
+        until = None if cycle.interval is None else cycle.interval[1]
+        export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact", until)
         cycle.step = "check"
 
     def _check(self, cycle: Cycle) -> None:

@@ -30,6 +30,7 @@ import xxhash
 from filelock import FileLock
 
 from recsys.errors import UserError, did_you_mean
+from recsys.export.artefact.apply_delta import RESULT, Delta, apply_delta, digest_of, is_delta
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder, write_json
 from recsys.files.journal import append_line, now, read_lines
@@ -98,7 +99,7 @@ class ModelRegistry:
         Nothing happens if this version is registered and has been judged, or has a role already.
 
         Args:
-            artefact: a folder that `python -m recsys.export` wrote.
+            artefact: a folder that `python -m recsys.export` wrote; a delta is applied to its base, a version.
             run: the run folder that it was exported from.
             parent: the version whose weights its training started from.
             interval: first and last day (or time) of the data that it was trained on.
@@ -111,7 +112,8 @@ class ModelRegistry:
         """
         check_model(artefact, "artefact")
         manifest.check(artefact)
-        version = digest(artefact)
+        delta = is_delta(artefact)
+        version = digest(artefact / RESULT if delta else artefact / MANIFEST)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._changing():  # before the folder exists: without serving.json, a server serves the highest version
             if "version" not in (alias := self._raw_alias()):
@@ -119,9 +121,12 @@ class ModelRegistry:
                 self._write({"version": served[-1] if served else None, **alias})
         with FileLock(self.folder / COPYING):
             if not (self.folder / version / MANIFEST).exists():
-                with whole_folder(self.folder / version) as building:
-                    shutil.copytree(artefact, building, dirs_exist_ok=True)
-                    manifest.check(building)
+                if delta:
+                    apply_delta(self._base(artefact), artefact, self.folder / version)
+                else:
+                    with whole_folder(self.folder / version) as building:
+                        shutil.copytree(artefact, building, dirs_exist_ok=True)
+                        manifest.check(building)
         with self._changing():
             last = next((e["event"] for e in reversed(self.history()) if e.get("version") == version), None)
             if last not in (None, "registered") or version in self.aliases().values():
@@ -208,6 +213,17 @@ class ModelRegistry:
             self._change("rolled_back", roles.get("champion", roles["previous"]), why, after)
             return roles["previous"]
 
+    def _base(self, delta: Path) -> Path:
+        """Return the version to which a delta applies. Raises UserError."""
+        wanted = Delta.open(delta).about["base"]
+        for version in self.versions():
+            if digest_of(self.folder / version) == wanted:
+                return self.folder / version
+        raise UserError(
+            f"{delta}: is a delta of the artefact with the digest {wanted}, which is not among the versions of "
+            f"{self.name}; register that artefact first"
+        )
+
     def reject(self, version: str, why: str = "") -> None:
         """Say in the history that a version has not passed; it is no longer the challenger.
 
@@ -285,12 +301,12 @@ class ModelRegistry:
         return dict(alias)
 
 
-def digest(artefact: Path) -> str:
-    """Return the version of an artefact: the first digits of its manifest's digest.
+def digest(file: Path) -> str:
+    """Return the version of an artefact: the first digits of the digest of its manifest, which is this file.
 
     The manifest has the digests of all other files, so equal versions have equal files.
     """
-    return xxhash.xxh3_128_hexdigest((artefact / MANIFEST).read_bytes())[:DIGITS]
+    return xxhash.xxh3_128_hexdigest(file.read_bytes())[:DIGITS]
 
 
 def registered_names(folder: Path) -> list[str]:

@@ -105,12 +105,15 @@ def window_of(challenger: Path, champion: Path | None) -> RowWindow | QueryWindo
     )
 
 
-def export(settings: FollowConfig, run: Path, output: Path) -> None:
-    """Export a run's model as the command `recsys.export` does with the overrides of the settings."""
+def export(settings: FollowConfig, run: Path, output: Path, events_until: str | None = None) -> None:
+    """Export a run's model as the command `recsys.export` does with the overrides of the settings.
+
+    events_until: time of the newest training event
+    """
     cfg, path = open_run(str(run))
     given = compose("export", [f"run={run}", f"output={output}", *settings.export])
     index = None if given.index is None else IndexOptions(given.index, given.recall_target, given.index_url)
-    form = Form(settings.name, "1", given.precision, given.tables, (), None, index)
+    form = Form(settings.name, "1", given.precision, given.tables, (), None, index, events_until)
     with hidden():
         write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), form, output)
 

@@ -126,12 +126,16 @@ class PredictConfig:
 
 @dataclass
 class ExportConfig:
-    """Config of `python -m recsys.export run=RUN_DIR output=DIR` and `python -m recsys.export verify DIR`."""
+    """Config of `python -m recsys.export run=RUN_DIR output=DIR`, `... verify DIR` and `... apply BASE DELTA`."""
 
-    action: str = "write"  # write | verify
-    artefact: str | None = folder(None, "name the folder of an artefact")  # verify
+    action: str = "write"  # write | verify | apply
+    artefact: str | None = folder(None, "name the folder of an artefact")  # verify, apply
+    delta: str | None = folder(None, "name the folder of a delta")  # apply
     run: str = folder(MISSING, "name the folder of a run")
     output: str = folder(MISSING, "name a folder to write")
+    # write only what differs from this artefact, which was exported from a run that this one goes on from
+    delta_from: str | None = folder(None, "name the folder of an artefact")
+    events_until: str | None = None  # time of the newest training event, such as 2026-03-07T12:00:00Z
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     name: str | None = None  # under which a server offers the model; null: the model's class in lower case
     version: str = "1"  # under which a server offers the model

@@ -76,6 +76,8 @@ class Metrics:
         help_shadow = "Requests that the shadow model did not get"
         self.shadow_dropped = Counter("recsys_shadow_dropped", help_shadow, MODEL, **to)
         self.sample_dropped = Counter("recsys_sample_dropped", "Sampled requests that were not written", **to)
+        help_times = "Unix time of the newest training event, of the export, and since when the version is loaded"
+        self.times = Gauge("recsys_model_time_seconds", help_times, (*MODEL, "of"), multiprocess_mode="livemax", **to)
         self.reloads = Counter("recsys_reloads", "Loads of models", ("model", "result"), **to)
         self.feedback = Counter("recsys_feedback", "Pieces of feedback that have come", ("result",), **to)
         help_click = "Requests whose feedback is complete, and those of them with a click"

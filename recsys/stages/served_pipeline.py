@@ -49,8 +49,8 @@ def _made_from(cfg: DictConfig) -> list[str]:
     return files + [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
 
 
-def load(folder: str | Path, *, threads: int = 1) -> PipelineServable:
-    """Load the pipeline of a folder that `write_folder` wrote."""
+def load(folder: str | Path, *, threads: int = 1, before: object = None) -> PipelineServable:  # noqa: ARG001
+    """Load the pipeline of a folder that `write_folder` wrote. before: what answers now; nothing is shared"""
     cfg = OmegaConf.merge(OmegaConf.structured(PipelineConfig), OmegaConf.load(Path(folder) / CONFIG))
     assert isinstance(cfg, DictConfig)
     cfg.threads = threads

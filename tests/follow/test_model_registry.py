@@ -42,7 +42,7 @@ def artefact(home: Path, bias: float = 0.0) -> Path:
     return folder
 
 
-def load(folder: Path, threads: int = 1) -> fake_models.Scorer:
+def load(folder: Path, threads: int = 1, before: object = None) -> fake_models.Scorer:
     about = manifest.content(folder) or {}
     return fake_models.Scorer("ctr", "1", bias=about["bias"])
 
@@ -269,7 +269,7 @@ def check(models: Path, most: int) -> None:
     versions = registry.versions()
     assert len(versions) <= most and set(registry.aliases().values()) <= set(versions)
     for v in versions:
-        assert model_registry.digest(registry.path(v)) == v
+        assert model_registry.digest(registry.path(v) / "manifest.json") == v
     last = [e for e in registry.history() if "after" in e]
     state = last[0]["before"]
     for e in last:

@@ -41,7 +41,7 @@ def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any
     return folder
 
 
-def load(folder: Path, threads: int = 1) -> Scorer | Recommender:
+def load(folder: Path, threads: int = 1, before: object = None) -> Scorer | Recommender:
     """Load a model that `write_model` has written."""
     manifest = json.loads((folder / "manifest.json").read_text())
     if manifest.pop("broken", False):

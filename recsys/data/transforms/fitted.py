@@ -150,6 +150,15 @@ class Fitted:
             + [columns[name] for name in self._text_columns]
         )
 
+    def share_tables(self, before: "Fitted") -> None:
+        """Share what `before` has built to look text up, where its vocabularies are almost equal."""
+        vars(self)["_tables"] = {
+            table: before._tables[table].changed(v["value"]) if table in before._tables else index
+            for (table, index), v in zip(self._tables.items(), self.vocabularies.values(), strict=True)
+        }
+        if "candidate_index" in vars(before):
+            vars(self)["candidate_index"] = before.candidate_index.changed(self.candidates)
+
     def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> "Fitted":
         """Return a `Fitted` of some of the features, which shares the tables in which text is looked up.
 

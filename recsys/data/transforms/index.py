@@ -11,6 +11,7 @@ import polars as pl
 from recsys.features import OUT_OF_VOCABULARY
 
 _building = Lock()
+MOST_CHANGED = 0.25  # of the values: an index with more changes builds a dict of its own
 SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
 
 
@@ -23,7 +24,7 @@ class TextResults(dict[str | None, Any]):
     def __init__(self, results: Iterable[tuple[str | None, Any]], default: Any) -> None:
         super().__init__(results)
         self.default = default
-        self[None] = self.get("", default)
+        self[None] = self[""]
 
     def __missing__(self, text: Any) -> Any:
         if type(text) is not str:
@@ -31,6 +32,19 @@ class TextResults(dict[str | None, Any]):
         if not text.isascii():
             text.encode()
         return self.default
+
+
+class LayeredResults(TextResults):
+    """Results that differ from others in `changes`; all other text is looked up in `below`.
+
+    `__missing__` is a slot, so that a dict calls the lookup in `below` itself, without a Python function in between.
+    """
+
+    __slots__ = ("__missing__", "below", "changes")
+
+    def __init__(self, below: TextResults, changes: dict[str | None, Any]) -> None:
+        self.__missing__, self.below, self.changes = below.__getitem__, below, changes  # type: ignore[method-assign, assignment]
+        super().__init__(changes.items(), below.default)
 
 
 class ValueIndex:
@@ -48,6 +62,27 @@ class ValueIndex:
     def from_values(cls, values: pl.Series) -> "ValueIndex":
         """Map each value to 1 + its position in `values`, all others to 0."""
         return cls(values, pl.int_range(1, values.len() + 1, dtype=pl.Int32, eager=True), OUT_OF_VOCABULARY)
+
+    def changed(self, values: pl.Series) -> "ValueIndex":
+        """Return `from_values(values)`, which shares this index's dict if it has one and few values differ.
+
+        A dict of a million values takes half a second to build, in which no other thread runs.
+        """
+        index = ValueIndex.from_values(values)
+        results = vars(self).get("results")
+        if results is None:
+            return index
+        common = min(len(values), len(self._values))
+        differ = (values[:common] != self._values[:common]).arg_true()
+        gone = [*self._values.gather(differ), *self._values[common:]]
+        changes = dict.fromkeys(gone, self._default) | dict(zip(values.gather(differ), differ + 1, strict=True))
+        changes |= dict(zip(values[common:], range(common + 1, len(values) + 1), strict=True))
+        below = results
+        if isinstance(results, LayeredResults):
+            below, changes = results.below, results.changes | changes
+        if len(changes) <= MOST_CHANGED * len(values):
+            vars(index)["results"] = LayeredResults(below, changes)
+        return index
 
     @property
     def dtype(self) -> pl.DataType:
@@ -91,8 +126,7 @@ class ValueIndex:
 
     def look_up_list(self, column: pl.Series) -> list[Any]:
         """Return the results for a short column as a list."""
-        results, default = self.results, self._default
-        return [results.get(v, default) for v in column.to_list()]
+        return list(map(self.results.__getitem__, column.to_list()))
 
     @cached_property
     def results(self) -> TextResults:

@@ -5,42 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recsys.export.artefact.applied_versions import applied
+from recsys.export.artefact.apply_delta import is_delta
 from recsys.export.artefact.folder import Artefact
 from recsys.files import manifest
 from recsys.online.servable import Query
 
 if TYPE_CHECKING:
+    from recsys.data.transforms import Fitted
     from recsys.online.servable import Servable
 
 
-def load(folder: str | Path, *, threads: int = 1, digests: bool = True) -> Servable:
+def load(folder: str | Path, *, threads: int = 1, digests: bool = True, before: Servable | None = None) -> Servable:
     """Load the model of an artefact.
 
     Args:
-        folder: a folder that `python -m recsys.export` wrote.
+        folder: a folder that `python -m recsys.export` wrote. A delta is applied to its base, which must be beside it.
         threads: number of threads of one call.
         digests: whether to read every file and compare its digest; otherwise only sizes are compared.
+        before: the version of the model that answers now; what is equal in the vocabularies is shared.
 
     Raises:
         UserError: the folder is not an artefact of this version, or onnxruntime cannot load it.
         DamagedFile: a file is missing or is not as it was written.
     """
-    return model_of(Artefact.open(Path(folder), digests=digests), threads)
+    place = Path(folder)
+    if is_delta(place):
+        place, digests = applied(place), False  # they were compared when it was applied
+    fitted = getattr(before, "fitted", None)
+    return model_of(Artefact.open(place, digests=digests), threads, fitted)
 
 
-def model_of(artefact: Artefact, threads: int = 1, *, exact: bool = False) -> Servable:
+def model_of(artefact: Artefact, threads: int = 1, before: Fitted | None = None, *, exact: bool = False) -> Servable:
     """Load the model of an artefact whose files have been checked.
 
-    exact: whether a retrieval model compares queries with all items, even if the artefact has an index
+    Args:
+        artefact: the artefact.
+        threads: number of threads of one call.
+        before: transforms whose tables are shared where they are equal.
+        exact: whether a retrieval model compares queries with all items, even if the artefact has an index.
     """
     with manifest.from_elsewhere(artefact.folder):
         if artefact.kind == "ranking":
             from recsys.export.artefact.served_ranking import ServedRanking
 
-            return _tried(ServedRanking(artefact, threads))
+            return _tried(ServedRanking(artefact, threads, before))
         from recsys.export.artefact.served_retrieval import ServedRetrieval
 
-        return _tried(ServedRetrieval(artefact, threads, exact=exact))
+        return _tried(ServedRetrieval(artefact, threads, before, exact=exact))
 
 
 def _tried(model: Servable) -> Servable:

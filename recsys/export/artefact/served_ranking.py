@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recsys.data.arrays import Arrays, single_valued
+from recsys.data.transforms import Fitted
 from recsys.errors import UserError
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
@@ -23,12 +24,14 @@ class ServedRanking:
     kind: Literal["ranking"] = "ranking"
     context: tuple[str, ...] = ()
 
-    def __init__(self, artefact: Artefact, threads: int = 1) -> None:
+    def __init__(self, artefact: Artefact, threads: int = 1, before: Fitted | None = None) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
         raw_rows = artefact.raw_rows()
+        if before is not None:
+            raw_rows.fitted.share_tables(before)
         self.pipeline = RowTransforms(raw_rows)
         self.columns = self.pipeline.columns
         self.example = artefact.example
@@ -37,6 +40,11 @@ class ServedRanking:
         self._longest = longest_lists(self.pipeline.fitted.data)
         self._session = open_session(artefact.folder / GRAPH, threads)
         self._names = [s.name for s in self.outputs]
+
+    @property
+    def fitted(self) -> Fitted:
+        """The transforms."""
+        return self.pipeline.fitted
 
     @property
     def rows_depend_on_others(self) -> bool:

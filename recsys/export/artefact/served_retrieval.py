@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.raw.blocks import LINE
-from recsys.data.transforms import GROUP, ORDER
+from recsys.data.transforms import GROUP, ORDER, Fitted
 from recsys.errors import UserError
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
@@ -35,24 +35,29 @@ class ServedRetrieval:
     rows_depend_on_others = True
     context: tuple[str, ...] = ()
 
-    def __init__(self, artefact: Artefact, threads: int = 1, *, exact: bool = False) -> None:
+    def __init__(
+        self, artefact: Artefact, threads: int = 1, before: Fitted | None = None, *, exact: bool = False
+    ) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        self._frames = RowFrames(artefact.raw_rows())
+        raw_rows = artefact.raw_rows()
+        if before is not None:
+            raw_rows.fitted.share_tables(before)
+        self._frames = RowFrames(raw_rows)
         self.columns, self.example = self._frames.names, artefact.example
-        self._fitted, self._types = self._frames.fitted, self._frames.rows.types
+        self.fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._fast = FastQueries.from_frames(self._frames)
         self._scorer = scorer_of(artefact, threads, exact=exact)
         self._index = self._scorer.index if isinstance(self._scorer, VectorScorer) else None
         about = artefact.about
         self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
-        data = self._fitted.data
+        data = self.fitted.data
         assert data.group is not None and data.item_feature is not None
         self._item = data.sparse_columns[data.item_feature].column or data.item_feature
         self._group, self._order = data.group.by, data.group.order
-        self._candidates = self._fitted.candidates
+        self._candidates = self.fitted.candidates
         self._item_type = self._types.get(self._item, pl.String())
         self._unknown_item = _unknown_item(self._item_type)
         if not self._items < about["candidates"] or self._items > len(self._candidates):
@@ -76,7 +81,7 @@ class ServedRetrieval:
     @property
     def longest_history(self) -> int | None:
         """The number of last rows of a history that the model reads; None if it may read all."""
-        data = self._fitted.data
+        data = self.fitted.data
         closed_form = not isinstance(self._scorer, VectorScorer)
         if closed_form or data.sequences is None or data.where is not None:
             return None
@@ -119,7 +124,7 @@ class ServedRetrieval:
         if self._fast is not None:
             with suppress(*UNUSUAL):  # polars reads the rows, or says what is wrong with them
                 return [self._fast(*self._completed(queries, i, i + size)) for i in range(0, len(queries), size)]
-        return in_batches(self._fitted, self._parsed(queries), size)
+        return in_batches(self.fitted, self._parsed(queries), size)
 
     def _by_index(
         self, index: Index, queries: Sequence[Query], made: Queries, places: Sequence[int]
@@ -193,7 +198,7 @@ class ServedRetrieval:
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Return the places of those items that the model can rank among the scores."""
-        known = self._fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String)).to_numpy()
+        known = self.fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String)).to_numpy()
         places: np.ndarray = known[(known > 0) & (known <= self._items)] - 1
         return places
 
@@ -201,7 +206,7 @@ class ServedRetrieval:
         """Transform the rows of one history."""
         rows = rows if shared is None else [{**shared, **row} for row in rows]
         [made] = self._made([Query(rows)])
-        return graph_inputs(made.arrays, self._fitted.features, one_length=True)
+        return graph_inputs(made.arrays, self.fitted.features, one_length=True)
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
         """Transform the columns of one history, (rows,) each."""
@@ -213,7 +218,7 @@ class ServedRetrieval:
 
     def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
         """Return the query vectors for features that the client has computed."""
-        return self.run(check_feed(tensors, self.tensors, self._fitted.features, longest_lists(self._fitted.data)))
+        return self.run(check_feed(tensors, self.tensors, self.fitted.features, longest_lists(self.fitted.data)))
 
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""

@@ -1,0 +1,185 @@
+"""Write what differs between two artefacts as a delta, which `recsys.export.artefact.apply_delta` applies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.cli.console import say
+from recsys.errors import UserError
+from recsys.export.artefact.apply_delta import (
+    FILES,
+    KEY,
+    RESULT,
+    ROWS,
+    VALUES,
+    VERSION,
+    Delta,
+    PatchedTable,
+    Segment,
+    apply_delta,
+    digest_of,
+    link,
+    patched,
+    write_vocabulary,
+)
+from recsys.export.artefact.folder import PIPELINE, Artefact
+from recsys.export.write_artefact import ExportSource, Form, write_artefact
+from recsys.files import manifest
+from recsys.files.atomic import put_in_place
+
+WORTH = 0.5  # of the artefact's bytes: a larger delta is not written
+BLOCK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class ExportedDelta:
+    """What was written: a delta with this number of rows, or a full artefact. bytes, full_bytes: of both"""
+
+    is_delta: bool
+    rows: int
+    bytes: int
+    full_bytes: int
+    about: Mapping[str, Any]
+
+
+def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> ExportedDelta:
+    """Export a run as a delta of an artefact, or in full if that has no use.
+
+    The full artefact is written and proves itself first. The delta is applied to the base again, and must make the same
+    files.
+
+    Args:
+        source: the run, which went on from the run of the base.
+        form: how the artefact is stored.
+        base: the artefact that the delta is to be applied to.
+        output: the folder to write.
+
+    Raises:
+        UserError: `base` is not an artefact, or the outputs of the new one differ from the run's.
+        DamagedFile: a file of the base is not as it was written.
+    """
+    before = Artefact.open(base)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as temporary:
+        full = Path(temporary) / "full"
+        about = write_artefact(source, form, full)
+        full_size, why = _bytes(full), _no_delta(before, Artefact(full, about))
+        if why is None:
+            delta = Path(temporary) / "delta"
+            delta.mkdir()
+            rows = write_delta(base, full, delta)
+            size = _bytes(delta)
+            if size <= WORTH * full_size:
+                _prove(base, delta, Path(temporary) / "proof")
+                put_in_place(delta, output)
+                return ExportedDelta(True, rows, size, full_size, about)
+            why = f"a delta would have {size / full_size:.0%} of its bytes"
+        put_in_place(full, output)
+    say(f"{output}: is a full artefact, not a delta: {why}")
+    return ExportedDelta(False, 0, full_size, full_size, about)
+
+
+def _no_delta(before: Artefact, after: Artefact) -> str | None:
+    """Return why two artefacts have no delta, or None if they have."""
+    for key in ("kind", "name", "tables", "precision", "formats"):
+        if before.about.get(key) != after.about.get(key):
+            return f"{key} is {after.about.get(key)}, and {before.about.get(key)} in {before.folder}"
+    for part in ("index", "triton", "fil"):
+        if (after.folder / part).exists():
+            return f"it has {part}/, which is written anew as a whole"
+    if "layout" not in before.about:
+        return f"{before.folder} does not say where the rows of its tables are; an older version of recsys wrote it"
+    return None
+
+
+def write_delta(base: Path, full: Path, folder: Path) -> int:
+    """Write the delta from one artefact to another into an empty folder; return the number of rows in it."""
+    old, new = (manifest.content(f) or {} for f in (base, full))
+    before, entries = manifest.read(base) or {}, manifest.read(full) or {}
+    layouts = [value["artefact"].get("layout", {}) for value in (old, new)]
+    tables, vocabularies, rows = dict[str, PatchedTable](), list[str](), 0
+    for name in sorted(n for n in entries if before.get(n) != entries[n]):
+        a, b = (layout.get(name) for layout in layouts)
+        if a is not None and b is not None and a["row_bytes"] == b["row_bytes"]:
+            tables[name], changed = _write_table(base / name, full / name, a, b, folder / ROWS / name)
+            rows += changed
+        elif name in before and name.startswith(f"{PIPELINE}/vocabularies/") and name.count("/") == 2:
+            vocabularies += [name] if _write_values(base, full, name, folder) else []
+        if name not in tables and name not in vocabularies:
+            (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
+            link(full / name, folder / FILES / name)
+    shutil.copyfile(full / manifest.FILE, folder / RESULT)
+    about = {"format": VERSION, "base": old["digest"], "result": new["digest"], "rows": rows}
+    about |= {key: new["artefact"][key] for key in ("name", "version", "created", "events_until")}
+    about |= {"tables": tables, "vocabularies": vocabularies}
+    manifest.write(folder, manifest.entries_of(folder), {KEY: about})
+    return rows
+
+
+def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) -> tuple[PatchedTable, int]:
+    """Write the rows of a table's file that differ from the base or are new; return how it is made, and their number.
+
+    The file has several tables, each of which may have moved because one before it has grown.
+    """
+    width = new["row_bytes"]
+    a, b = (np.memmap(f, np.uint8, "r").reshape(-1, width) for f in (before, after))
+    segments: list[Segment] = []
+    ids: list[np.ndarray] = []
+    end = 0
+    for name, (start, count) in sorted(new["starts"].items(), key=lambda table: table[1]):
+        old_start, old_count = old["starts"].get(name, (0, 0))
+        common = min(count, old_count)
+        ids.append(np.arange(end, start))  # rows of no table
+        if common:
+            segments.append((old_start, start, common))
+            ids += [start + n for n in _differing(a[old_start : old_start + common], b[start : start + common])]
+        ids.append(np.arange(start + common, start + count))
+        end = start + count
+    ids.append(np.arange(end, len(b)))
+    changed = np.concatenate(ids)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    np.save(target.with_name(f"{target.name}.ids.npy"), changed.astype(np.uint32 if len(b) < 2**32 else np.uint64))
+    np.save(target.with_name(f"{target.name}.bytes.npy"), b[changed])
+    return {"row_bytes": width, "segments": segments}, len(changed)
+
+
+def _differing(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the numbers of the rows that differ: (n, bytes) and (n, bytes), block by block."""
+    step = max(1, BLOCK_BYTES // a.shape[1])
+    for first in range(0, len(a), step):
+        yield first + np.flatnonzero((a[first : first + step] != b[first : first + step]).any(axis=1))
+
+
+def _write_values(base: Path, full: Path, name: str, folder: Path) -> bool:
+    """Write the new and the replaced values of a vocabulary; return False if they do not make the same file."""
+    old, new = (pl.read_parquet(f / name, glob=False) for f in (base, full))
+    if old.schema != new.schema or "id" not in new.columns:
+        return False
+    values = new.join(old, on=new.columns, how="anti", maintain_order="left")
+    target = folder / VALUES / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_vocabulary(patched(old, values), target)
+    same = manifest.entry_of(target) == manifest.entry_of(full / name)
+    target.unlink()
+    if same:
+        write_vocabulary(values, target)
+    return same
+
+
+def _prove(base: Path, delta: Path, output: Path) -> None:
+    """Apply a delta as a server does. Raises UserError if the result is not what was exported."""
+    apply_delta(base, delta, output)
+    if digest_of(output) != Delta.open(delta).about["result"]:
+        raise UserError(f"{delta}: does not make what was exported")
+
+
+def _bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
