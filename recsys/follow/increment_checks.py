@@ -65,10 +65,10 @@ class CheckConfig(FollowSettings):
     more: Limits = Limits(warn=3, fail=20)
     bad_rows: Limits = Limits(warn=0.001, fail=0.05)
     # ids of users and items change from day to day in right data, so no value of these fails by itself
-    psi: Limits = Limits(warn=0.1)
+    psi: Limits = Limits(warn=0.1, fail=None)
     ks: Limits = Limits(warn=0.1, fail=0.5)
     missing: Limits = Limits(warn=0.05, fail=0.3)
-    unknown: Limits = Limits(warn=0.05)
+    unknown: Limits = Limits(warn=0.05, fail=None)
     label: Limits = Limits(warn=0.2, fail=0.5)
     calibration: Limits = Limits(warn=0.1, fail=0.5)
     auc: Limits = Limits(warn=0.02, fail=0.25)

@@ -131,7 +131,7 @@ def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         frame.write_parquet(output / "test_predictions.parquet")
         return {"auc": 0.8}
 
-    def export(settings: FollowConfig, run: Path, output: Path) -> None:
+    def export(settings: FollowConfig, run: Path, output: Path, until: str | None) -> None:
         output.mkdir(parents=True, exist_ok=True)
         manifest.write(output, {}, {"run": run.name})
 
