@@ -17,7 +17,6 @@ trains on it in the next cycle. So each partition is predicted before it is trai
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -134,6 +133,7 @@ class ContinuousTraining:
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
+        self._look_for_changes()
         parent = self.champion_run()
         wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
         waits = parent is not None and self.settings.train_on == "drift"
@@ -166,6 +166,19 @@ class ContinuousTraining:
         what = "full training" if full else "training"
         say(f"cycle {number}: {what} on {_span(train)}, judged on {_span(window)}")
         return cycle
+
+    def _look_for_changes(self) -> None:
+        """Check a partition again if its files have changed before a training read them; after that, only say so."""
+        for name, partition in self.partitions.items():
+            old = self.state.partitions.get(name)
+            if old is None or old.digest == partition.digest:
+                continue
+            if old.status in ("ready", "bad"):
+                say(f"{name}: has changed, and is checked again")
+                del self.state.partitions[name]
+            else:
+                say(f"{name}: has changed since a model trained on it, and is not read again")
+                old.digest = partition.digest
 
     def _is_full_due(self, number: int, drifted: bool) -> bool:
         """Return whether the next training starts from random weights: by number, by drift, or by the server's KPIs."""
@@ -341,11 +354,6 @@ class ContinuousTraining:
         for run in runs[: -self.settings.keep_runs]:
             if champion is None or run.absolute() != champion.absolute():
                 shutil.rmtree(run, ignore_errors=True)
-
-
-def read_json(path: Path) -> object:
-    """Return the content of a file of a cycle, such as gate.json."""
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _span(names: Sequence[str]) -> str:

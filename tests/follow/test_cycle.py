@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,6 +261,35 @@ def test_refused_partitions_are_readmitted(logs: Path, tmp_path: Path, monkeypat
     follower.readmit([DAYS[4]])
     follower = followed(file)
     assert follower.state.cycles[-1].train == [DAYS[2]] and follower.state.cycles[-1].window == [DAYS[4]]
+
+
+def test_changed_files(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A repaired partition is checked again; one that a model has trained on is not read again."""
+    fake_steps(monkeypatch)
+    log = tmp_path / "log"
+    shutil.copytree(logs, log)
+    outcomes = {DAYS[3]: "fail"}
+
+    def check(folder: Path, rows: Any, predictions: Path | None, *_: Any) -> CheckReport:
+        bad = predictions is not None and outcomes.get(predictions.parent.name)
+        return CheckReport((CheckLine("fail" if bad else "pass", "volume", "too few rows"),))
+
+    monkeypatch.setattr(cycle, "check_partition", check)
+    file = settings_file(tmp_path, log)
+    assert followed(file).state.partitions[DAYS[3]].status == "bad"
+    outcomes.clear()
+    assert followed(file).state.partitions[DAYS[3]].status == "bad"  # nobody has touched it
+    capfd.readouterr()
+    for day in (DAYS[0], DAYS[3]):
+        (log / day / "more.parquet").write_bytes((log / day / "part.parquet").read_bytes())
+    assert followed(file).state.partitions[DAYS[3]].status in ("ready", "trained")
+    said = capfd.readouterr().err
+    assert f"{DAYS[3]}: has changed, and is checked again" in said
+    assert f"{DAYS[0]}: has changed since a model trained on it, and is not read again" in said
+    followed(file)
+    assert "has changed" not in capfd.readouterr().err
 
 
 def test_a_worse_model_is_rejected_and_its_day_set_aside(logs: Path, tmp_path: Path) -> None:
