@@ -5,6 +5,7 @@ was in. All folders of a cycle are named by its number.
 
     ROOT/state.json                    partitions, cycles, and the step of the current one
     ROOT/runs/NUMBER/                  the run folder of a cycle's training
+    ROOT/stream.json                   positions in the stream (collect_stream.py)
     ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
     ROOT/checked/PARTITION/            checks.json, and the champion's predictions
     ROOT/references/NUMBER/            what new partitions are compared with (partition_checks.py)
@@ -31,6 +32,7 @@ from recsys.files.atomic import write_json, write_text
 from recsys.files.journal import now
 from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
+from recsys.follow.collect_stream import collect
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.follow_state import Cycle, FollowState, PartitionState
 from recsys.follow.gate import GateResult, decide
@@ -74,6 +76,9 @@ class ContinuousTraining:
 
         A cycle whose canary is being watched stays open; call `run` again later.
         """
+        if self.settings.partitions.stream is not None:
+            collect(self.settings.partitions, self.root)
+            self.partitions = {p.name: p for p in find_partitions(self.settings.partitions)}
         ended: list[Cycle] = []
         while cycles is None or len(ended) < cycles:
             log_to(self.root / "follow.log")

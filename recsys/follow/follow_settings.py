@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
@@ -26,6 +26,10 @@ class PartitionsConfig(FollowSettings):
     clock: data: the time is the end of the newest partition, so that a replay equals live following | wall: this
         machine's clock, in UTC
     settle_seconds: a partition that was changed within this time is still being written
+    stream: a stream whose events are written into partitions by their time: a file of JSON lines, or
+        kafka://HOST:PORT/TOPIC; it needs `delay`
+    time: key of the events' time, in seconds since 1970 or as ISO 8601
+    kafka_properties: a file with settings of Kafka
     """
 
     folder: Path
@@ -34,6 +38,9 @@ class PartitionsConfig(FollowSettings):
     delay: str | None = None
     clock: Literal["data", "wall"] = "data"
     settle_seconds: float = Field(0.0, ge=0)
+    stream: str | None = None
+    time: str = "time"
+    kafka_properties: Path | None = None
 
     @field_validator("every", "delay")
     @classmethod
@@ -43,6 +50,14 @@ class PartitionsConfig(FollowSettings):
         except ValueError as e:
             raise ValueError(f"{e}; write a duration such as 1h, 1d or 36h") from None
         return text
+
+    @model_validator(mode="after")
+    def _a_stream_has_a_delay(self) -> PartitionsConfig:
+        if self.stream is not None and self.delay is None:
+            raise ValueError(
+                "delay: is missing; with a stream, a partition is complete some time after its end, such as 10m"
+            )
+        return self
 
 
 class TrainingConfig(FollowSettings):

@@ -13,9 +13,11 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
+import mock_kafka
 import polars as pl
 import pytest
 from forks import ok, run_forked
+from mock_kafka import kafka_cluster
 from shop_events import START, YAML, events, everything, same
 
 from recsys.errors import UserError
@@ -214,21 +216,12 @@ def wait_for(condition: Any) -> None:
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    """The address of librdkafka's own cluster for tests."""
-    confluent_kafka = pytest.importorskip("confluent_kafka", reason="pip install 'recsys[kafka]'")
-    producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "log_level": 0})
-    brokers = producer.list_topics(timeout=10).brokers.values()
-    yield ",".join(f"{b.host}:{b.port}" for b in brokers)
-    del producer
+    with kafka_cluster() as address:
+        yield address
 
 
 def produce(address: str, topic: str, frame: pl.DataFrame) -> None:
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": address})
-    for line in to_json(frame).splitlines():
-        producer.produce(topic, value=line, key=json.loads(line)["user"])
-    producer.flush()
+    mock_kafka.produce(address, topic, ((json.loads(line)["user"], line) for line in to_json(frame).splitlines()))
 
 
 def test_kafka(view: View, store: FeatureStore, tmp_path: Path, kafka: str) -> None:

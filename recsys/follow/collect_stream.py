@@ -1,0 +1,118 @@
+"""Write the events of a stream into partitions by their time, each event once.
+
+    FOLDER/day=2026-01-31/stream-PARTITION-OFFSET.jsonl     events of a partition of the stream, from this offset on
+    ROOT/stream.json                                        the positions in the stream, and the names of its partitions
+    ROOT/rejected.jsonl                                     events that cannot be read, or have no time
+
+Positions are written after the files. Files that begin at or after the position of their partition are those of a
+process that was killed in between; they are removed, and their events are read again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from recsys.cli.console import say
+from recsys.errors import UserError
+from recsys.files.atomic import whole_file, write_json
+from recsys.files.journal import append_line
+from recsys.follow.follow_settings import PartitionsConfig
+from recsys.store.durations import seconds_of_age
+from recsys.store.streams import Message, open_stream
+
+POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
+BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
+
+
+def collect(config: PartitionsConfig, root: Path) -> int:
+    """Write all events that are there now into partitions, and return their number.
+
+    Raises:
+        UserError: the stream cannot be read.
+    """
+    assert config.stream is not None
+    positions = _positions(root)
+    _remove_uncommitted(config.folder, positions)
+    total = rejected = 0
+    properties = None if config.kafka_properties is None else str(config.kafka_properties)
+    with open_stream(config.stream, lambda key: positions.get(key), properties) as stream:
+        while messages := stream.read(BATCH, WAIT):
+            rejected += _write(config, root, messages)
+            positions |= stream.positions(messages)[1]
+            for message in messages:
+                positions[message.key]["partition"] = message.partition
+            write_json(root / POSITIONS, positions)
+            total += len(messages)
+    if total:
+        say(f"{config.stream}: {total:,} events" + (f", {rejected:,} of them rejected" if rejected else ""))
+    return total
+
+
+def partition_name(seconds: float, every: float) -> str:
+    """Return the name of the partition of an event. every: seconds of a partition's interval"""
+    start = datetime.fromtimestamp(math.floor(seconds / every) * every, UTC)
+    if every % 86_400 == 0:
+        return f"day={start:%Y-%m-%d}"
+    return f"day={start:%Y-%m-%d}/hour={start:%H}" if every % 3600 == 0 else f"at={start:%Y-%m-%dT%H%M}"
+
+
+def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) -> int:
+    """Write a batch of events, and return how many were rejected."""
+    every = seconds_of_age(config.every)
+    assert every is not None
+    files: dict[Path, list[bytes]] = {}
+    first: dict[str, int] = {}
+    rejected = 0
+    for message in messages:
+        offset = first.setdefault(message.key, message.offset)
+        try:
+            name = partition_name(_time(message.value, config.time), every)
+        except ValueError as e:
+            text = message.value.decode(errors="replace").rstrip("\n")
+            append_line(root / REJECTED, {"offset": message.offset, "partition": message.partition, "why": str(e),
+                                          "text": text})  # fmt: skip
+            rejected += 1
+            continue
+        file = config.folder / name / f"stream-{message.partition}-{offset:020d}.jsonl"
+        files.setdefault(file, []).append(message.value.rstrip(b"\n") + b"\n")
+    for file, lines in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as building:
+            building.write_bytes(b"".join(lines))
+    return rejected
+
+
+def _time(text: bytes, column: str) -> float:
+    """Return the time of an event in seconds since 1970. Raises ValueError if it has none."""
+    event = json.loads(text)
+    if not isinstance(event, dict) or column not in event:
+        raise ValueError(f"has no {column}")
+    value = event[column]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    found = datetime.fromisoformat(str(value))
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _positions(root: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return dict(json.loads((root / POSITIONS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        raise UserError(f"{root / POSITIONS}: is damaged ({e}); restore it, or remove it and the stream's files") from e
+
+
+def _remove_uncommitted(folder: Path, positions: dict[str, dict[str, Any]]) -> None:
+    """Remove the files of a process that was killed before it wrote the positions."""
+    following = {p["partition"]: int(p["next"]) for p in positions.values()}
+    files: Iterable[Path] = folder.rglob("stream-*-*.jsonl")
+    for file in list(files):
+        partition, _, offset = file.stem.removeprefix("stream-").rpartition("-")
+        if offset.isdecimal() and int(offset) >= following.get(partition, 0):
+            file.unlink()

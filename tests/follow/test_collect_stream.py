@@ -1,0 +1,127 @@
+"""Events of a stream become partitions by their time, each once, whenever the process is killed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mock_kafka import kafka_cluster, produce
+
+from recsys.errors import UserError
+from recsys.files import atomic
+from recsys.follow import collect_stream
+from recsys.follow.collect_stream import collect, partition_name
+from recsys.follow.follow_settings import PartitionsConfig
+from recsys.follow.partitions import find_partitions, ripe, time_of
+from recsys.follow.validated import validated
+
+START = 1_767_225_600  # 2026-01-01T00:00:00Z
+
+
+def config(folder: Path, **more: Any) -> PartitionsConfig:
+    given = {"folder": folder / "logs", "stream": str(folder / "events.jsonl"), "delay": "1h", **more}
+    (folder / "logs").mkdir(exist_ok=True)
+    return validated(PartitionsConfig, given, "follow.yaml: partitions")
+
+
+def send(folder: Path, times: list[Any], first: int = 0) -> None:
+    with (folder / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps({"id": first + i, "time": t}) + "\n" for i, t in enumerate(times))
+
+
+def found(folder: Path) -> dict[str, list[int]]:
+    """Return the ids of the events of each partition."""
+    ids: dict[str, list[int]] = {}
+    for file in sorted((folder / "logs").rglob("*.jsonl")):
+        name = file.parent.relative_to(folder / "logs").as_posix()
+        ids.setdefault(name, []).extend(json.loads(line)["id"] for line in file.read_text().splitlines())
+    return ids
+
+
+def test_events_go_where_their_time_says(tmp_path: Path) -> None:
+    send(tmp_path, [START, START + 86_399, "2026-01-02T00:00:00", "2026-01-01T23:30:00-01:00"])
+    assert collect(config(tmp_path), tmp_path) == 4
+    assert found(tmp_path) == {"day=2026-01-01": [0, 1], "day=2026-01-02": [2, 3]}
+    send(tmp_path, [START + 5], first=4)
+    assert collect(config(tmp_path), tmp_path) == 1
+    assert found(tmp_path)["day=2026-01-01"] == [0, 1, 4]
+    assert collect(config(tmp_path), tmp_path) == 0
+
+
+def test_events_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events.jsonl").write_text('{"id": 1}\nno json\n{"id": 2, "time": "noon"}\n')
+    send(tmp_path, [START], first=3)
+    assert collect(config(tmp_path), tmp_path) == 4
+    assert found(tmp_path) == {"day=2026-01-01": [3]}
+    why = [json.loads(line)["why"] for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
+    assert why[0] == "has no time" and len(why) == 3
+    assert "4 events, 3 of them rejected" in capfd.readouterr().err
+
+
+def test_a_kill_at_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The n-th file is not written; the next run has each event once, though it reads other batches."""
+    replace = Path.replace
+    for at in range(1, 12):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        send(folder, [START + 86_400 * (i % 3) + i for i in range(20)])
+        writes = 0
+
+        def crash(path: Path, target: Path, at: int = at) -> Path:
+            nonlocal writes
+            writes += 1
+            if writes == at:
+                raise KeyboardInterrupt
+            return replace(path, target)
+
+        monkeypatch.setattr(collect_stream, "BATCH", 7)
+        monkeypatch.setattr(Path, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            collect(config(folder), folder)
+        monkeypatch.setattr(Path, "replace", replace)
+        monkeypatch.setattr(collect_stream, "BATCH", 5)
+        collect(config(folder), folder)
+        ids = found(folder)
+        assert sorted(i for day in ids.values() for i in day) == list(range(20)), at
+        assert len(ids) == 3
+    assert atomic.whole_file is collect_stream.whole_file
+
+
+def test_a_topic_of_kafka(tmp_path: Path) -> None:
+    """Several partitions, read in two runs."""
+    with kafka_cluster() as address:
+        events = [(f"u{i % 5}", json.dumps({"id": i, "time": START + 86_400 * (i % 2)})) for i in range(300)]
+        produce(address, "clicks", events[:100])
+        c = config(tmp_path, stream=f"kafka://{address}/clicks")
+        assert collect(c, tmp_path) == 100
+        produce(address, "clicks", events[100:])
+        assert collect(c, tmp_path) == 200
+        assert collect(c, tmp_path) == 0
+    ids = found(tmp_path)
+    assert sorted(ids["day=2026-01-01"]) == list(range(0, 300, 2))
+    assert sorted(ids["day=2026-01-02"]) == list(range(1, 300, 2))
+
+
+def test_the_last_interval_waits_for_later_events(tmp_path: Path) -> None:
+    c = config(tmp_path, every="1h", pattern="day=*/hour=*")
+    send(tmp_path, [START, START + 3600, START + 2 * 3600])
+    collect(c, tmp_path)
+    assert [p.name for p in ripe(find_partitions(c), c)] == ["day=2026-01-01/hour=00", "day=2026-01-01/hour=01"]
+
+
+@given(st.integers(0, 4_000_000_000), st.sampled_from([60.0, 900.0, 3600.0, 86_400.0]))
+def test_a_name_holds_the_start_of_its_interval(seconds: int, every: float) -> None:
+    start = time_of(partition_name(seconds, every))
+    assert start is not None and start.timestamp() == seconds // every * every
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"partitions.*delay: is missing; with a stream, a partition is complete some"):
+        config(tmp_path, delay=None)
+    with pytest.raises(UserError, match=r"stream=.*events.jsonl: No such file or directory; name a file of JSON lines"):
+        collect(config(tmp_path), tmp_path)
+    (tmp_path / "stream.json").write_text("{")
+    with pytest.raises(UserError, match=r"stream.json: is damaged .*; restore it, or remove it and the stream's files"):
+        collect(config(tmp_path), tmp_path)
