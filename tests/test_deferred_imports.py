@@ -46,6 +46,7 @@ print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))
     assert (tmp_path / "run" / "metrics.json").exists()
 
 
+@pytest.mark.slow
 def test_deferred_packages_are_the_real_ones_once_they_are_used(tmp_path: Path) -> None:
     program = """
 import recsys, sys

@@ -99,6 +99,7 @@ def tiger_run(raw: Path) -> Path:
                   "data.sequences.max_length=20")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tiger_learns_and_its_artefact_is_quick(tiger_run: Path, tmp_path: Path, raw: Path) -> None:
     metrics = json.loads((tiger_run / "metrics.json").read_text())
     assert metrics["test"]["hr@10"] > 2 * 10 / metrics["test"]["candidates"]

@@ -39,6 +39,7 @@ def test_a_power_law_is_found() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_exponent() -> None:
     """In 95 of 100 draws with independent noise, as Student's t promises; 100 draws deviate by 2.2."""
     rng, computes = np.random.default_rng(0), np.logspace(6, 10, 8)

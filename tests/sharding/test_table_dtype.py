@@ -28,6 +28,7 @@ def test_a_cpu_loses_steps_that_are_small_beside_a_weight() -> None:
     assert float(after_small_steps(DataType.FP32, "cpu").unique()) == pytest.approx(0.99499, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_says_so_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Stored in half the bytes; evaluated, resumed in float32 and back."""
     losses, sizes = {}, {}
