@@ -45,7 +45,12 @@ def reference(days: list[pl.DataFrame]) -> Reference:
 
 
 CONFIG = CheckConfig.model_validate(
-    {"ignore": ("time",), "psi": {"warn": 0.1, "fail": 1}, "unknown": {"warn": 0.05, "fail": 0.3}}
+    {
+        "ignore": ("time",),
+        "psi": {"warn": 0.1, "fail": 1},
+        "unknown": {"warn": 0.05, "fail": 0.3},
+        "calibration": {"warn": 0.1, "fail": 0.5},
+    }
 )
 
 
