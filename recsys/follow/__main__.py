@@ -13,12 +13,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from recsys.cli import command_line
 from recsys.cli.console import say
 from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from recsys.follow.follow_settings import FollowConfig
 
 ACTIONS = ("run", "status", "demo")
 USAGE = "python -m recsys.follow FILE, status FILE, or demo root=DIR"
@@ -54,6 +58,7 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
     from recsys.follow.follow_settings import load_settings
 
     settings = load_settings(file)
+    check_training(settings, file)
     from recsys.follow.cycle import ContinuousTraining
     from recsys.follow.history_page import write_page
 
@@ -68,6 +73,20 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
             return
         if not ended:
             time.sleep(seconds)
+
+
+def check_training(settings: FollowConfig, file: Path) -> None:
+    """Raise UserError if the overrides cannot be composed, or name a model that cannot go on from another one."""
+    from recsys.config.compose import compose
+    from recsys.config.run_config import RunConfig
+
+    for overrides in ([], settings.increment.overrides, settings.full.overrides):
+        with command_line.explained([*settings.train, *overrides]):
+            cfg = compose("train", [*settings.train, *overrides])
+        if RunConfig.of(cfg).kind.fitted_at_once:
+            name = str(cfg.model["_target_"]).rpartition(".")[2]
+            why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
+            raise UserError(f"{file}: train: the model {name} {why}")
 
 
 def main() -> None:

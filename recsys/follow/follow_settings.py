@@ -133,7 +133,7 @@ OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.s
 def load_settings(file: Path) -> FollowConfig:
     """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
     if problem := problem_of(file):
-        raise UserError(f"{file}: {problem}")
+        raise UserError(f"file={file}: {problem}; name the YAML of continuous training, see docs/continuous.md")
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:

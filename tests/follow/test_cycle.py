@@ -23,6 +23,7 @@ from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.follow import cycle
+from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.follow_state import FollowState
@@ -327,6 +328,23 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
 def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_settings(settings_file(tmp_path, logs, **more))
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (["model=dlmr", "data=sample_drifting"], r"model=dlmr: .*did you mean dlrm"),
+        (["model=dlrm", "trainer.epochs=3"], r"trainer.epochs: no such key"),
+        (
+            ["model=ease", "data=sample_sequences"],
+            r"follow.yaml: train: the model EASE is fitted at once, and cannot go",
+        ),
+    ],
+)
+def test_mistakes_of_the_training(logs: Path, tmp_path: Path, train: list[str], message: str) -> None:
+    file = settings_file(tmp_path, logs, train=train)
+    with pytest.raises(UserError, match=message):
+        check_training(load_settings(file), file)
 
 
 def test_settings_file_mistakes(tmp_path: Path) -> None:
