@@ -350,14 +350,14 @@ class ContinuousTraining:
         say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
 
     def _clean(self) -> None:
-        """Remove prepared data, and the runs that are neither the champion's nor among the newest."""
+        """Remove prepared data, and the runs that are not among the newest and whose versions have no role."""
         shutil.rmtree(self.root / "prepared", ignore_errors=True)
         for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
             shutil.rmtree(artefact, ignore_errors=True)
-        champion = self.champion_run()
-        runs = sorted((self.root / "runs").glob("[0-9]*"))
-        for run in runs[: -self.settings.keep_runs]:
-            if champion is None or run.absolute() != champion.absolute():
+        roles = set(self.registry.aliases().values())
+        kept = {str(e.get("run")) for e in self.registry.summaries() if e["version"] in roles}
+        for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
+            if str(run.absolute()) not in kept:
                 shutil.rmtree(run, ignore_errors=True)
 
 
