@@ -23,7 +23,7 @@ if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
 
 LONGEST = (  # first: what is left in the end is short, so that no process waits for another
     *("faults/test_random_damage.py", "faults/test_random_kills.py", "conf/test_conf.py", "docs/test_readme.py"),
-    *("export/test_deltas.py", "follow/test_cycle.py"),
+    "follow/test_cycle.py",
     *("stages/test_pipeline.py", "commands/test_plan.py", "data/test_spark.py", "sweep/test_sweep.py"),
     *("export/test_artefacts.py", "training/test_steps.py", "config/test_mistakes.py", "e2e/test_runs.py"),
     *("export/test_hostile_artefacts.py", "commands/test_checkpoint_tool.py", "data/test_interop.py"),

@@ -49,6 +49,7 @@ def test_a_script(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.slow
 def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
     done = run([sys.executable, "benchmarks/gpu/host_memory.py"], tmp_path)
     assert done.returncode == 2 and "there is no GPU; use --device cpu --small" in done.stderr

@@ -34,7 +34,7 @@ def aucs(folder: Path, drift: str, change: int, days: list[int]) -> list[tuple[f
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("drift", "days", "distance"),  # from the best AUC of the teacher of day 0: large (True) or none
     [

@@ -75,6 +75,7 @@ def test_cold_targets_are_measured_beside_warm_ones(vectors_run: Path, capsys: p
     assert evaluate(str(vectors_run))["slices"]["test"]["targets"] == [cold, warm]
 
 
+@pytest.mark.slow
 def test_cold_items_are_recommended_and_exported(vectors_run: Path, raw: Path, tmp_path: Path) -> None:
     """An item that nobody chose is listed for a user of its kind, by the run as by its artefact."""
     world = World(0)

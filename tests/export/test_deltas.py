@@ -167,6 +167,7 @@ def chain(runs: list[Path]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_version_that_is_a_delta_answers_as_its_run(chain: Path, runs: list[Path]) -> None:
     shutil.rmtree(chain / APPLIED)
     before = load(chain / "1")
@@ -209,6 +210,7 @@ def command(*arguments: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_a_full_artefact_is_written_if_a_delta_has_no_use(
     chain: Path, runs: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_full_artefact_is_written_if_a_delta_has_no_use(
     assert Artefact.open(tmp_path / "out").about["tables"] == "int8"
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) -> None:
     given = [f"run={runs[1]}", f"output={tmp_path / 'out'}"]
     assert command("apply", str(chain / "1"), str(chain / "2"), f"output={tmp_path / 'made'}") is None
@@ -236,6 +239,7 @@ def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_is_damaged_or_missing_is_refused(chain: Path, tmp_path: Path) -> None:
     models = shutil.copytree(chain, tmp_path / "clicks", ignore=shutil.ignore_patterns(APPLIED))
     [rows] = (models / "2" / "rows" / "tables").glob("*.bytes.npy")
@@ -264,6 +268,7 @@ def test_what_is_damaged_or_missing_is_refused(chain: Path, tmp_path: Path) -> N
     assert not is_delta(models / "1") and load(models / "1").version == "1"
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_applies_leaves_nothing(chain: Path, tmp_path: Path) -> None:
     output = tmp_path / "made"
     arguments = [str(chain / "1"), str(chain / "2"), str(output)]
@@ -283,6 +288,7 @@ def _apply(folder: Path) -> None:
     applied(folder)
 
 
+@pytest.mark.slow
 def test_processes_apply_one_delta_once(chain: Path, tmp_path: Path) -> None:
     models = shutil.copytree(chain, tmp_path / "clicks", ignore=shutil.ignore_patterns(APPLIED))
     workers = [multiprocessing.get_context("fork").Process(target=_apply, args=(models / "3",)) for _ in range(3)]

@@ -179,6 +179,7 @@ def test_searches_while_items_change(url: str) -> None:
     index.drop()
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server, one that does not answer, and one that ends while it is used: one line each, within seconds."""
     with socket.socket() as mute:

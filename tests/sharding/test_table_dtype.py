@@ -56,7 +56,7 @@ def test_a_run_says_so_and_learns(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["train"]["steps"] > 0 and found["test"]["logloss"] < losses["fp16"] + 0.05
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["rowwise", "columnwise"])
 def test_two_processes(tmp_path: Path, sharding: str) -> None:
     given = [*RUN, "data.sample.rows=2000", f"sharding={sharding}", "trainer.devices=2", "sharding.table_dtype=fp16"]

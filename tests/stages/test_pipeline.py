@@ -350,6 +350,7 @@ def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> Non
     assert len(loaded(world, f"items.file={tmp_path / 'items.csv'}", "score.unknown=0.5").catalogue) == 600
 
 
+@pytest.mark.slow
 def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
     asked = world / "data" / "requests.csv"
     pl.read_csv(asked).head(150).write_csv(tmp_path / "few.csv")
