@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
-from recsys.models.common.co_occurrence import candidates, distinct, invert, ones, starts, take_sizes_on_load
+from recsys.models.common.co_occurrence import candidates, distinct, invert, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
 from recsys.ranges import Range
 
@@ -74,7 +74,7 @@ class GFCF(nn.Module, ClosedFormModel):
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
         lists = distinct(history, self.rows)
-        chosen = ones(lists.segment_ids, lists.values, (len(lists), self.rows)).float()
+        chosen = sparse_matrix(lists.segment_ids, lists.values, (len(lists), self.rows)).float()
         shared = torch.sparse.mm(chosen, _normalised(self.user_starts, self.users, self.item_starts))
         scores = torch.sparse.mm(shared, _normalised(self.item_starts, self.items, self.user_starts)).to_dense()
         if self.low_pass:

@@ -17,11 +17,13 @@ class ItemKNN(nn.Module, ClosedFormModel):
     """Nearest items to the items of a history, by the cosine similarity of the lists that contain them.
 
     Two items that are in n_i and n_j lists, and together in n_ij, have the similarity n_ij / (sqrt(n_i n_j) + shrink).
-    Each item of a history adds the similarities of its k nearest items to their scores.
+    A list of m items counts 1 / m in these numbers, as the paper scales the rows of its matrix to length 1. Each item of
+    a history adds the similarities of its k nearest items to their scores.
 
     Args:
         k: number of neighbours kept per item; ties go to the lower id.
         shrink: the greater it is, the less the similarities of rare items count.
+        weigh_lists: whether a list counts the less, the longer it is; false: each list counts 1.
         normalise: divide each item's kept similarities by their sum, so that all items have an equal vote.
     """
 
@@ -34,6 +36,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         *,
         k: int = 10,
         shrink: float = 10.0,
+        weigh_lists: bool = True,
         normalise: bool = False,
         device: torch.device | None = None,
     ) -> None:
@@ -44,6 +47,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
             raise ValueError(f"shrink={shrink}: must be at least 0")
         self.rows = candidates(features, "ItemKNN")
         self.shrink = shrink
+        self.weigh_lists = weigh_lists
         self.normalise = normalise
         size = (self.rows, min(k, self.rows))
         self.register_buffer("neighbours", torch.zeros(size, dtype=torch.int64, device=device))
@@ -52,16 +56,19 @@ class ItemKNN(nn.Module, ClosedFormModel):
     def fit(self, interactions: JaggedIds) -> None:
         """Find the k nearest neighbours of each item."""
         lists = distinct(interactions, self.rows)
-        root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
+        weights = lists.lengths.double().clamp(min=1).reciprocal() if self.weigh_lists else None
+        counts = None if weights is None else weights[lists.segment_ids]
+        root = torch.bincount(lists.values, counts, minlength=self.rows).double().sqrt()
         self.neighbours.zero_()
         self.similarities.zero_()
-        for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK):
+        for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK, weights=weights):
             one, other = block.indices()
             similarity = block.values() / (root[one + start] * root[other] + self.shrink)
+            similarity = similarity.float()  # so that equal similarities are equal, in whatever order they were added up
             one, other, similarity = (x[one + start != other] for x in (one, other, similarity))
             kept, rank = best_of_rows(one, similarity, self.neighbours.shape[1])
             self.neighbours[one[kept] + start, rank] = other[kept]
-            self.similarities[one[kept] + start, rank] = similarity[kept].float()
+            self.similarities[one[kept] + start, rank] = similarity[kept]
         if self.normalise:
             self.similarities /= self.similarities.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 

@@ -116,9 +116,11 @@ def test_best_of_rows(pairs: list[tuple[int, int]], k: int) -> None:
     assert list(zip(kept.tolist(), rank.tolist(), strict=True)) == wanted
 
 
-def cosines(fitted: Ids, shrink: float) -> Array:
+def cosines(fitted: Ids, shrink: float, weigh_lists: bool) -> Array:
     x = binary(fitted)
-    norms = np.sqrt(x.sum(axis=0))
+    if weigh_lists:
+        x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
+    norms = np.linalg.norm(x, axis=0)
     together = x.T @ x
     np.fill_diagonal(together, 0)
     scale = np.outer(norms, norms) + shrink
@@ -131,18 +133,23 @@ def cosines(fitted: Ids, shrink: float) -> Array:
     history=lists_of_ids,
     k=st.integers(1, N + 2),
     shrink=st.sampled_from([0.0, 2.0]),
+    weigh_lists=st.booleans(),
     normalise=st.booleans(),
     chunk=st.integers(1, N),
 )
-def test_item_knn(fitted: Ids, history: Ids, k: int, shrink: float, normalise: bool, chunk: int) -> None:
-    kept = cosines(fitted, shrink)
+def test_item_knn(
+    fitted: Ids, history: Ids, k: int, shrink: float, weigh_lists: bool, normalise: bool, chunk: int
+) -> None:
+    kept = cosines(fitted, shrink, weigh_lists).astype(np.float32)
     for row in kept:
         row[np.argsort(-row, kind="stable")[k:]] = 0
     if normalise:
         kept /= np.maximum(kept.sum(axis=1, keepdims=True), 1e-30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_knn, "_CHUNK", chunk)
-        scores = score(ItemKNN(spec(), k=k, shrink=shrink, normalise=normalise), fitted, history)
+        scores = score(
+            ItemKNN(spec(), k=k, shrink=shrink, weigh_lists=weigh_lists, normalise=normalise), fitted, history
+        )
     np.testing.assert_allclose(scores, (binary(history) @ kept)[:, 1:], rtol=1e-5, atol=1e-6)
 
 

@@ -57,20 +57,28 @@ def invert(lists: JaggedIds, n: int) -> JaggedIds:
     return JaggedIds(lists.segment_ids[order], torch.bincount(lists.values, minlength=n))
 
 
-def co_occurrences(lists: JaggedIds, n: int, *, chunk: int) -> Iterator[tuple[int, Tensor]]:
+def co_occurrences(
+    lists: JaggedIds, n: int, *, chunk: int, weights: Tensor | None = None
+) -> Iterator[tuple[int, Tensor]]:
     """Count the lists that contain both of two items, `chunk` items at a time. The items of a list must be distinct.
+
+    Args:
+        weights: (M,) float64, what each of the M lists adds to a count; by default 1.
 
     Yields:
         The first item of a chunk, and its counts as a coalesced sparse (chunk, n) float64 tensor. The diagonal is the
         number of lists that contain an item.
     """
-    contains = ones(lists.segment_ids, lists.values, (len(lists), n))
+    of_item = None if weights is None else weights[lists.segment_ids]
+    contains = sparse_matrix(lists.segment_ids, lists.values, (len(lists), n), of_item)
     inverse = invert(lists, n)
     for start in range(0, n, chunk):
         part = inverse.slice(start, min(start + chunk, n))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
-            product = torch.sparse.mm(ones(part.segment_ids, part.values, (len(part), len(lists))), contains)
+            product = torch.sparse.mm(
+                sparse_matrix(part.segment_ids, part.values, (len(part), len(lists))), contains
+            )
         yield start, product.coalesce()
 
 
@@ -87,10 +95,11 @@ def best_of_rows(row: Tensor, value: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return order[rank < k], rank[rank < k]
 
 
-def ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return a sparse matrix with a 1 (float64) at each pair. The pairs are in ascending order."""
-    ones = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
-    return torch.sparse_coo_tensor(torch.stack([rows, columns]), ones, size, is_coalesced=True, check_invariants=False)
+def sparse_matrix(rows: Tensor, columns: Tensor, size: tuple[int, int], values: Tensor | None = None) -> Tensor:
+    """Return a sparse float64 matrix with these values, by default 1, at pairs that are in ascending order."""
+    if values is None:
+        values = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+    return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, size, is_coalesced=True, check_invariants=False)
 
 
 def take_sizes_on_load(model: nn.Module, names: Sequence[str]) -> None:
