@@ -30,6 +30,10 @@ if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C befor
 install()
 
 if TYPE_CHECKING:
+    from recsys.api import TrainedRun as TrainedRun
+    from recsys.api import load as load
+    from recsys.api import recommend as recommend
+    from recsys.api import train as train
     from recsys.config.check import check as check
     from recsys.config.compose import compose as compose
     from recsys.config.run_config import RunConfig as RunConfig
@@ -38,8 +42,11 @@ if TYPE_CHECKING:
     from recsys.online.recommender import Recommender as Recommender
     from recsys.online.row_transforms import RowTransforms as RowTransforms
 
-# names of docs/python.md, imported when they are used; recsys.train and recsys.evaluate are the commands
+# names of docs/python.md, imported when they are used
 EXPORTS = {
+    "TrainedRun": "recsys.api",
+    "load": "recsys.api",
+    "recommend": "recsys.api",
     "check": "recsys.config.check",
     "compose": "recsys.config.compose",
     "RunConfig": "recsys.config.run_config",
@@ -51,6 +58,8 @@ EXPORTS = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "train":  # a module that can be called: python -m recsys.train, and recsys.train([...])
+        return import_module("recsys.train")
     if name not in EXPORTS:
         raise AttributeError(f"module 'recsys' has no attribute {name!r}")
     return getattr(import_module(EXPORTS[name]), name)

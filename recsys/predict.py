@@ -1,11 +1,13 @@
 """python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
+python -m recsys.predict run=RUN_DIR user=42 [k=20]
 
 Scores raw rows, with or without a label, through the transforms that were fitted in training. With run=[RUN_DIR,...],
 it averages the predictions of several runs. For a retrieval model,
-lists the k best items of each group (recsys.online.recommender). From Python:
+lists the k best items of each group (recsys.online.recommender), or prints those of one user, whose history it reads
+from the raw files of the run. From Python:
 
-    predictor = Predictor.load("outputs/my_run")
-    predictor.predict(pl.DataFrame(...))       # raw columns in, probabilities out
+    recsys.load("outputs/my_run").predict(frame)        # raw columns in, probabilities out
+    recsys.recommend("outputs/my_run", user=42)
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import command_line
 from recsys.cli.console import results, say
@@ -30,6 +32,11 @@ def _command(cfg: DictConfig) -> None:
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
+    if cfg.user is not None:
+        _recommend_to(cfg)
+        return
+    if OmegaConf.is_missing(cfg, "input"):
+        raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(command_line.strings(cfg.input))
     first, *others = runs = command_line.strings(cfg.run)
     trained, path = open_run(first)
@@ -63,6 +70,32 @@ def _command(cfg: DictConfig) -> None:
         if summary["cold"]:
             say(f"{summary['cold']:,} of {summary['groups']:,} groups have no known item in their history")
         say(f"{summary['groups']:,} lists of at most {summary['k']} items written to {cfg.output}")
+
+
+def _recommend_to(cfg: DictConfig) -> None:
+    """Print the items for one user, best first."""
+    from rich.table import Table
+
+    from recsys.data.prepare.prepared import raw_files
+    from recsys.online.predict_files import input_files
+    from recsys.online.recommender import Recommender
+    from recsys.training.run_dir import choose_checkpoint, open_run
+
+    if not isinstance(cfg.run, str):
+        raise UserError(f"run={cfg.run}: name one run to recommend items to user={cfg.user}")
+    trained, path = open_run(cfg.run)
+    if trained.kind.scores_rows:
+        raise UserError(
+            f"user={cfg.user}: applies to retrieval models; this run's model gives a probability for each row"
+        )
+    choose_checkpoint(path, cfg.checkpoint)
+    named = [] if OmegaConf.is_missing(cfg, "input") else command_line.strings(cfg.input)
+    files = input_files(named) if named else raw_files(trained.data)
+    items = Recommender.load(cfg.run, cfg.checkpoint).recommend_to(cfg.user, files, cfg.k)
+    table = Table("place", "item", "score", title=f"items for user {cfg.user}", title_justify="left")
+    for place, (item, score) in enumerate(items.iter_rows(), start=1):
+        table.add_row(str(place), str(item), f"{score:.4f}")
+    results.print(table)
 
 
 def _report_scores(cfg: DictConfig, summary: dict[str, Any]) -> None:

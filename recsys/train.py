@@ -2,8 +2,7 @@
 
 Checks the config, prepares the data once, trains, tests with the best checkpoint. From Python:
 
-    cfg = compose("train", ["model=dlrm", "data=criteo"])
-    run = train(cfg)            # check, prepare, fit, test
+    run = recsys.train(["model=dlrm", "data=criteo"])
     run.metrics["test"]["auc"]
 """
 
@@ -11,6 +10,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -61,6 +63,17 @@ def main() -> None:
         exit_process(command_line.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
     command_line.run("train", command, rest)  # --help and --cfg show one run
 
+
+class _TrainModule(ModuleType):
+    """Lets `recsys.train([...])` train, although `recsys.train` is also the module of the command."""
+
+    def __call__(self, overrides: Sequence[str] = ()) -> Any:
+        from recsys.api import train
+
+        return train(overrides)
+
+
+sys.modules[__name__].__class__ = _TrainModule
 
 if __name__ == "__main__":
     main()

@@ -86,14 +86,15 @@ def process_group(
         store = dist.HashStore() if ranks == alone else _store(ranks, timeout)
         device = torch.device("cuda", ranks.local_rank) if accelerator == "gpu" else None
         try:
-            dist.init_process_group(
-                backend,
-                timeout=timeout,
-                store=store,
-                rank=ranks.rank,
-                world_size=ranks.world_size,
-                device_id=device,  # NCCL connects at once, and refuses two processes on one GPU
-            )
+            with _plain_tracebacks(ranks.world_size == 1):
+                dist.init_process_group(
+                    backend,
+                    timeout=timeout,
+                    store=store,
+                    rank=ranks.rank,
+                    world_size=ranks.world_size,
+                    device_id=device,  # NCCL connects at once, and refuses two processes on one GPU
+                )
         except dist.DistBackendError as e:
             raise UserError(f"trainer.devices={ranks.local_world_size}: {_nccl_problem(str(e))}") from e
     quiet(ranks.rank != 0)
@@ -140,7 +141,17 @@ def ensure_process_group() -> None:
 
     silence()
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with _plain_tracebacks(True):
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+@contextmanager
+def _plain_tracebacks(alone: bool) -> Iterator[None]:
+    """Keep Python's hook for uncaught exceptions, if this process is alone: torch's puts [rank0]: before each line."""
+    hook = sys.excepthook
+    yield
+    if alone:
+        sys.excepthook = hook
 
 
 def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:

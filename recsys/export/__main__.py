@@ -38,7 +38,7 @@ def _command(cfg: DictConfig) -> None:
     elif cfg.action == "apply":
         _apply(cfg)
     elif cfg.action == "write":
-        _write(cfg)
+        write(cfg)
     else:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
 
@@ -65,7 +65,8 @@ def _verify(folder: Path) -> None:
     say(f"{folder}: {found.rows:,} rows agree within {found.difference:.1e} (allowed: {found.tolerance:.0e})")
 
 
-def _write(cfg: DictConfig) -> None:
+def write(cfg: DictConfig) -> None:
+    """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
     from recsys.cli.versions import check_versions
     from recsys.files.outputs import check_output

@@ -17,8 +17,8 @@ class ItemKNN(nn.Module, ClosedFormModel):
     """Nearest items to the items of a history, by the cosine similarity of the lists that contain them.
 
     Two items that are in n_i and n_j lists, and together in n_ij, have the similarity n_ij / (sqrt(n_i n_j) + shrink).
-    A list of m items counts 1 / m in these numbers, as the paper scales the rows of its matrix to length 1. Each item of
-    a history adds the similarities of its k nearest items to their scores.
+    A list of m items counts 1 / m in these numbers, as the paper scales the rows of its matrix to length 1. Each item
+    of a history adds the similarities of its k nearest items to their scores.
 
     Args:
         k: number of neighbours kept per item; ties go to the lower id.
@@ -34,8 +34,8 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
-        k: int = 10,
-        shrink: float = 10.0,
+        k: int = 50,
+        shrink: float = 0.3,
         weigh_lists: bool = True,
         normalise: bool = False,
         device: torch.device | None = None,
@@ -64,7 +64,9 @@ class ItemKNN(nn.Module, ClosedFormModel):
         for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK, weights=weights):
             one, other = block.indices()
             similarity = block.values() / (root[one + start] * root[other] + self.shrink)
-            similarity = similarity.float()  # so that equal similarities are equal, in whatever order they were added up
+            similarity = (
+                similarity.float()
+            )  # so that equal similarities are equal, in whatever order they were added up
             one, other, similarity = (x[one + start != other] for x in (one, other, similarity))
             kept, rank = best_of_rows(one, similarity, self.neighbours.shape[1])
             self.neighbours[one[kept] + start, rank] = other[kept]

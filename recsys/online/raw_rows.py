@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.cli.console import say_once
 from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.clean import clean
@@ -124,21 +125,31 @@ class RawRows:
         """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
 
         Columns are named as in the files or as in the YAML; other columns are ignored; joined columns may already be
-        present. Raises UserError for a missing column.
+        present. The values of a column that the frame lacks are missing, which is said once. Raises UserError if the
+        frame lacks all columns, the key of a group, its order or the item, or if it has a column with a similar name.
         """
         source = self.fitted.data.source
         names = {ours: theirs for theirs, ours in source.rename.items() if ours in raw.columns and theirs in self.types}
         raw = raw.drop([n for n in names.values() if n in raw.columns and n not in names]).rename(names)
         brought = [n for _, columns in self.sides.values() for n in columns if n in raw.columns]
-        for name in self.types:
-            if name in self._optional or name in raw.columns:
-                continue
-            if not self._only_joins(name, brought):
-                raise UserError(f"the data frame has no column {name}{did_you_mean(name, raw.columns)}")
+        present = {*raw.columns, *self._optional}
+        self._say_missing([n for n in self.types if n not in present and not self._only_joins(n, brought)], raw.columns)
         lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
         every = pl.repeat(True, raw.height, eager=True)
         frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
         return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
+
+    def _say_missing(self, missing: list[str], columns: list[str]) -> None:
+        """Say that the values of columns are missing. Raises UserError if the rows can mean nothing without them."""
+        data, others = self.fitted.data, [c for c in columns if c not in self.types]
+        keys = set() if data.group is None else {data.group.by, data.group.order}
+        keys |= {data.sparse_columns[data.item_feature].column or data.item_feature} if data.item_feature else set()
+        for name in missing:
+            near = did_you_mean(name, others)
+            if name in keys or "did you mean" in near or len(others) == len(columns):
+                raise UserError(f"the data frame has no column {name}{near or did_you_mean(name, columns)}")
+        if missing:
+            say_once(f"the data frame lacks columns, whose values are missing: {', '.join(missing)}")
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
         """Return whether `name` is needed only as the key of joins whose columns the rows already have."""

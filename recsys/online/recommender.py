@@ -26,6 +26,7 @@ from recsys.online.queries import Queries, answers, in_batches
 if TYPE_CHECKING:
     from recsys.batch import Batch
     from recsys.config.run_config import RunConfig
+    from recsys.data.raw.blocks import BadRow
     from recsys.data.transforms import Fitted
     from recsys.online.raw_rows import RawRows
 
@@ -112,6 +113,46 @@ class Recommender:
             return pl.concat(answers)
         nothing = torch.zeros(0, 1)
         return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
+
+    def recommend_to(self, user: Any, files: list[Path], k: int | None = None) -> pl.DataFrame:
+        """Return the best items of one group, best first, in the columns `item` and `score`.
+
+        Raises UserError if the group has no row.
+
+        Args:
+            user: the group's key, a value of data.group.by.
+            files: raw files with the group's history.
+            k: number of items; by default the largest k of the run's protocol.
+        """
+        k, data = self.length(k), self.fitted.data
+        assert data.group is not None
+        key = pl.col(data.group.by).cast(pl.String)
+        rows = pl.concat([frame.filter(key == str(user)) for frame, _ in self.read(files)])
+        if rows.is_empty():
+            raise UserError(
+                f"user={user}: no row has this {data.group.by} in {files[0]}" + (", ..." if len(files) > 1 else "")
+            )
+        [(lists, _)] = self.answers(rows, k)
+        return lists.drop(data.group.by).explode(pl.all()).rename({"items": "item", "scores": "score"})
+
+    def read(self, files: list[Path]) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+        """Yield blocks of the files' rows, and of their bad rows. Raises UserError for a missing column."""
+        from recsys.data.raw import read_sources
+        from recsys.data.transforms import parse_rows
+
+        raw = self.rows
+        data = read_sources.history_config(self.fitted.data)
+        sources_of = [(file, read_sources.prediction_source(data, file)) for file in files]
+        for file, source in sources_of:
+            read_sources.check_columns(source, file, raw.raw.sides)
+        with bar("reading", unit="rows") as shown:
+            for file, source in sources_of:
+                for block in read_sources.read_blocks(
+                    source, file, complete=lambda frame: raw.keep_history(raw.complete(frame))
+                ):
+                    frame, bad = parse_rows(source, block, labelled=False)
+                    shown.advance(frame.height)
+                    yield frame, bad
 
     def length(self, k: int | None) -> int:
         """Return k, or the run's k if it is None. Raises UserError if it is out of range."""
@@ -249,27 +290,14 @@ def recommend_files(
         batch_size: groups that are scored at a time.
     """
     from recsys.data.prepare.writer import Output
-    from recsys.data.raw import read_sources
-    from recsys.data.transforms import parse_rows
 
     out = Output(output)
     recommender = Recommender.load(run, checkpoint)
     k = recommender.length(k)
-    raw_rows = recommender.rows
-    data = read_sources.history_config(raw_rows.fitted.data)
-    sources_of = [(file, read_sources.prediction_source(data, file)) for file in files]
-    for file, source in sources_of:
-        read_sources.check_columns(source, file, raw_rows.raw.sides)
     frames = []
-    with bar("reading", unit="rows") as shown:
-        for file, source in sources_of:
-            for block in read_sources.read_blocks(
-                source, file, complete=lambda frame: raw_rows.keep_history(raw_rows.complete(frame))
-            ):
-                frame, bad = parse_rows(source, block, labelled=False)
-                frames.append(frame)
-                out.keep(bad)
-                shown.advance(frame.height)
+    for frame, bad in recommender.read(files):
+        frames.append(frame)
+        out.keep(bad)
     rows = pl.concat(frames)
     if rows.is_empty():
         why = f"none of the {out.bad} rows can be read; {out.bad_rows} has the reasons"

@@ -122,6 +122,7 @@ class PredictConfig:
     # retrieval models: length of the lists; null: the largest of the run's protocol.k
     k: int | None = number(None, at_least=1)
     filter_history: bool | None = None  # retrieval models: leave out the history; null: the run's protocol
+    user: Any = None  # retrieval models: print the items for one user; input is then the run's own raw files by default
 
 
 @dataclass

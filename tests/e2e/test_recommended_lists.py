@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import torch
 
+import recsys
 from recsys import predict
 from recsys.cli import command_line
 from recsys.config.check import check
@@ -146,7 +147,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["recsys.predict", *arguments])
     status = command_line.status("predict", predict._command)
-    return status, capsys.readouterr().err
+    printed = capsys.readouterr()
+    return status, printed.out + printed.err
 
 
 def test_command(
@@ -172,6 +174,29 @@ def test_command(
     both = wanted.join(found, on="user", suffix="_found")
     assert both.height == wanted.height
     assert both["items"].to_list() == both["items_found"].to_list()
+
+
+def test_one_user(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of Python, and one command, give the list that all rows of the run's files give."""
+    run, user = runs.of("item_knn"), runs.log["user"][-1]
+    [items] = recsys.load(run).recommend(runs.log, k=3).filter(pl.col("user") == user)["items"]
+    found = recsys.recommend(run, user=user, k=3)
+    assert found.columns == ["item", "score"]
+    assert found["item"].to_list() == items.to_list()
+    status, said = command(monkeypatch, capsys, f"run={run}", f"user={user}", "k=3")
+    assert status == 0, said
+    assert re.findall(r"│ \d+ +│ (\S+) ", said) == items.to_list()
+    for arguments, message in (
+        (["user=nobody"], "user=nobody: no row has this user in .*log.csv"),
+        ([], "input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42"),
+        (["user=u1", f"run=[{run},{run}]"], "name one run to recommend items to user=u1"),
+        ([f"user={user}", "k=0"], "k=0: must be at least 1"),
+    ):
+        status, said = command(monkeypatch, capsys, f"run={run}", *arguments)
+        assert status == 2, said
+        assert re.search(f"error: .*{message}", said), said
+    with pytest.raises(UserError, match="recommend: give either rows, a data frame of histories, or user"):
+        recsys.load(run).recommend()
 
 
 def test_mistakes(

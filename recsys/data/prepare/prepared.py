@@ -175,10 +175,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         home.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise UserError(f"data.prepared={home}: cannot be created ({e.strerror}); name another folder") from e
-    if data.root is None:
-        data = _with_sample(data, home)
-    elif is_table(data):
-        data = with_stored_rows(data, home)
+    data = _with_root(data, home)
     files = files or check_files(data)
     codes = semantic_ids_folder(data, home)
     data = joined(data, codes)
@@ -205,6 +202,19 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
     return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content, codes=codes)
+
+
+def raw_files(config: DataConfig) -> list[Path]:
+    """Return the raw files of a data set, in reading order. Raises UserError if one is missing."""
+    data = resolve(config)
+    return [file for file, _ in check_files(_with_root(data, Path(data.prepared)))]
+
+
+def _with_root(data: ResolvedData, home: Path) -> ResolvedData:
+    """Return the config with a folder of raw files: that of the config, of the sample, or of a table's stored rows."""
+    if data.root is None:
+        return _with_sample(data, home)
+    return with_stored_rows(data, home) if is_table(data) else data
 
 
 def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:

@@ -76,9 +76,7 @@ def co_occurrences(
         part = inverse.slice(start, min(start + chunk, n))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
-            product = torch.sparse.mm(
-                sparse_matrix(part.segment_ids, part.values, (len(part), len(lists))), contains
-            )
+            product = torch.sparse.mm(sparse_matrix(part.segment_ids, part.values, (len(part), len(lists))), contains)
         yield start, product.coalesce()
 
 
@@ -99,7 +97,9 @@ def sparse_matrix(rows: Tensor, columns: Tensor, size: tuple[int, int], values: 
     """Return a sparse float64 matrix with these values, by default 1, at pairs that are in ascending order."""
     if values is None:
         values = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
-    return torch.sparse_coo_tensor(torch.stack([rows, columns]), values, size, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), values, size, is_coalesced=True, check_invariants=False
+    )
 
 
 def take_sizes_on_load(model: nn.Module, names: Sequence[str]) -> None:

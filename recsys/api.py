@@ -1,0 +1,174 @@
+"""What people do with recsys from Python, in a line each.
+
+import recsys
+
+run = recsys.train(["model=dlrm", "data=criteo"])       # or recsys.load("outputs/my_run")
+run.metrics["test"]["auc"]
+run.predict(frame)
+recsys.recommend("outputs/my_sequences", user=42, k=10)
+run.export("exported/a")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recsys.errors import UserError
+from recsys.training.run import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+    from omegaconf import DictConfig
+
+    from recsys.online.predictor import Predictor
+    from recsys.online.recommender import Recommender
+
+
+def train(overrides: Sequence[str] = ()) -> TrainedRun:
+    """Prepare the data, train, test, and return the run.
+
+    Args:
+        overrides: what you would type after `python -m recsys.train`, such as ["model=dcnv2", "data=criteo"].
+
+    Raises:
+        UserError: the config or the data has a mistake.
+    """
+    from recsys.training.run import train
+
+    if isinstance(overrides, str):
+        overrides = overrides.split()
+    return TrainedRun(train(_composed("train", overrides)).path)
+
+
+def load(run: str | Path) -> TrainedRun:
+    """Return a trained run. Raises UserError if the folder holds no run.
+
+    Args:
+        run: the run's folder.
+    """
+    from recsys.training.run_dir import open_run
+
+    return TrainedRun(open_run(str(run))[1])
+
+
+def recommend(run: str | Path | TrainedRun, user: Any, k: int = 10) -> pl.DataFrame:
+    """Return the k best items for one user, best first, in the columns `item` and `score`.
+
+    The history of the user is read from the raw files that the run was trained on.
+
+    Args:
+        run: a run of a retrieval model, or its folder.
+        user: the user's key, a value of the column `data.group.by`.
+        k: number of items.
+    """
+    return (run if isinstance(run, TrainedRun) else load(run)).recommend(user=user, k=k)
+
+
+class TrainedRun(Run):
+    """A trained run: its folder (`path`), its `metrics`, and what you can do with its model."""
+
+    def __repr__(self) -> str:
+        return f"TrainedRun({str(self.path)!r})"
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The ranking model and its transforms, loaded once."""
+        from recsys.online.predictor import Predictor
+
+        return Predictor.load(str(self.path))
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        """The retrieval model and its transforms, loaded once."""
+        from recsys.online.recommender import Recommender
+
+        return Recommender.load(str(self.path))
+
+    def predict(self, rows: Any) -> Any:
+        """Return the predictions for raw rows: a Series, or a data frame if the run predicts several numbers a row.
+
+        Args:
+            rows: a data frame of polars or pandas, whose columns are named as in the raw files. The result is of the
+                same library.
+        """
+        return _like(rows, self.predictor.predict(_polars(rows)))
+
+    def recommend(self, rows: Any = None, *, user: Any = None, k: int | None = None) -> Any:
+        """Return the best items for one user, or the lists of items for all users in a data frame.
+
+        Args:
+            rows: histories, a data frame of polars or pandas; the result has a row for each user.
+            user: the user's key; the history is then read from the raw files of the run.
+            k: number of items; by default the largest k of the run's protocol.
+        """
+        if (rows is None) == (user is None):
+            raise UserError("recommend: give either rows, a data frame of histories, or user, the key of one user")
+        if rows is not None:
+            return _like(rows, self.recommender.recommend(_polars(rows), k))
+        from recsys.data.prepare.prepared import raw_files
+        from recsys.training.run_dir import open_run
+
+        return self.recommender.recommend_to(user, raw_files(open_run(str(self.path))[0].data), k)
+
+    def evaluate(self, split: str = "test") -> dict[str, float]:
+        """Return the metrics of the best checkpoint on a split: train, validation or test."""
+        from recsys.training.evaluate_run import evaluate
+
+        return dict(evaluate(str(self.path), split)[split])
+
+    def export(self, output: str | Path, overrides: Sequence[str] = ()) -> Path:
+        """Write the folder that `python -m recsys.serve` serves, and return its path.
+
+        Args:
+            output: the folder to write.
+            overrides: further overrides of `python -m recsys.export`, such as ["tables=int8"].
+        """
+        from recsys.export.__main__ import write
+
+        write(_composed("export", [f"run='{self.path}'", f"output='{output}'", *overrides]))
+        return Path(output)
+
+    def report(self, output: str | Path = "report.html", others: Sequence[str | Path | Run] = ()) -> Path:
+        """Write the page that compares this run with others, and return its path."""
+        from recsys.report.__main__ import report
+
+        folders = [r.path if isinstance(r, Run) else r for r in (self, *others)]
+        report([str(f) for f in folders], Path(output))
+        return Path(output)
+
+
+def _composed(command: str, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a command. Raises UserError, without the frames of Hydra, if an override is wrong."""
+    from recsys.cli.command_line import explained
+    from recsys.config.compose import compose
+
+    try:
+        with explained(overrides, command):
+            return compose(command, list(overrides))
+    except UserError as e:
+        raise e.with_traceback(None) from None
+
+
+def _polars(rows: Any) -> pl.DataFrame:
+    import polars as pl
+
+    if isinstance(rows, pl.DataFrame):
+        return rows
+    if isinstance(rows, pl.LazyFrame):
+        return rows.collect()
+    if _is_of_pandas(rows):
+        return pl.DataFrame({str(name): pl.from_pandas(rows[name], nan_to_null=True) for name in rows.columns})
+    if isinstance(rows, list | dict):
+        return pl.DataFrame(rows)
+    raise UserError(f"rows: must be a data frame of polars or pandas, not {type(rows).__name__}")
+
+
+def _like(rows: Any, result: Any) -> Any:
+    return result.to_pandas() if _is_of_pandas(rows) else result
+
+
+def _is_of_pandas(rows: Any) -> bool:
+    return type(rows).__module__.partition(".")[0] == "pandas"
