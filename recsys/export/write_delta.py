@@ -41,13 +41,18 @@ BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class ExportedDelta:
-    """What was written: a delta with this number of rows, or a full artefact. bytes, full_bytes: of both"""
+    """What was written: a delta with this number of rows, or a full artefact.
+
+    bytes, full_bytes: of what was written, and of the full artefact
+    why: why it is not a delta
+    """
 
     is_delta: bool
     rows: int
     bytes: int
     full_bytes: int
     about: Mapping[str, Any]
+    why: str = ""
 
 
 def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> ExportedDelta:
@@ -84,7 +89,7 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
             why = f"a delta would have {size / full_size:.0%} of its bytes"
         put_in_place(full, output)
     say(f"{output}: is a full artefact, not a delta: {why}")
-    return ExportedDelta(False, 0, full_size, full_size, about)
+    return ExportedDelta(False, 0, full_size, full_size, about, why)
 
 
 def _no_delta(before: Artefact, after: Artefact) -> str | None:
@@ -96,7 +101,8 @@ def _no_delta(before: Artefact, after: Artefact) -> str | None:
         if (after.folder / part).exists():
             return f"it has {part}/, which is written anew as a whole"
     if "layout" not in before.about:
-        return f"{before.folder} does not say where the rows of its tables are; an older version of recsys wrote it"
+        why = "it has none, or an older version of recsys wrote it"
+        return f"{before.folder} does not say where the rows of its tables are: {why}"
     return None
 
 

@@ -133,9 +133,10 @@ def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         frame.write_parquet(output / "test_predictions.parquet")
         return {"auc": 0.8}
 
-    def export(settings: FollowConfig, run: Path, output: Path, until: str | None) -> None:
+    def export(settings: FollowConfig, run: Path, output: Path, until: str | None, base: Path | None) -> str:
         output.mkdir(parents=True, exist_ok=True)
         manifest.write(output, {}, {"run": run.name})
+        return ""
 
     for name, fake in {"train_on": train, "measure": measure, "export": export}.items():
         monkeypatch.setattr(cycle, name, fake)
