@@ -14,6 +14,7 @@ import polars as pl
 
 from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.apply_delta import (
     FILES,
     KEY,
@@ -64,13 +65,14 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
     Args:
         source: the run, which went on from the run of the base.
         form: how the artefact is stored.
-        base: the artefact that the delta is to be applied to.
+        base: the artefact that the delta is to be applied to, or a delta of it, beside its base.
         output: the folder to write.
 
     Raises:
         UserError: `base` is not an artefact, or the outputs of the new one differ from the run's.
         DamagedFile: a file of the base is not as it was written.
     """
+    base = full_artefact(base)
     before = Artefact.open(base)
     output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as temporary:

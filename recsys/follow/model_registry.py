@@ -32,7 +32,7 @@ import xxhash
 from filelock import FileLock
 
 from recsys.errors import UserError, did_you_mean
-from recsys.export.artefact.applied_versions import applied, chain, result_of
+from recsys.export.artefact.applied_versions import chain, full_artefact, result_of
 from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder, write_json
@@ -98,7 +98,7 @@ class ModelRegistry:
 
     def artefact(self, version: str) -> Path:
         """Return the folder of a version's full artefact, which is made if the version is a delta. Raises UserError."""
-        return _full(self.path(version))
+        return full_artefact(self.path(version))
 
     def register(
         self,
@@ -247,7 +247,7 @@ class ModelRegistry:
             shutil.copytree(artefact, building, dirs_exist_ok=True)
             manifest.check(building)
         try:
-            _full(self.folder / version)
+            full_artefact(self.folder / version)
         except UserError:
             remove_folder(self.folder / version)
             raise
@@ -257,7 +257,11 @@ class ModelRegistry:
         folder = self.folder / version
         if not is_delta(folder):
             return {"delta_of": None, "bytes": _bytes(folder)}
-        return {"delta_of": self.chain(version)[1], "bytes": _bytes(folder), "full_bytes": _bytes(_full(folder))}
+        return {
+            "delta_of": self.chain(version)[1],
+            "bytes": _bytes(folder),
+            "full_bytes": _bytes(full_artefact(folder)),
+        }
 
     def reject(self, version: str, why: str = "") -> None:
         """Say in the history that a version has not passed; it is no longer the challenger.
@@ -352,10 +356,6 @@ def stored_as(registration: Mapping[str, Any]) -> str:
     if (base := registration.get("delta_of")) is None:
         return f"full, {size / 1e6:,.1f} MB"
     return f"delta of {base}, {size / 1e6:,.1f} of {registration.get('full_bytes', 0) / 1e6:,.1f} MB"
-
-
-def _full(version: Path) -> Path:
-    return applied(version) if is_delta(version) else version
 
 
 def _bytes(folder: Path) -> int:

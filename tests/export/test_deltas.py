@@ -166,8 +166,7 @@ def chain(runs: list[Path]) -> Path:
     folder.mkdir(parents=True)
     write_artefact(export_source(runs[0]), export_form(version="1"), folder / "1")
     assert export_delta(export_source(runs[1]), export_form(version="2"), folder / "1", folder / "2").is_delta
-    base = applied(folder / "2")
-    assert export_delta(export_source(runs[2]), export_form(version="3"), base, folder / "3").is_delta
+    assert export_delta(export_source(runs[2]), export_form(version="3"), folder / "2", folder / "3").is_delta
     return folder
 
 
@@ -302,6 +301,7 @@ def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) ->
         (["apply", str(chain / "1"), *given[1:]], "apply: name an artefact, a delta and output: python -m recsys.export apply"),
         (["apply", str(chain / "1"), str(chain / "2"), f"output={chain / '1'}"], f"output={chain / '1'}: is read by this command"),
         ([*given, f"delta_from={tmp_path}"], f"{tmp_path}: is not an artefact"),
+        (["verify", str(chain / "2")], f"{chain / '2'}: is a delta of another artefact; make the artefact with python -m"),
         ([*given, f"delta_from={tmp_path / 'out'}"], "is the artefact that the delta is based on; name another folder"),
         ([*given, "events_until=yesterday"], "events_until=yesterday: must be a time with its zone, such as 2026-03-07T12:00"),
     ):  # fmt: skip

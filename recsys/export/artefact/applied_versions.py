@@ -34,6 +34,11 @@ def chain(version: Path) -> list[Path]:
     return folders
 
 
+def full_artefact(version: Path) -> Path:
+    """Return the artefact that a version is, or that its delta makes. Raises UserError as `applied`."""
+    return applied(version) if is_delta(version) else version
+
+
 def applied(version: Path) -> Path:
     """Return the full artefact of a version that is a delta, made of the versions beside it if it is not there yet.
 
