@@ -84,7 +84,7 @@ class FullConfig(TrainingConfig):
 class DeltasConfig(FollowSettings):
     """Versions that are deltas of the champion that their training started from (docs/continuous.md).
 
-    full_every: at least each N-th version that a server has to read one after another is a full artefact; 1: all are
+    full_every: after N - 1 deltas, each of the one before, the next version is a full artefact; 1: all versions are
     """
 
     full_every: int = Field(10, ge=1)
@@ -133,7 +133,7 @@ class FollowConfig(FollowSettings):
     check: CheckConfig = CheckConfig.model_validate({})
     gate: GateConfig = GateConfig.model_validate({})
     export: list[str] = Field(default_factory=list)
-    deltas: DeltasConfig = DeltasConfig()
+    deltas: DeltasConfig = DeltasConfig.model_validate({})
     canary: CanaryConfig | None = None
     keep_runs: int = Field(3, ge=1)
 
