@@ -128,7 +128,11 @@ def _seconds(start: str, end: str) -> float | None:
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return (
+        f"{seconds / 3600:.1f} h" if seconds < 3 * 86_400 else f"{seconds / 86_400:,.0f} days"
+    )  # a replay of old logs
 
 
 def _with_interval(cycle: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from recsys.follow.follow_settings import load_settings
 from recsys.follow.model_registry import digest
 from recsys.online.predictor import Predictor
 
-pytestmark = pytest.mark.slow  # test_cycle.py has the same with steps that train nothing
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # test_cycle.py has the same with steps that train nothing
 USERS, ITEMS = 30_000, 3_000
 DATA = """
 name: days
