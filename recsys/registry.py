@@ -68,13 +68,16 @@ def _opened(cfg: DictConfig) -> list[ModelRegistry]:
 def _list(registry: ModelRegistry) -> None:
     from rich.table import Table
 
+    from recsys.follow.model_registry import stored_as
+
     table = Table(title=registry.name, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for column in ("version", "aliases", "registered", "data", "parent", "metrics"):
+    for column in ("version", "aliases", "registered", "data", "parent", "stored", "metrics"):
         table.add_column(column, no_wrap=column == "version")
     for e in reversed(registry.summaries()):
         metrics = ", ".join(f"{k} {_figure(v)}" for k, v in list((e.get("metrics") or {}).items())[:4])
         interval = " to ".join(str(x) for x in e.get("interval") or ())
-        table.add_row(e["version"], ", ".join(e["aliases"]), e["time"], interval, e.get("parent") or "", metrics)
+        about = (", ".join(e["aliases"]), e["time"], interval, e.get("parent") or "", stored_as(e), metrics)
+        table.add_row(e["version"], *about)
     results.print(table, markup=False)
 
 
@@ -83,9 +86,13 @@ def _figure(value: Any) -> str:
 
 
 def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
+    from recsys.follow.model_registry import stored_as
+
     if cfg.version is None:
         for e in registry.history():
             why = f": {e['why']}" if e.get("why") else ""
+            if stored := stored_as(e):
+                why = f" ({stored}){why}"
             line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
             results.print(line + why, markup=False, soft_wrap=True)
         return

@@ -14,6 +14,7 @@ import polars as pl
 
 from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.apply_delta import (
     FILES,
     KEY,
@@ -41,13 +42,18 @@ BLOCK_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class ExportedDelta:
-    """What was written: a delta with this number of rows, or a full artefact. bytes, full_bytes: of both"""
+    """What was written: a delta with this number of rows, or a full artefact.
+
+    bytes, full_bytes: of what was written, and of the full artefact
+    why: why it is not a delta
+    """
 
     is_delta: bool
     rows: int
     bytes: int
     full_bytes: int
     about: Mapping[str, Any]
+    why: str = ""
 
 
 def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> ExportedDelta:
@@ -59,13 +65,14 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
     Args:
         source: the run, which went on from the run of the base.
         form: how the artefact is stored.
-        base: the artefact that the delta is to be applied to.
+        base: the artefact that the delta is to be applied to, or a delta of it, beside its base.
         output: the folder to write.
 
     Raises:
         UserError: `base` is not an artefact, or the outputs of the new one differ from the run's.
         DamagedFile: a file of the base is not as it was written.
     """
+    base = full_artefact(base)
     before = Artefact.open(base)
     output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as temporary:
@@ -84,7 +91,7 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
             why = f"a delta would have {size / full_size:.0%} of its bytes"
         put_in_place(full, output)
     say(f"{output}: is a full artefact, not a delta: {why}")
-    return ExportedDelta(False, 0, full_size, full_size, about)
+    return ExportedDelta(False, 0, full_size, full_size, about, why)
 
 
 def _no_delta(before: Artefact, after: Artefact) -> str | None:
@@ -96,7 +103,8 @@ def _no_delta(before: Artefact, after: Artefact) -> str | None:
         if (after.folder / part).exists():
             return f"it has {part}/, which is written anew as a whole"
     if "layout" not in before.about:
-        return f"{before.folder} does not say where the rows of its tables are; an older version of recsys wrote it"
+        why = "it has none, or an older version of recsys wrote it"
+        return f"{before.folder} does not say where the rows of its tables are: {why}"
     return None
 
 

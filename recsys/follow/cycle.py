@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from recsys.cli.console import log_to, say
 from recsys.errors import UserError, did_you_mean
+from recsys.export.artefact.apply_delta import apply_delta, is_delta
 from recsys.files.atomic import write_json, write_text
 from recsys.files.journal import now
 from recsys.files.manifest import DamagedFile
@@ -88,6 +89,8 @@ class ContinuousTraining:
             while cycle.step:
                 before = cycle.step
                 getattr(self, f"_{cycle.step}")(cycle)
+                if cycle.step != before:
+                    cycle.times[before] = now()
                 log_to(self.root / "follow.log")  # a training has a log of its own
                 self.state.save(self.root)
                 if cycle.step == before:
@@ -135,6 +138,11 @@ class ContinuousTraining:
         parts = [f"cycle {current.number} waits for its canary"] if current is not None else []
         parts += [f"{waiting} partitions wait for a cycle"] + ([f"{unripe} for their labels"] if unripe else [])
         return "; ".join(parts)
+
+    def freshness(self) -> str | None:
+        """Return a line about how old the champion's newest event was when it began to answer; None without one."""
+        version = self.registry.aliases().get("champion")
+        return next((c.freshness() for c in reversed(self.state.cycles) if version and c.version == version), None)
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
@@ -284,15 +292,36 @@ class ContinuousTraining:
 
     def _export(self, cycle: Cycle) -> None:
         until = None if cycle.interval is None else cycle.interval[1]
-        export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact", until)
+        base = None if cycle.full else self._delta_base(cycle)
+        why = export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact", until, base)
+        if why:
+            say(f"cycle {cycle.number}: exports a full artefact, not a delta: {why}")
         cycle.step = "check"
+
+    def _delta_base(self, cycle: Cycle) -> Path | None:
+        """Return the artefact of the champion, of which to export a delta; None if it is time for a full one."""
+        if cycle.parent_version is None:
+            return None
+        try:
+            if len(self.registry.chain(cycle.parent_version)) >= self.settings.deltas.full_every:
+                return None
+            return self.registry.artefact(cycle.parent_version)
+        except UserError as e:
+            say(f"cycle {cycle.number}: exports a full artefact, not a delta: {e}")
+            return None
 
     def _check(self, cycle: Cycle) -> None:
         """Check latency and size. The export has loaded the artefact in a new process, and compared its answers."""
         gate, why = self.settings.gate, cycle.why
         cycle.step = "register"
         if gate.latency_ms is not None or gate.size_mb is not None:
-            result = check_artefact(self._folder(cycle) / "artefact", latency_ms=gate.latency_ms, size_mb=gate.size_mb)
+            artefact, full = self._folder(cycle) / "artefact", self._folder(cycle) / "full"
+            if is_delta(artefact):
+                assert cycle.parent_version is not None
+                apply_delta(self.registry.artefact(cycle.parent_version), artefact, full)
+                artefact = full
+            result = check_artefact(artefact, latency_ms=gate.latency_ms, size_mb=gate.size_mb)
+            shutil.rmtree(full, ignore_errors=True)
             self._judge(cycle, result, "artefact.json", "register")
             cycle.why = why if result.passed else cycle.why
 

@@ -98,7 +98,9 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
     """Let a build with a bug, which no gate has seen, answer a share of the requests."""
     registry = ModelRegistry(root / "follow" / "registry", NAME)
     champion = registry.aliases()["champion"]
-    version = registry.register(_with_bug(registry.path(champion), root / "build"), why="a build that skipped the gate")
+    version = registry.register(
+        _with_bug(registry.artefact(champion), root / "build"), why="a build that skipped the gate"
+    )
     say(f"somebody deploys {version} by hand: its ids are those of another day")
     registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
     visitors.visit(port, registry)

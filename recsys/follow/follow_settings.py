@@ -81,6 +81,15 @@ class FullConfig(TrainingConfig):
     on_drift: bool = False
 
 
+class DeltasConfig(FollowSettings):
+    """Versions that are deltas of the champion that their training started from (docs/continuous.md).
+
+    full_every: after N - 1 deltas, each of the one before, the next version is a full artefact; 1: all versions are
+    """
+
+    full_every: int = Field(10, ge=1)
+
+
 class CanaryConfig(FollowSettings):
     """The share of requests that a challenger answers before it is promoted, and the guard's settings.
 
@@ -107,6 +116,7 @@ class FollowConfig(FollowSettings):
     check: limits of the checks of new partitions
     gate: what a challenger must fulfil
     export: overrides of `python -m recsys.export`
+    deltas: which versions are exported as deltas
     canary: null: a challenger that passes the gate is promoted at once
     keep_runs: number of run folders to keep, besides the champion's
     """
@@ -123,6 +133,7 @@ class FollowConfig(FollowSettings):
     check: CheckConfig = CheckConfig.model_validate({})
     gate: GateConfig = GateConfig.model_validate({})
     export: list[str] = Field(default_factory=list)
+    deltas: DeltasConfig = DeltasConfig.model_validate({})
     canary: CanaryConfig | None = None
     keep_runs: int = Field(3, ge=1)
 

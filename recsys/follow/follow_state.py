@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class Cycle:
     metrics: of the challenger and of the champion on the window
     rows: number of training rows
     interval: first and last day of the training rows
+    began, ended: times
+    times: when each step was done
     """
 
     number: int
@@ -68,6 +71,20 @@ class Cycle:
     interval: tuple[str, str] | None = None
     began: str = ""
     ended: str = ""
+    times: dict[str, str] = field(default_factory=dict)
+
+    def freshness(self) -> str | None:
+        """Return how long after its newest event the version of a cycle that was promoted answered, and the steps."""
+        if "promote" not in self.times or self.interval is None:
+            return None
+        steps, start = list[str](), self.began
+        for step, end in self.times.items():
+            if (took := _seconds(start, end)) is not None and took >= 1:
+                steps.append(f"{step} {_duration(took)}")
+            start = end
+        age, until = _seconds(self.interval[1], self.times["promote"]), self.interval[1]
+        later = f", {_duration(age)} after its newest event ({until})" if age is not None else f" (events to {until})"
+        return f"{self.version} is the champion since {self.times['promote']}{later}; steps: {', '.join(steps)}"
 
 
 @dataclass
@@ -98,6 +115,24 @@ class FollowState:
 
     def save(self, root: Path) -> None:
         write_json(root / FILE, asdict(self))
+
+
+def _seconds(start: str, end: str) -> float | None:
+    """Return the seconds between two times; None if one is not a time, such as the name of a partition."""
+    try:
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return (
+        f"{seconds / 3600:.1f} h" if seconds < 3 * 86_400 else f"{seconds / 86_400:,.0f} days"
+    )  # a replay of old logs
 
 
 def _with_interval(cycle: dict[str, Any]) -> dict[str, Any]:

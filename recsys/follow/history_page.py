@@ -11,6 +11,7 @@ from recsys.evaluation import metrics_table
 from recsys.files.atomic import write_text
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_state import Cycle, PartitionState
+from recsys.follow.model_registry import stored_as
 from recsys.pages import render
 from recsys.pages.charts.plots import Dot, across, dots, figure, upwards
 from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
@@ -34,7 +35,8 @@ def write_page(follower: ContinuousTraining) -> Path:
         title=f"Continuous training of {follower.settings.name}",
         facts=facts,
         chart=_chart(state.partitions),
-        cycles=_cycles(state.cycles),
+        fresh=follower.freshness(),
+        cycles=_cycles(state.cycles, {v["version"]: stored_as(v) for v in follower.registry.summaries()}),
         refused=_refused(refused) if refused else None,
         history=_history(follower),
     )
@@ -63,15 +65,15 @@ def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
     return figure(metrics_table.label(metric), dots(values, x, y, "number of the partition", curve=curve))
 
 
-def _cycles(cycles: list[Cycle]) -> PageTable:
+def _cycles(cycles: list[Cycle], stored: Mapping[str, str]) -> PageTable:
     rows: list[Cells] = []
     for c in reversed(cycles):
         span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
         outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
         kind = "full" if c.full else "goes on"
         rows.append([str(c.number), cut(span), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome, c.version or "",
-                     cut(c.why, 110)])  # fmt: skip
-    names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "why")
+                     stored.get(c.version or "", ""), cut(c.why, 110)])  # fmt: skip
+    names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
     return PageTable(columns(names, left=set(names) - {"cycle", "rows"}), rows)
 
 

@@ -1,6 +1,8 @@
 """A registry of a model's versions, which is a folder of models that `python -m recsys.serve FOLDER` serves.
 
-FOLDER/NAME/VERSION/         an artefact; VERSION is the first 12 digits of its manifest's digest
+FOLDER/NAME/VERSION/         an artefact, or a delta of another version, of which the server makes it; VERSION is the
+                             first 12 digits of the digest of the artefact's manifest
+FOLDER/NAME/.applied/        artefacts made of deltas (recsys.export.artefact.applied_versions)
 FOLDER/NAME/serving.json     which version is what:
     version                  the champion, which answers; null until a version is promoted
     canary                   {"version", "share"}: the version that answers a share of the requests
@@ -30,9 +32,10 @@ import xxhash
 from filelock import FileLock
 
 from recsys.errors import UserError, did_you_mean
-from recsys.export.artefact.apply_delta import RESULT, Delta, apply_delta, digest_of, is_delta
+from recsys.export.artefact.applied_versions import chain, full_artefact, result_of
+from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
 from recsys.files import manifest
-from recsys.files.atomic import whole_folder, write_json
+from recsys.files.atomic import remove_folder, whole_folder, write_json
 from recsys.files.journal import append_line, now, read_lines
 from recsys.files.names import check_name
 from recsys.server.model_versions import ALIAS, HISTORY, LOCK, MANIFEST, Repository, check_model, checked_alias
@@ -84,6 +87,19 @@ class ModelRegistry:
         self._check_version(version)
         return self.folder / version
 
+    def chain(self, version: str) -> list[str]:
+        """Return a version, the one that its delta is based on, and so on; the last one is a full artefact.
+
+        Raises UserError if one of them is gone, so that no server could make the artefact.
+        """
+        if not (self.folder / version / MANIFEST).is_file():
+            raise UserError(f"{self.folder / version}: is gone; restore the folder, or choose another version")
+        return [folder.name for folder in chain(self.folder / version)]
+
+    def artefact(self, version: str) -> Path:
+        """Return the folder of a version's full artefact, which is made if the version is a delta. Raises UserError."""
+        return full_artefact(self.path(version))
+
     def register(
         self,
         artefact: Path,
@@ -96,10 +112,11 @@ class ModelRegistry:
     ) -> str:
         """Copy an artefact into the registry, make it the challenger, and return its version.
 
-        Nothing happens if this version is registered and has been judged, or has a role already.
+        Nothing happens if this version is registered and has been judged, or has a role already. A delta stays one: it
+        is copied, and applied once to prove that it can be.
 
         Args:
-            artefact: a folder that `python -m recsys.export` wrote; a delta is applied to its base, a version.
+            artefact: a folder that `python -m recsys.export` wrote: an artefact, or a delta of one of the versions.
             run: the run folder that it was exported from.
             parent: the version whose weights its training started from.
             interval: first and last day (or time) of the data that it was trained on.
@@ -107,13 +124,13 @@ class ModelRegistry:
             why: one sentence for the history.
 
         Raises:
-            UserError: the folder is not an artefact.
+            UserError: the folder is not an artefact, or is a delta of an artefact that is not among the versions.
             DamagedFile: a file of the artefact is not as it was written.
         """
         check_model(artefact, "artefact")
         manifest.check(artefact)
-        delta = is_delta(artefact)
-        version = digest(artefact / RESULT if delta else artefact / MANIFEST)
+        base = self._base(artefact) if is_delta(artefact) else None
+        version = digest(artefact / (MANIFEST if base is None else RESULT))
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._changing():  # before the folder exists: without serving.json, a server serves the highest version
             if "version" not in (alias := self._raw_alias()):
@@ -121,12 +138,7 @@ class ModelRegistry:
                 self._write({"version": served[-1] if served else None, **alias})
         with FileLock(self.folder / COPYING):
             if not (self.folder / version / MANIFEST).exists():
-                if delta:
-                    apply_delta(self._base(artefact), artefact, self.folder / version)
-                else:
-                    with whole_folder(self.folder / version) as building:
-                        shutil.copytree(artefact, building, dirs_exist_ok=True)
-                        manifest.check(building)
+                self._copy(artefact, version)
         with self._changing():
             last = next((e["event"] for e in reversed(self.history()) if e.get("version") == version), None)
             if last not in (None, "registered") or version in self.aliases().values():
@@ -138,6 +150,7 @@ class ModelRegistry:
                 "interval": None if interval is None else list(interval),
                 "config": xxhash.xxh3_128_hexdigest(config.read_bytes()) if config and config.is_file() else None,
                 "metrics": dict(metrics or {}),
+                **self._stored(version),
             }
             before = self._raw_alias()
             if before.get("challenger") != version:
@@ -160,6 +173,7 @@ class ModelRegistry:
             raise UserError(f"share={share}: must be above 0 and below 1, such as 0.05")
         with self._changing():
             self._check_version(version)
+            self.chain(version)
             roles, before = self.aliases(), self._raw_alias()
             if "champion" not in roles:
                 raise UserError(f"model {self.name}: has no champion yet; promote {version} instead of a canary")
@@ -183,6 +197,7 @@ class ModelRegistry:
             roles, before = self.aliases(), self._raw_alias()
             if roles.get("champion") == version:
                 return
+            self.chain(version)
             if roles.get("canary", version) != version:
                 raise UserError(f"version={version}: {roles['canary']} is the canary; promote it or roll it back first")
             after = _without(before, challenger=version, previous=version, canary=True) | {"version": version}
@@ -209,20 +224,44 @@ class ModelRegistry:
                     f"model {self.name}: has neither a canary nor a previous version to return to; promote one of "
                     f"{', '.join(self.versions()) or 'the versions that you register'}"
                 )
+            self.chain(roles["previous"])
             after = _without(before, previous=True) | {"version": roles["previous"]}
             self._change("rolled_back", roles.get("champion", roles["previous"]), why, after)
             return roles["previous"]
 
-    def _base(self, delta: Path) -> Path:
+    def _base(self, delta: Path) -> str:
         """Return the version to which a delta applies. Raises UserError."""
         wanted = Delta.open(delta).about["base"]
         for version in self.versions():
-            if digest_of(self.folder / version) == wanted:
-                return self.folder / version
+            if result_of(self.folder / version) == wanted:
+                self.chain(version)
+                return version
         raise UserError(
             f"{delta}: is a delta of the artefact with the digest {wanted}, which is not among the versions of "
             f"{self.name}; register that artefact first"
         )
+
+    def _copy(self, artefact: Path, version: str) -> None:
+        """Copy an artefact or a delta to its place, where it must be whole and, with its bases, make the artefact."""
+        with whole_folder(self.folder / version) as building:
+            shutil.copytree(artefact, building, dirs_exist_ok=True)
+            manifest.check(building)
+        try:
+            full_artefact(self.folder / version)
+        except UserError:
+            remove_folder(self.folder / version)
+            raise
+
+    def _stored(self, version: str) -> dict[str, Any]:
+        """Return what the history says of a version's files: their bytes and, of a delta, its base."""
+        folder = self.folder / version
+        if not is_delta(folder):
+            return {"delta_of": None, "bytes": _bytes(folder)}
+        return {
+            "delta_of": self.chain(version)[1],
+            "bytes": _bytes(folder),
+            "full_bytes": _bytes(full_artefact(folder)),
+        }
 
     def reject(self, version: str, why: str = "") -> None:
         """Say in the history that a version has not passed; it is no longer the challenger.
@@ -307,6 +346,20 @@ def digest(file: Path) -> str:
     The manifest has the digests of all other files, so equal versions have equal files.
     """
     return xxhash.xxh3_128_hexdigest(file.read_bytes())[:DIGITS]
+
+
+def stored_as(registration: Mapping[str, Any]) -> str:
+    """Return how a version is stored, in words; "" of a registration that does not say it."""
+    size = registration.get("bytes")
+    if not isinstance(size, int):
+        return ""
+    if (base := registration.get("delta_of")) is None:
+        return f"full, {size / 1e6:,.1f} MB"
+    return f"delta of {base}, {size / 1e6:,.1f} of {registration.get('full_bytes', 0) / 1e6:,.1f} MB"
+
+
+def _bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
 def registered_names(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from recsys.cli.console import results
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
+from recsys.follow.model_registry import stored_as
 
 MOST_CYCLES = 20  # that are listed
 
@@ -16,12 +17,16 @@ MOST_CYCLES = 20  # that are listed
 def show(file: Path) -> None:
     """Print the cycles, the partitions that were refused, and the roles of versions."""
     follower = ContinuousTraining(load_settings(file))
-    cycles = Table("cycle", "trained on", "rows", "judged on", "outcome", "version", "why", title="cycles")
+    stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
+    names = ("cycle", "trained on", "rows", "judged on", "outcome", "version", "stored", "why")
+    cycles = Table(*names, title="cycles")
     for c in follower.state.cycles[-MOST_CYCLES:]:
         kind = " (full)" if c.full else ""
         outcome = c.outcome.replace("_", " ") or f"at step {c.step}"
         span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
-        cycles.add_row(f"{c.number}{kind}", span, f"{c.rows:,}", ", ".join(c.window), outcome, c.version or "", c.why)
+        version = c.version or ""
+        given = (f"{c.number}{kind}", span, f"{c.rows:,}", ", ".join(c.window), outcome)
+        cycles.add_row(*given, version, stored.get(version, ""), c.why)
     results.print(cycles)
     refused = {n: p for n, p in follower.state.partitions.items() if p.status in ("bad", "rejected")}
     if refused:
@@ -29,6 +34,8 @@ def show(file: Path) -> None:
         for name, partition in refused.items():
             partitions.add_row(name, partition.status, partition.why)
         results.print(partitions)
+    if (fresh := follower.freshness()) is not None:
+        results.print(fresh)
     roles = ", ".join(f"{role} {version}" for role, version in follower.registry.aliases().items())
     results.print(f"registry: {roles or 'no version yet'}")
     results.print(follower.what_waits())

@@ -17,6 +17,7 @@ from recsys.data.check_data import check_files
 from recsys.data.prepare.prepared import finish, plan_build
 from recsys.errors import UserError
 from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
+from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import QueryWindow, RowWindow
 from recsys.training.evaluate_run import evaluate
@@ -105,17 +106,29 @@ def window_of(challenger: Path, champion: Path | None) -> RowWindow | QueryWindo
     )
 
 
-def export(settings: FollowConfig, run: Path, output: Path, events_until: str | None = None) -> None:
+def export(settings: FollowConfig, run: Path, output: Path, events_until: str | None, base: Path | None) -> str:
     """Export a run's model as the command `recsys.export` does with the overrides of the settings.
 
-    events_until: time of the newest training event
+    Args:
+        settings: the settings.
+        run: the run's folder.
+        output: the folder to write.
+        events_until: time of the newest training event.
+        base: the artefact of which a delta is to be written; None writes a full artefact.
+
+    Returns:
+        Why a full artefact was written though a base was given; "" otherwise.
     """
     cfg, path = open_run(str(run))
     given = compose("export", [f"run={run}", f"output={output}", *settings.export])
     index = None if given.index is None else IndexOptions(given.index, given.recall_target, given.index_url)
     form = Form(settings.name, "1", given.precision, given.tables, (), None, index, events_until)
+    source = ExportSource(path, cfg, choose_checkpoint(path, "best"))
     with hidden():
-        write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), form, output)
+        if base is not None:
+            return export_delta(source, form, base, output).why
+        write_artefact(source, form, output)
+    return ""
 
 
 def _read(folder: Path) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import polars as pl
 
 from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of
 from recsys.export.artefact.served_ranking import ServedRanking
@@ -56,7 +57,7 @@ class Models:
         if (folder / CONFIG).is_file():
             folder = self._exported(folder, key, run)
         try:
-            return Artefact.open(folder)
+            return Artefact.open(full_artefact(folder))
         except UserError as e:
             raise UserError(f"{key}: {e}") from e
 

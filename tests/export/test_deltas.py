@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from growing_runs import export_form, export_source, train_days
+from growing_runs import export_form, export_source, train_days, train_lists
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,14 +22,18 @@ from recsys.config.compose import compose
 from recsys.data.transforms.index import LayeredResults, ValueIndex
 from recsys.errors import UserError
 from recsys.export import __main__ as export
+from recsys.export import write_delta as write_delta_module
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.applied_versions import APPLIED, applied
+from recsys.export.artefact.applied_versions import chain as chain_of
 from recsys.export.artefact.apply_delta import KEY, Delta, apply_delta, digest_of, is_delta, write_vocabulary
 from recsys.export.artefact.verify import verify
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta, write_delta
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
+from recsys.online.recommender import Recommender
+from recsys.online.servable import Query
 
 TABLE, SCALES = "tables/dim4.bin", "tables/dim4_scale_bias.bin"
 
@@ -162,8 +166,7 @@ def chain(runs: list[Path]) -> Path:
     folder.mkdir(parents=True)
     write_artefact(export_source(runs[0]), export_form(version="1"), folder / "1")
     assert export_delta(export_source(runs[1]), export_form(version="2"), folder / "1", folder / "2").is_delta
-    base = applied(folder / "2")
-    assert export_delta(export_source(runs[2]), export_form(version="3"), base, folder / "3").is_delta
+    assert export_delta(export_source(runs[2]), export_form(version="3"), folder / "2", folder / "3").is_delta
     return folder
 
 
@@ -195,6 +198,73 @@ def test_each_type_of_tables(runs: list[Path], tmp_path: Path, tables: str) -> N
     write_artefact(export_source(runs[1]), form, tmp_path / "full")
     ours, theirs = (files(tmp_path / name) for name in ("made", "full"))
     assert {n for n in ours if ours[n] != theirs[n]} <= {"manifest.json"}  # it has the time of the export
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "tables"), [("sasrec", "fp32"), ("sasrec", "int8"), ("two_tower", "fp32")])
+def test_retrieval_models(model: str, tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New items get rows, vectors and places among the candidates; the vectors of a tower change with its weights."""
+    monkeypatch.setattr(write_delta_module, "WORTH", 1.0)  # of a small model, the graph is most
+    runs, form = train_lists(tmp_path, 3, model), export_form(tables)
+    base = tmp_path / "models" / "0"
+    write_artefact(export_source(runs[0]), form, base)
+    candidates = [Artefact.open(base).about["candidates"]]
+    for number, run in enumerate(runs[1:], 1):
+        delta = base.parent / str(number)
+        written = export_delta(export_source(run), form, base, delta)
+        assert written.is_delta and written.rows < (600 if model == "sasrec" else 3500)
+        base = applied(delta)
+        candidates.append(Artefact.open(base).about["candidates"])
+        assert verify(base).rows == 60
+        recorded = json.loads((base / "examples.json").read_text())
+        answers = load(delta).recommend([Query(rows) for rows in recorded["rows"]])
+        expected = Recommender.load(str(run)).recommend(
+            pl.DataFrame([row for rows in recorded["rows"] for row in rows])
+        )
+        for (_, scores), their in zip(answers, expected["scores"], strict=True):
+            np.testing.assert_allclose(scores, their.to_numpy(), atol=1e-5 if tables == "fp32" else 2e-2)
+    assert candidates[0] < candidates[1] < candidates[2]
+
+
+def test_why_there_is_no_delta(tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+    about = {"kind": "retrieval", "name": "m", "tables": "fp32", "precision": "fp32", "formats": ["onnx"]}
+    before, after = (Artefact(tmp_path / name, about | {"layout": {}}) for name in ("before", "after"))
+    no_delta = write_delta_module._no_delta
+    assert no_delta(before, after) is None
+    assert (
+        no_delta(before, Artefact(after.folder, about | {"tables": "int8"}))
+        == f"tables is int8, and fp32 in {before.folder}"
+    )
+    assert str(no_delta(Artefact(before.folder, about), after)).endswith(
+        "its tables are: it has none, or an older version of recsys wrote it"
+    )
+    (after.folder / "index").mkdir()
+    assert no_delta(before, after) == "it has index/, which is written anew as a whole"
+
+
+def test_a_chain_of_versions(tmp_path: Path) -> None:
+    """What a version is made of, without reading more than manifests."""
+
+    def version(name: str, digest: str, base: str | None) -> Path:
+        (tmp_path / name).mkdir()
+        about = {KEY: {"base": base, "result": digest}} if base else {}
+        manifest.write(tmp_path / name, {}, about | {"of": name})
+        return tmp_path / name
+
+    full = version("a", "", None)
+    first = version("c", "1", digest_of(full))
+    second = version("b", "2", "1")
+    assert chain_of(full) == [full] and chain_of(second) == [second, first, full]
+    shutil.copytree(full, tmp_path / "z")
+    (first / manifest.FILE).write_text("{")  # damaged
+    with pytest.raises(UserError, match=r"b: is a delta of the artefact with the digest 1, which no version in"):
+        chain_of(second)
+    shutil.rmtree(first)
+    version("c", "1", "2")  # each is based on the other one
+    with pytest.raises(UserError, match=r"is a delta of the artefact with the digest"):
+        chain_of(second)
 
 
 def command(*arguments: str) -> str | None:
@@ -231,6 +301,7 @@ def test_mistakes_are_one_line(chain: Path, runs: list[Path], tmp_path: Path) ->
         (["apply", str(chain / "1"), *given[1:]], "apply: name an artefact, a delta and output: python -m recsys.export apply"),
         (["apply", str(chain / "1"), str(chain / "2"), f"output={chain / '1'}"], f"output={chain / '1'}: is read by this command"),
         ([*given, f"delta_from={tmp_path}"], f"{tmp_path}: is not an artefact"),
+        (["verify", str(chain / "2")], f"{chain / '2'}: is a delta of another artefact; make the artefact with python -m"),
         ([*given, f"delta_from={tmp_path / 'out'}"], "is the artefact that the delta is based on; name another folder"),
         ([*given, "events_until=yesterday"], "events_until=yesterday: must be a time with its zone, such as 2026-03-07T12:00"),
     ):  # fmt: skip
@@ -248,8 +319,8 @@ def test_what_is_damaged_or_missing_is_refused(chain: Path, tmp_path: Path) -> N
     rows.write_bytes(content)
     with pytest.raises(DamagedFile, match="is damaged; its content differs from what was written"):
         load(models / "2")
-    with pytest.raises(UserError, match=r"is a delta of the artefact with the digest .*, which no version in"):
-        load(models / "3")
+    with pytest.raises(DamagedFile, match=r"2/rows/tables/.* is damaged; its content differs from what was written"):
+        load(models / "3")  # is based on it
     entries = {**(manifest.read(models / "2") or {})}
     entries[f"rows/tables/{rows.name}"] = manifest.entry_of(rows)
     about = (manifest.content(models / "2") or {})[KEY]

@@ -21,13 +21,18 @@ from filelock import FileLock
 
 from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
+from recsys.export.artefact.apply_delta import is_delta
+from recsys.export.write_delta import write_delta
 from recsys.files import manifest
+from recsys.files.atomic import put_in_place
 from recsys.follow import cycle
 from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import FollowConfig, load_settings
-from recsys.follow.follow_state import FollowState
+from recsys.follow.follow_state import Cycle, FollowState
+from recsys.follow.history_page import write_page
 from recsys.follow.increment_checks import CheckLine, CheckReport
+from recsys.follow.model_registry import stored_as
 from recsys.follow.status import show
 from recsys.server.model_versions import Repository
 
@@ -52,6 +57,7 @@ def settings_file(folder: Path, logs: Path, **more: Any) -> Path:
         "first": 2,
         "full": {"overrides": ["trainer.max_epochs=2"]},
         "gate": {"change": {"auc": -0.02}, "min_rows": 500},
+        "deltas": {"full_every": 1},
         **more,
     }
     file = folder / "follow.yaml"
@@ -114,6 +120,18 @@ class Crash(BaseException):
     """The process is gone."""
 
 
+def fake_artefact(folder: Path, number: int) -> Path:
+    """Write what looks like an artefact: a table whose row NUMBER differs from the artefact before."""
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    rows = np.zeros((100, 8), np.uint8)
+    rows[np.arange(number)] = 1
+    rows.tofile(folder / "tables" / "a.bin")
+    layout = {"tables/a.bin": {"row_bytes": 8, "starts": {"a": [0, 100]}}}
+    about = {"name": "clicks", "version": "1", "created": "", "events_until": None, "layout": layout}
+    manifest.write(folder, manifest.entries_of(folder), {"artefact": about})
+    return folder
+
+
 def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace training, measuring and exporting by steps that write what the real ones write; return their calls."""
     calls: list[str] = []
@@ -133,9 +151,15 @@ def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         frame.write_parquet(output / "test_predictions.parquet")
         return {"auc": 0.8}
 
-    def export(settings: FollowConfig, run: Path, output: Path, until: str | None) -> None:
-        output.mkdir(parents=True, exist_ok=True)
-        manifest.write(output, {}, {"run": run.name})
+    def export(settings: FollowConfig, run: Path, output: Path, until: str | None, base: Path | None) -> str:
+        full = fake_artefact(output.with_name("full"), int(run.name))
+        if base is None:
+            put_in_place(full, output)
+        else:
+            output.mkdir()
+            write_delta(base, full, output)
+            shutil.rmtree(full)
+        return ""
 
     for name, fake in {"train_on": train, "measure": measure, "export": export}.items():
         monkeypatch.setattr(cycle, name, fake)
@@ -233,6 +257,67 @@ def test_full_trainings_come_by_number_by_drift_and_by_kpis(
         "clicks", "kpi_below", version=follower.registry.aliases()["champion"]
     )
     assert [c.full for c in followed(file, cycles=2).state.cycles] == [True, True, False]
+
+
+def test_versions_are_deltas_until_a_full_one_is_due(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_steps(monkeypatch)
+    follower = followed(settings_file(tmp_path, logs, deltas={"full_every": 3}))
+    registry, versions = follower.registry, follower.registry.versions()
+    assert [registry.chain(v) for v in versions] == [versions[:1], versions[1::-1], versions[2::-1], versions[3:]]
+    assert [is_delta(registry.path(v)) for v in versions] == [False, True, True, False]
+    for number, version in enumerate(versions, 1):
+        assert np.fromfile(registry.artefact(version) / "tables" / "a.bin", np.uint8).sum() == 8 * number
+    second = registry.summaries()[1]
+    assert second["delta_of"] == versions[0] and stored_as(second).startswith(f"delta of {versions[0]}, ")
+    assert second["bytes"] == sum(f.stat().st_size for f in registry.path(versions[1]).rglob("*") if f.is_file())
+    show(tmp_path / "follow.yaml")
+    assert f"{versions[3]} is the champion since 20" in capfd.readouterr().out
+    write_page(follower)
+    assert f"delta of {versions[0]}" in (follower.root / "page.html").read_text()
+
+
+def test_a_version_without_its_base_is_not_served(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody deletes the folder of an old version; the next version is full, and nothing depends on the old ones."""
+    fake_steps(monkeypatch)
+    file = settings_file(tmp_path, logs, deltas={"full_every": 9})
+    registry = followed(file, cycles=2).registry
+    first, second = registry.versions()
+    registry.path(first).rename(tmp_path / "deleted")
+    follower = followed(file, cycles=1)
+    third = follower.state.cycles[-1].version
+    assert third is not None and not is_delta(registry.path(third)) and registry.aliases()["champion"] == third
+    assert "cycle 3: exports a full artefact, not a delta: " in capfd.readouterr().err
+    for change in (registry.rollback, lambda: registry.promote(second), lambda: registry.canary(second, 0.1)):
+        with pytest.raises(
+            UserError, match=rf"{second}: is a delta of .* copy that version there, or the full artefact"
+        ):
+            change()
+    with pytest.raises(UserError, match=rf"{first}: is gone; restore the folder, or choose another version"):
+        registry.promote(first)
+    assert registry.aliases() == {"champion": third, "previous": second}
+    (tmp_path / "deleted").rename(registry.path(first))
+    assert registry.rollback() == second
+
+
+def test_how_old_the_newest_event_is_when_it_answers() -> None:
+    interval = ("2026-03-06T00:00:00+00:00", "2026-03-07T00:00:00+00:00")
+    times = {
+        "train": "2026-03-07T00:21:30Z",
+        "measure": "2026-03-07T00:21:30.100Z",
+        "promote": "2026-03-07T02:30:00.000Z",
+    }
+    given = {"interval": interval, "began": "2026-03-07T00:20:00.000Z", "times": times, "version": "abc"}
+    assert Cycle(1, "", [], [], False, **given).freshness() == (
+        "abc is the champion since 2026-03-07T02:30:00.000Z, 2.5 h after its newest event (2026-03-07T00:00:00+00:00); "
+        "steps: train 90 s, promote 2.1 h"
+    )
+    unnamed = Cycle(1, "", [], [], False, **given | {"interval": ("a", "b")})
+    assert "02:30:00.000Z (events to b); steps" in str(unnamed.freshness())
+    assert Cycle(1, "", [], [], False, **given | {"times": {}}).freshness() is None
 
 
 def test_training_on_drift_alone(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,9 @@ class Artefact:
         """
         about = (manifest.content(folder) or {}).get(KEY)
         if not isinstance(about, dict):
+            if "delta" in (manifest.content(folder) or {}):
+                fix = "make the artefact with python -m recsys.export apply BASE DELTA output=DIR"
+                raise UserError(f"{folder}: is a delta of another artefact; {fix}")
             kind = "a run" if (folder / "config.yaml").is_file() else "not an artefact"
             raise UserError(f"{folder}: is {kind}; write an artefact with python -m recsys.export run=RUN output=DIR")
         if about.get("format") != VERSION:
