@@ -148,11 +148,18 @@ def _disk_error_message(error: BaseException) -> str | None:
     return None
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a full disk, a quota or a limit of a file's size has led to an error."""
+    problems = (_disk_problem(e) for e in _with_causes(error))
+    return any(problem is not None and problem[1] in FULL_ERRNOS for problem in problems)
+
+
 def _disk_problem(error: BaseException) -> tuple[str, int] | None:
     """Return the file and the number of a disk error, None for other errors. Polars and torch raise their own types."""
     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
         return str(error.filename or DISK), error.errno
-    polars = type(error).__module__.startswith("polars")  # without importing polars
+    # of Polars, without importing it: errors of its own, or an OSError without a number
+    polars = type(error).__module__.startswith("polars") or (isinstance(error, OSError) and error.errno is None)
     number = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
     if number and int(number[1]) in DISK_ERRNOS:
         return DISK, int(number[1])

@@ -23,6 +23,7 @@ from recsys.errors import UserError
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
+    from recsys.follow.model_registry import ModelRegistry
 
 ACTIONS = ("run", "status", "demo")
 USAGE = "python -m recsys.follow FILE, status FILE, or demo root=DIR"
@@ -58,6 +59,8 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
     from recsys.follow.follow_settings import load_settings
 
     settings = load_settings(file)
+    from recsys.follow.training_config import check_training
+
     check_training(settings, file)
     from recsys.follow.cycle import ContinuousTraining
     from recsys.follow.history_page import write_page
@@ -68,6 +71,7 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
             follower.readmit(readmit)
             ended = follower.run(cycles)
             write_page(follower)
+            _mirror(settings, follower.registry)
         if seconds is None:
             say(follower.what_waits())
             return
@@ -75,18 +79,22 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
             time.sleep(seconds)
 
 
-def check_training(settings: FollowConfig, file: Path) -> None:
-    """Raise UserError if the overrides cannot be composed, or name a model that cannot go on from another one."""
-    from recsys.config.compose import compose
-    from recsys.config.run_config import RunConfig
+def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
+    """Copy the registry's roles to MLflow and W&B; what they refuse is said, and changes nothing here."""
+    if not registry.aliases():
+        return
+    if settings.mlflow is not None:
+        from recsys.follow import mlflow_mirror
 
-    for overrides in ([], settings.increment.overrides, settings.full.overrides):
-        with command_line.explained([*settings.train, *overrides]):
-            cfg = compose("train", [*settings.train, *overrides])
-        if RunConfig.of(cfg).kind.fitted_at_once:
-            name = str(cfg.model["_target_"]).rpartition(".")[2]
-            why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
-            raise UserError(f"{file}: train: the model {name} {why}")
+        try:
+            mlflow_mirror.mirror(registry, settings.mlflow)
+        except UserError as e:
+            say(str(e))
+    if settings.wandb:
+        from recsys.follow import wandb_mirror
+
+        if (line := wandb_mirror.mirror(registry)) is not None:
+            say(line)
 
 
 def main() -> None:
