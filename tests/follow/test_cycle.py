@@ -286,6 +286,38 @@ def test_mistakes_of_the_training(logs: Path, tmp_path: Path, train: list[str], 
         check_training(load_settings(file), file)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"gate": {"change": {"ndcg@10": -0.1}}},
+            r"gate.change.ndcg@10: is not a metric of ranking models; name .*auc",
+        ),
+        ({"gate": {"slices": {"device": {"mrr": 0}}}}, r"gate.slices.device.mrr: is not a metric of ranking models"),
+        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, r"trainer.batch_size=0: must be"),
+        ({"export": ["precison=float16"]}, r"precison: no such key.*; did you mean precision"),
+        (
+            {"train": ["model=dnn", "data=sample_sales", "loss=mse"]},
+            r"is a label of kind regression; the gate judges the",
+        ),
+        (
+            {
+                "train": ["model=two_tower", "data=sample_interactions_retrieval"],
+                "check": {"slices": ["x"]},
+                "gate": {},
+            },
+            r"check.slices: a retrieval model predicts no labels to check; leave it out",
+        ),
+    ],
+)
+def test_what_the_model_cannot_do_is_said_before_data_is_read(
+    logs: Path, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    file = settings_file(tmp_path, logs, **more)
+    with pytest.raises(UserError, match=message):
+        check_training(load_settings(file), file)
+
+
 def test_settings_file_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "follow.yaml"
     for text, message in (

@@ -18,6 +18,7 @@ from following import fake_steps, followed, settings_file
 from recsys.data.samples.drifting import write_days
 from recsys.distributed import failures
 from recsys.files.journal import read_lines
+from recsys.follow import collect_stream
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import FollowState
@@ -75,15 +76,17 @@ def streamed(folder: Path) -> Path:
     return settings_file(folder, folder / "logs", partitions=stream)
 
 
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_at_any_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The n-th write and all later ones fail, for each n, with steps that write what the real ones write."""
+    """The n-th write and all later ones fail, for each n (or some), with steps that write what the real ones write."""
     fake_steps(monkeypatch)
+    monkeypatch.setattr(collect_stream, "WAIT", 0.01)
     followed(streamed(tmp_path / "clean"))
     clean = outcome(tmp_path / "clean" / "root")
     assert [c[2] for c in clean[0]] == ["promoted"] * 2
-    for n in count():
+    for n in count(0, step):
         file, root = streamed(tmp_path / str(n)), tmp_path / str(n) / "root"
         capsys.readouterr()
         with full_after(n) as written:
