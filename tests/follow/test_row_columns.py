@@ -146,6 +146,31 @@ def test_a_challenger_that_is_worse_on_one_slice_is_rejected(
     assert {c["name"] for c in checks} == {"rows", "auc", *(f"auc device={d}" for d in ("phone", "desktop", "tablet"))}
 
 
+@pytest.mark.slow
+def test_a_model_that_is_worse_on_desktops_is_rejected(tmp_path: Path) -> None:
+    """With real trainings: clicks follow the price, on the training day of the challenger inversely so on desktops.
+
+    The champion has learnt from a day whose clicks follow the age, as a fifth of the clicks always do.
+    """
+    logs = tmp_path / "logs"
+    write_days(logs, days=3, rows_per_day=4000)
+    for day, of_age, inverse in zip(DAYS[:3], (1.0, 0.2, 0.2), (False, True, False), strict=True):
+        file = logs / day / "part.parquet"
+        rows, rng = pl.read_parquet(file), np.random.default_rng(0)
+        price = pl.col("price") > pl.col("price").median()
+        price = price ^ (pl.lit(inverse) & (pl.col("device") == "desktop"))
+        drawn = pl.Series(rng.random(rows.height) < of_age)
+        click = pl.when(drawn).then(pl.col("age") > pl.col("age").median()).otherwise(price)
+        rows.with_columns(click=click.cast(pl.Int8)).write_parquet(file)
+    gate = {"change": {"auc": 0}, "min_rows": 500, "slices": {"device": {"auc": -0.02}}}
+    more = {"first": 1, "increment": {"overrides": ["trainer.max_epochs=40", "optim.dense.lr=0.01"]}, "gate": gate}
+    follower = followed(settings_file(tmp_path, logs, **more))
+    cycle_1, cycle_2 = follower.state.cycles
+    assert cycle_1.outcome == "promoted" and cycle_2.outcome == "rejected"
+    assert cycle_2.metrics["challenger"]["auc"] > cycle_2.metrics["champion"]["auc"]
+    assert cycle_2.why.startswith("device=desktop: AUC was")
+
+
 def test_checks_of_slices(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference has figures of each value; a day on which one value's labels are missing fails because of it."""
     fake_models(monkeypatch)
