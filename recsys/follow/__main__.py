@@ -59,8 +59,6 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
     from recsys.follow.follow_settings import load_settings
 
     settings = load_settings(file)
-    from recsys.follow.training_config import check_training
-
     check_training(settings, file)
     from recsys.follow.cycle import ContinuousTraining
     from recsys.follow.history_page import write_page
@@ -95,6 +93,32 @@ def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
 
         if (line := wandb_mirror.mirror(registry)) is not None:
             say(line)
+
+
+def check_training(settings: FollowConfig, file: Path) -> None:
+    """Check the settings of trainings, of the export and of the gate without reading data. file: for errors
+
+    Raises:
+        UserError: overrides cannot be composed, the model cannot go on from another one, or the gate and the checks
+            need what the model does not have.
+    """
+    from recsys.config.check_early import check_early
+    from recsys.config.compose import compose
+    from recsys.config.run_config import RunConfig
+    from recsys.follow.training_config import check_metrics, config_of
+
+    for overrides in (settings.increment.overrides, settings.full.overrides):
+        with command_line.explained([*settings.train, *overrides]):
+            cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)
+            kind = RunConfig.of(cfg).kind
+            if kind.fitted_at_once:
+                name = str(cfg.model["_target_"]).rpartition(".")[2]
+                why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
+                raise UserError(f"{file}: train: the model {name} {why}")
+            check_early(cfg)
+    check_metrics(settings, RunConfig.of(cfg), file)
+    with command_line.explained(settings.export, "export"):
+        compose("export", ["run=run", "output=output", *settings.export])
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from recsys.cli import command_line
-from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
@@ -37,28 +35,7 @@ def config_of(
     return cfg
 
 
-def check_training(settings: FollowConfig, file: Path) -> None:
-    """Check the settings of trainings, of the export and of the gate without reading data. file: for errors
-
-    Raises:
-        UserError: overrides cannot be composed, the model cannot go on from another one, or the gate and the checks
-            need what the model does not have.
-    """
-    for overrides in (settings.increment.overrides, settings.full.overrides):
-        with command_line.explained([*settings.train, *overrides]):
-            cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)
-            kind = RunConfig.of(cfg).kind
-            if kind.fitted_at_once:
-                name = str(cfg.model["_target_"]).rpartition(".")[2]
-                why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
-                raise UserError(f"{file}: train: the model {name} {why}")
-            check_early(cfg)
-    _check_metrics(settings, RunConfig.of(cfg), file)
-    with command_line.explained(settings.export, "export"):
-        compose("export", ["run=run", "output=output", *settings.export])
-
-
-def _check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
+def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
     """Raise UserError if the gate or the checks cannot judge the predictions of this kind of model."""
     gate, scores_rows = settings.gate, cfg.kind.scores_rows
     name, label = next(iter(cfg.data.label_configs.items()), ("label", None))

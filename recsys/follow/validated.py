@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recsys.errors import UserError, did_you_mean
 
-
 INSTEAD = {  # of pydantic's messages, which do not say what to write
     "list_type": "must be a list, such as [a, b]",
     "dict_type": "must be a mapping, such as {key: value}",

@@ -19,12 +19,12 @@ from following import DAYS, fake_steps, followed, settings_file
 from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
 from recsys.follow import cycle
+from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import FollowState
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.status import show
-from recsys.follow.training_config import check_training
 from recsys.server.model_versions import Repository
 
 POISONED = 3  # the number of the day whose labels are inverted
