@@ -1,4 +1,5 @@
-"""python -m recsys.registry list|show|promote|rollback root=DIR [name=NAME] [version=V] [why=TEXT] [mlflow=URI]
+"""python -m recsys.registry list|show|promote|rollback root=DIR [name=NAME] [version=V] [why=TEXT]
+    [mlflow=URI] [wandb=true]
 
     list root=models                               versions of all models: aliases, when, data, parent and metrics
     show root=models name=clicks [version=V]       history of a model, or what is known of one version
@@ -44,6 +45,11 @@ def _command(cfg: DictConfig) -> None:
 
         for registry in registries:
             say(f"{registry.name}: {mirror(registry, cfg.mlflow)} new versions in {cfg.mlflow}")
+    if cfg.wandb:
+        from recsys.follow import wandb_mirror
+
+        for registry in registries:
+            say(f"{registry.name}: {wandb_mirror.mirror(registry) or 'W&B has these aliases already'}")
 
 
 def _opened(cfg: DictConfig) -> list[ModelRegistry]:

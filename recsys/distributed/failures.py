@@ -8,6 +8,7 @@ import atexit
 import errno
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -148,11 +149,21 @@ def _disk_error_message(error: BaseException) -> str | None:
     return None
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a full disk, a quota or a limit of a file's size has led to an error."""
+    problems = (_disk_problem(e) for e in _with_causes(error))
+    return any(problem is not None and problem[1] in FULL_ERRNOS for problem in problems)
+
+
 def _disk_problem(error: BaseException) -> tuple[str, int] | None:
     """Return the file and the number of a disk error, None for other errors. Polars and torch raise their own types."""
     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
         return str(error.filename or DISK), error.errno
-    polars = type(error).__module__.startswith("polars")  # without importing polars
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):  # of copytree, for all files
+        found = ((str(to), re.match(r"\[Errno (\d+)\]", str(why))) for _, to, why in error.args[0])
+        return next(((to, int(n[1])) for to, n in found if n and int(n[1]) in DISK_ERRNOS), None)
+    # of Polars, without importing it: errors of its own, or an OSError without a number
+    polars = type(error).__module__.startswith("polars") or (isinstance(error, OSError) and error.errno is None)
     number = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
     if number and int(number[1]) in DISK_ERRNOS:
         return DISK, int(number[1])

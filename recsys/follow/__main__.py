@@ -23,6 +23,7 @@ from recsys.errors import UserError
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
+    from recsys.follow.model_registry import ModelRegistry
 
 ACTIONS = ("run", "status", "demo")
 USAGE = "python -m recsys.follow FILE, status FILE, or demo root=DIR"
@@ -68,6 +69,7 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
             follower.readmit(readmit)
             ended = follower.run(cycles)
             write_page(follower)
+            _mirror(settings, follower.registry)
         if seconds is None:
             say(follower.what_waits())
             return
@@ -75,18 +77,48 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
             time.sleep(seconds)
 
 
+def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
+    """Copy the registry's roles to MLflow and W&B; what they refuse is said, and changes nothing here."""
+    if not registry.aliases():
+        return
+    if settings.mlflow is not None:
+        from recsys.follow import mlflow_mirror
+
+        try:
+            mlflow_mirror.mirror(registry, settings.mlflow)
+        except UserError as e:
+            say(str(e))
+    if settings.wandb:
+        from recsys.follow import wandb_mirror
+
+        if (line := wandb_mirror.mirror(registry)) is not None:
+            say(line)
+
+
 def check_training(settings: FollowConfig, file: Path) -> None:
-    """Raise UserError if the overrides cannot be composed, or name a model that cannot go on from another one."""
+    """Check the settings of trainings, of the export and of the gate without reading data. file: for errors
+
+    Raises:
+        UserError: overrides cannot be composed, the model cannot go on from another one, or the gate and the checks
+            need what the model does not have.
+    """
+    from recsys.config.check_early import check_early
     from recsys.config.compose import compose
     from recsys.config.run_config import RunConfig
+    from recsys.follow.training_config import check_metrics, config_of
 
-    for overrides in ([], settings.increment.overrides, settings.full.overrides):
+    for overrides in (settings.increment.overrides, settings.full.overrides):
         with command_line.explained([*settings.train, *overrides]):
-            cfg = compose("train", [*settings.train, *overrides])
-        if RunConfig.of(cfg).kind.fitted_at_once:
-            name = str(cfg.model["_target_"]).rpartition(".")[2]
-            why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
-            raise UserError(f"{file}: train: the model {name} {why}")
+            cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)
+            kind = RunConfig.of(cfg).kind
+            if kind.fitted_at_once:
+                name = str(cfg.model["_target_"]).rpartition(".")[2]
+                why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
+                raise UserError(f"{file}: train: the model {name} {why}")
+            check_early(cfg)
+    check_metrics(settings, RunConfig.of(cfg), file)
+    with command_line.explained(settings.export, "export"):
+        compose("export", ["run=run", "output=output", *settings.export])
 
 
 def main() -> None:

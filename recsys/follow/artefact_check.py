@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -45,6 +47,8 @@ def check_artefact(folder: Path, *, latency_ms: float | None = None, size_mb: fl
         return GateResult((GateCheck("loads", False, text), *checks))
     if done.returncode != 0:
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise UserError(f"{folder}: cannot be checked: {why}; free space there, then run the same command again")
         text = f"{folder}: does not load and answer its examples (exit status {done.returncode}): {why}"
         return GateResult((GateCheck("loads", False, text), *checks))
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

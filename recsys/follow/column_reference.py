@@ -20,7 +20,6 @@ from recsys.data.profile.cell_counts import TOP
 from recsys.data.profile.drift import drift
 from recsys.data.profile.tallies import RowSample
 from recsys.errors import UserError, did_you_mean
-from recsys.evaluation.binary import binary_metrics
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 
@@ -354,6 +353,8 @@ def figures_of(
 
 
 def _figures(rows: pl.DataFrame, label: str, prediction: str | None) -> LabelFigures:
+    from recsys.evaluation.binary import binary_metrics  # torch: settings are checked without it
+
     y = rows[label].cast(pl.Float64).to_numpy()
     if not len(y):
         return LabelFigures(0, 0.0, 0.0)

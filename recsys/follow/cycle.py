@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from omegaconf import DictConfig
 
 from recsys.cli.console import log_to, say
+from recsys.distributed.failures import is_disk_full
 from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.apply_delta import apply_delta, is_delta
 from recsys.files.atomic import write_json, write_text
@@ -39,9 +41,11 @@ from recsys.follow.follow_state import Cycle, FollowState, PartitionState
 from recsys.follow.gate import GateResult, decide
 from recsys.follow.increment_checks import CheckReport, alert
 from recsys.follow.model_registry import ModelRegistry
-from recsys.follow.partition_checks import PartitionRows, check_partition, save_references
-from recsys.follow.partitions import Partition, find_partitions, ripe
-from recsys.follow.trainings import PREDICTIONS, config_of, export, measure, train_on, window_of
+from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
+from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of
+from recsys.follow.row_columns import write_columns
+from recsys.follow.training_config import config_of
+from recsys.follow.trainings import PREDICTIONS, export, measure, train_on, window_of
 
 ENDS = ("rolled_back", "promoted", "canary_passed")
 DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed
@@ -71,6 +75,8 @@ class ContinuousTraining:
                 yield
         except Timeout:
             raise UserError(f"root={self.root}: another follower is at work there; wait for it, or stop it") from None
+        finally:
+            log_to(self.root / "follow.log")  # for an error in a training, which has a log of its own
 
     def run(self, cycles: int | None = None) -> list[Cycle]:
         """Do all that can be done now, and return the cycles that have ended. cycles: the most to end; None: no limit
@@ -80,6 +86,7 @@ class ContinuousTraining:
         if self.settings.partitions.stream is not None:
             collect(self.settings.partitions, self.root)
             self.partitions = {p.name: p for p in find_partitions(self.settings.partitions)}
+        self._check_columns()
         ended: list[Cycle] = []
         while cycles is None or len(ended) < cycles:
             log_to(self.root / "follow.log")
@@ -98,6 +105,14 @@ class ContinuousTraining:
             ended.append(cycle)
             self._clean()
         return ended
+
+    def _check_columns(self) -> None:
+        """Raise UserError if neither the newest, the newest trained nor the oldest partition has all columns."""
+        names = [*self.partitions]
+        if self.settings.columns and names:
+            some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
+            cfg = config_of(self.settings, self._prepared(0), [], self._files(some[:1]), [])
+            check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
 
     # --- partitions ----------------------------------------------------------------------------------
 
@@ -133,16 +148,24 @@ class ContinuousTraining:
 
     def what_waits(self) -> str:
         """Return a line about what the next call may do."""
-        current, waiting = self.state.current, len(self.waiting())
-        unripe = len(self.partitions) - len(ripe(list(self.partitions.values()), self.settings.partitions))
+        current, waiting = self.state.current, self.waiting()
+        ripe_ones = {p.name for p in ripe(list(self.partitions.values()), self.settings.partitions)}
+        unripe = [p for p in self.partitions.values() if p.name not in ripe_ones]
         parts = [f"cycle {current.number} waits for its canary"] if current is not None else []
-        parts += [f"{waiting} partitions wait for a cycle"] + ([f"{unripe} for their labels"] if unripe else [])
+        parts += [f"{len(waiting)} partitions{self._rows(waiting)} wait for a cycle"]
+        parts += [f"{len(unripe)}{self._rows(unripe)} for their labels"] if unripe else []
         return "; ".join(parts)
 
     def freshness(self) -> str | None:
         """Return a line about how old the champion's newest event was when it began to answer; None without one."""
         version = self.registry.aliases().get("champion")
         return next((c.freshness() for c in reversed(self.state.cycles) if version and c.version == version), None)
+
+    def _rows(self, partitions: Sequence[Partition]) -> str:
+        """Return the number of rows, if a check has counted them or the files' metadata say it."""
+        checked, folder = self.state.partitions, self.settings.partitions.folder
+        counts = [checked[p.name].rows if p.name in checked else rows_of(p, folder) for p in partitions]
+        return f" ({sum(counts):,} rows)" if counts and None not in counts else ""  # type: ignore[arg-type]
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
@@ -207,12 +230,17 @@ class ContinuousTraining:
         """Check a new partition, and measure the champion on it."""
         accepted = [n for n in self.partitions if self._is_accepted(n)]
         cfg = config_of(self.settings, self._prepared(0), self._files(accepted[-1:]), partition.files, [])
-        output, metrics, rows = self.root / "checked" / partition.name, {}, PartitionRows(cfg, partition.files)
+        output, metrics = self.root / "checked" / partition.name, {}
+        rows = PartitionRows(cfg, partition.files, self.settings.columns if champion is not None else {})
         predictions = None
         if champion is not None and accepted:
-            with suppress(UserError, DamagedFile):  # the checks say why
+            try:
                 metrics = measure(champion, cfg, output)
+                write_columns(cfg, self.settings.check.slices, output)
                 predictions = output / PREDICTIONS
+            except (UserError, DamagedFile) as e:  # the checks say why, unless it is the disk
+                if is_disk_full(e):
+                    raise
         earlier = [self.state.partitions[n].rows for n in accepted]
         references = self.root / "references" / (champion.name if champion is not None else "none")
         report = check_partition(references, rows, predictions, self.settings.check, earlier)
@@ -249,11 +277,14 @@ class ContinuousTraining:
     def _prepared(self, number: int) -> Path:
         return self.root / "prepared" / f"{number:06d}"
 
+    def _config(self, cycle: Cycle, overrides: Sequence[str]) -> DictConfig:
+        train, window = self._files(cycle.train), self._files(cycle.window)
+        return config_of(self.settings, self._prepared(cycle.number), train, window, overrides)
+
     def _train(self, cycle: Cycle) -> None:
         s = self.settings
         overrides = (s.full if cycle.full else s.increment).overrides
-        train, window = self._files(cycle.train), self._files(cycle.window)
-        cfg = config_of(s, self._prepared(cycle.number), train, window, overrides)
+        cfg = self._config(cycle, overrides)
         start = None if cycle.full or cycle.parent is None else Path(cycle.parent)
         run = train_on(cfg, self._run_dir(cycle), start)
         cycle.rows = int(run.metrics["protocol"]["rows"]["train"])
@@ -268,18 +299,19 @@ class ContinuousTraining:
 
     def _measure(self, cycle: Cycle) -> None:
         """Measure challenger and champion on the window, in the same way."""
-        train, window = self._files(cycle.train), self._files(cycle.window)
         runs = {"challenger": self._run_dir(cycle)}
         runs |= {"champion": Path(cycle.parent)} if cycle.parent is not None else {}
         for name, run in runs.items():
-            cfg = config_of(self.settings, self._prepared(cycle.number), train, window, [])
-            cycle.metrics[name] = measure(run, cfg, self._folder(cycle) / name)
+            cycle.metrics[name] = measure(run, self._config(cycle, []), self._folder(cycle) / name)
         cycle.step = "decide"
 
     def _decide(self, cycle: Cycle) -> None:
-        folder = self._folder(cycle)
+        folder, gate = self._folder(cycle), self.settings.gate
         champion = folder / "champion" if cycle.parent is not None else None
-        result = decide(window_of(folder / "challenger", champion), self.settings.gate)
+        names = [*self.settings.check.slices, *(gate.columns if champion is not None else ())]
+        cfg = self._config(cycle, [])
+        write_columns(cfg, names, folder / "challenger")
+        result = decide(window_of(folder / "challenger", champion, gate.slices, gate.cluster), gate)
         self._judge(cycle, result, "gate.json", "export")
 
     def _judge(self, cycle: Cycle, result: GateResult, file: str, after: str) -> None:
@@ -362,7 +394,8 @@ class ContinuousTraining:
         cfg = config_of(self.settings, self._prepared(0), [], self._files(cycle.train), [])
         rows = PartitionRows(cfg, tuple(self._files(cycle.train)))
         references = self.root / "references" / self._run_dir(cycle).name
-        save_references(references, rows, self._folder(cycle) / "challenger" / PREDICTIONS)
+        predictions = self._folder(cycle) / "challenger" / PREDICTIONS
+        save_references(references, rows, predictions, self.settings.check.slices)
         self.registry.promote(cycle.version, cycle.why)
         self._end(cycle, "promoted")
 

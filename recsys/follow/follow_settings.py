@@ -101,6 +101,30 @@ class CanaryConfig(FollowSettings):
     guard: dict[str, Any] = Field(default_factory=dict)
 
 
+class SliceCheckConfig(CheckConfig):
+    """Limits of the checks of new partitions.
+
+    slices: columns of the rows, for each of whose values label, calibration and auc are checked as well
+    """
+
+    slices: tuple[str, ...] = ()
+
+
+class ClusterGateConfig(GateConfig):
+    """What a challenger must fulfil.
+
+    cluster: column of the rows, such as the user; rows with equal values are drawn together in the bootstrap. null:
+        rows are independent or, with `metrics.gauc` or `data.group.together`, clusters are the groups of these
+    """
+
+    cluster: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the rows that the gate reads."""
+        return (*self.slices, *([] if self.cluster is None else [self.cluster]))
+
+
 class FollowConfig(FollowSettings):
     """Settings of continuous training.
 
@@ -119,6 +143,8 @@ class FollowConfig(FollowSettings):
     deltas: which versions are exported as deltas
     canary: null: a challenger that passes the gate is promoted at once
     keep_runs: number of run folders to keep, besides the champion's
+    mlflow: address of an MLflow server or database that gets the versions and their roles, too
+    wandb: set the roles as aliases of the versions' W&B artifacts, too
     """
 
     root: Path
@@ -130,12 +156,20 @@ class FollowConfig(FollowSettings):
     increment: TrainingConfig = TrainingConfig(partitions=1)
     full: FullConfig = FullConfig.model_validate({})
     train_on: Literal["data", "drift"] = "data"
-    check: CheckConfig = CheckConfig.model_validate({})
-    gate: GateConfig = GateConfig.model_validate({})
+    check: SliceCheckConfig = SliceCheckConfig.model_validate({})
+    gate: ClusterGateConfig = ClusterGateConfig.model_validate({})
     export: list[str] = Field(default_factory=list)
     deltas: DeltasConfig = DeltasConfig.model_validate({})
     canary: CanaryConfig | None = None
     keep_runs: int = Field(3, ge=1)
+    mlflow: str | None = None
+    wandb: bool = False
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the rows that gate and checks read, by the key that names each."""
+        named = {f"gate.slices.{c}": c for c in self.gate.slices} | {f"check.slices={c}": c for c in self.check.slices}
+        return named | ({} if self.gate.cluster is None else {f"gate.cluster={self.gate.cluster}": self.gate.cluster})
 
 
 OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.source.files", "data.split", "sweep")

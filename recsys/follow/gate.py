@@ -25,7 +25,6 @@ from pydantic import Field, field_validator, model_validator
 from recsys.errors import did_you_mean
 from recsys.evaluation import metrics_table
 from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, deviations, normal_bound
-from recsys.evaluation.retrieval_metrics import query_metrics
 from recsys.follow.validated import FollowSettings
 
 ROWS = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")  # metrics of rows with labels
@@ -189,6 +188,8 @@ class QueryWindow:
 
     def measured(self, names: Sequence[str], units: np.ndarray | None) -> list[Measured]:
         """Return the queries of the champion, if there is one, and of the challenger. units: queries; None: all"""
+        from recsys.evaluation.retrieval_metrics import query_metrics  # torch: settings are checked without it
+
         ks = tuple(sorted({int(n.partition("@")[2]) for n in names if "@" in n} or {metrics_table.MAIN_K}))
         at = slice(None) if units is None else units
         runs: list[Measured] = []

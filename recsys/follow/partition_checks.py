@@ -6,7 +6,7 @@ REFERENCES/figures.json    labels and predictions of its window, on which it was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +18,13 @@ from recsys.cli.console import hidden
 from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.prepare.shuffle import decode_column
+from recsys.distributed.failures import is_disk_full
 from recsys.errors import UserError
 from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference
-from recsys.follow.increment_checks import CheckConfig, CheckLine, CheckReport, check_increment
+from recsys.follow.follow_settings import SliceCheckConfig
+from recsys.follow.increment_checks import CheckLine, CheckReport, check_increment
+from recsys.follow.row_columns import check_columns, read_columns
 
 COLUMNS, FIGURES = "columns.json", "figures.json"
 LABEL, PREDICTION = "label", "probability"
@@ -33,18 +36,26 @@ class PartitionRows:
     Args:
         cfg: a training config; its split does not matter.
         files: files below data.root.
+        columns: further columns that the rows must have, by the key of the settings that names each.
     """
 
-    def __init__(self, cfg: DictConfig, files: tuple[str, ...]) -> None:
+    def __init__(self, cfg: DictConfig, files: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None:
         cfg = cfg.copy()
         with open_dict(cfg):
             cfg.data.source.files = list(files)
             cfg.data.split.update({"by": "order", "validation": 0.0, "test": 0.0, "train_files": [], "test_files": []})
         self._data = RunConfig.of(cfg).data
+        self._columns = dict(columns or {})
         self.rows, self.bad = 0, 0
+
+    def check_columns(self, columns: Mapping[str, str]) -> None:
+        """Raise UserError if the first file lacks a column. columns: by the key of the settings that names each"""
+        if columns:
+            check_columns(self._data, columns)
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         """Yield the rows. Raises UserError if the files cannot be read, or too many rows of them."""
+        self.check_columns(self._columns)
         build = plan_build(self._data)
         names = [*(c.parsed for c in self._data.dense_columns.values()), *self._data.sparse_columns]
         with hidden(), TemporaryDirectory(dir=self._data.prepared, prefix="rows-") as folder:
@@ -57,23 +68,35 @@ class PartitionRows:
                     yield decoded.select(n for n in dict.fromkeys(names) if n in decoded.columns)
 
 
-def save_references(folder: Path, rows: PartitionRows, predictions: Path) -> None:
+def check_any(partitions: Sequence[PartitionRows], columns: Mapping[str, str]) -> None:
+    """Raise UserError if no partition has all columns. One that is broken is not judged here: its checks say so."""
+    problems = []
+    for rows in partitions:
+        try:
+            return rows.check_columns(columns)
+        except UserError as e:
+            problems.append(e)
+    raise problems[0]
+
+
+def save_references(folder: Path, rows: PartitionRows, predictions: Path, slices: Sequence[str] = ()) -> None:
     """Write the references of a new champion.
 
     Args:
         folder: the folder to write to.
         rows: its training rows.
         predictions: the file of its predictions on its window; a file that does not exist is left out.
+        slices: columns beside the predictions (`write_columns`), whose values get figures of their own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     Reference.fit(rows).save(folder / COLUMNS)
     if predictions.exists():
-        frame = pl.read_parquet(predictions)
-        Reference.fit(_figures(frame), label=LABEL, prediction=PREDICTION).save(folder / FIGURES)
+        figures = _figures(predictions, slices)
+        Reference.fit(figures, label=LABEL, prediction=PREDICTION, slices=slices).save(folder / FIGURES)
 
 
 def check_partition(
-    folder: Path, rows: PartitionRows, predictions: Path | None, config: CheckConfig, earlier: list[int]
+    folder: Path, rows: PartitionRows, predictions: Path | None, config: SliceCheckConfig, earlier: list[int]
 ) -> CheckReport:
     """Check the rows of a partition. The files are read here.
 
@@ -97,16 +120,31 @@ def check_partition(
                 pass
             found.append(CheckReport((CheckLine("pass" if rows.rows else "fail", "volume", f"{rows.rows:,} rows"),)))
     except (UserError, DamagedFile) as e:
+        if is_disk_full(e):  # which is not the partition's fault
+            raise
         return CheckReport((CheckLine("fail", "schema", str(e)),))
     if predictions is not None and predictions.exists() and (folder / FIGURES).exists():
-        reference = Reference.load(folder / FIGURES)
-        report = check_increment(reference, _figures(pl.read_parquet(predictions)), config)
-        found.append(replace(report, lines=tuple(x for x in report.lines if x.check not in ("volume", "bad_rows"))))
+        reference = _with_slices(Reference.load(folder / FIGURES), config.slices)
+        report = check_increment(reference, _figures(predictions, reference.slices), config)
+        lines = [x for x in report.lines if x.check not in ("volume", "bad_rows") and x.column not in reference.slices]
+        drifts = [d for d in report.drifts if d.name not in reference.slices]  # in the other report
+        found.append(replace(report, lines=tuple(lines), drifts=tuple(drifts)))
     lines = sorted((x for r in found for x in r.lines), key=lambda x: ("fail", "warn", "pass").index(x.outcome))
     return CheckReport(tuple(lines), tuple(d for r in found for d in r.drifts))
 
 
-def _figures(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels and predictions of binary labels."""
+def _with_slices(reference: Reference, slices: Sequence[str]) -> Reference:
+    """Return a reference without the slices that the settings no longer name."""
+    gone = {*reference.slices} - {*slices}
+    columns = {n: c for n, c in reference.columns.items() if n not in gone}
+    return replace(reference, columns=columns, slices=tuple(c for c in reference.slices if c not in gone))
+
+
+def _figures(predictions: Path, slices: Sequence[str]) -> pl.DataFrame:
+    """Return the labels and predictions of binary labels, and the columns of slices."""
+    frame = pl.read_parquet(predictions)
     known = [c for c in (LABEL, PREDICTION) if c in frame.columns]
-    return frame.select(pl.col(c).cast(pl.Float64) for c in known)
+    figures = frame.select(pl.col(c).cast(pl.Float64) for c in known)
+    if not slices:
+        return figures
+    return figures.hstack(read_columns(predictions.parent, slices, frame["row"], frame[LABEL]))

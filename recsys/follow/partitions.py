@@ -7,6 +7,10 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recsys.data.raw.storage import natural_sort
 from recsys.errors import UserError
@@ -55,6 +59,16 @@ def find_partitions(config: PartitionsConfig) -> list[Partition]:
             Partition(name, tuple(s[0] for s in stats), start, stop, digest, max(s[2] for s in stats) / 1e9)
         )  # fmt: skip
     return found
+
+
+def rows_of(partition: Partition, folder: Path) -> int | None:
+    """Return the number of rows of Parquet files, from their metadata; None for other files, which would be read."""
+    if not all(f.endswith(".parquet") for f in partition.files):
+        return None
+    try:
+        return sum(pq.read_metadata(folder / f).num_rows for f in partition.files)
+    except (OSError, pa.ArrowException):  # the check of the partition says why
+        return None
 
 
 def time_of(name: str) -> datetime | None:

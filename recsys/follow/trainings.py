@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +20,12 @@ from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write
 from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import QueryWindow, RowWindow
+from recsys.follow.row_columns import MISSING, clusters, read_columns
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import Run, train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
 PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
-
-
-def config_of(
-    settings: FollowConfig, prepared: Path, training: Sequence[str], window: Sequence[str], overrides: Sequence[str]
-) -> DictConfig:
-    """Return the config of a training on files of some partitions, whose test rows are those of a window.
-
-    Args:
-        settings: the settings.
-        prepared: folder of prepared data.
-        training, window: files below the folder of partitions.
-        overrides: overrides of this kind of training.
-    """
-    cfg = compose("train", [*settings.train, *overrides])
-    with open_dict(cfg):
-        cfg.data.root = str(settings.partitions.folder)
-        cfg.data.prepared = str(prepared)
-        cfg.data.source.files = [*training, *window]
-        cfg.data.split.update({"by": "files", "train_files": [*training], "test_files": [*window]})
-        cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
-    return cfg
 
 
 def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
@@ -80,12 +60,15 @@ def measure(run: Path, cfg: DictConfig, output: Path) -> dict[str, float]:
     return {n: float(v) for n, v in found["test"].items() if isinstance(v, int | float)}
 
 
-def window_of(challenger: Path, champion: Path | None) -> RowWindow | QueryWindow:
+def window_of(
+    challenger: Path, champion: Path | None, slices: Collection[str] = (), cluster: str | None = None
+) -> RowWindow | QueryWindow:
     """Return what both models have predicted for the rows of a window.
 
     Args:
-        challenger: a folder that `measure` has written to.
+        challenger: a folder that `measure` has written to and, with slices or a cluster, `write_columns`.
         champion: the same of the champion; None if there is none.
+        slices, cluster: columns; without a champion, they are not read.
     """
     ours = _read(challenger)
     theirs = None if champion is None else _read(champion)
@@ -96,14 +79,37 @@ def window_of(challenger: Path, champion: Path | None) -> RowWindow | QueryWindo
         names = [n.removeprefix("greater_") for n in ours.columns if n.startswith("greater_")]
         pairs = [None if f is None else _ranks(f, names[0]) for f in (ours, theirs)]
         assert pairs[0] is not None
-        return QueryWindow(ours["query"].to_numpy(), pairs[0], pairs[1])
+        queries = ours["query"].unique(maintain_order=True)
+        owners, values = _columns(challenger, theirs, slices, cluster, queries, None)
+        return QueryWindow(ours["query"].to_numpy(), pairs[0], pairs[1], owners, values)
+    owners, values = _columns(challenger, theirs, slices, cluster, ours["row"], ours["label"])
+    if owners is None and "group" in ours.columns:
+        owners = ours["group"].to_numpy()
     return RowWindow(
         ours["label"].to_numpy().astype(np.float64),
         ours["probability"].to_numpy(),
         None if theirs is None else theirs["probability"].to_numpy(),
         ours["weight"].to_numpy() if "weight" in ours.columns else None,
-        ours["group"].to_numpy() if "group" in ours.columns else None,
+        owners,
+        values,
     )
+
+
+def _columns(
+    folder: Path,
+    champion: pl.DataFrame | None,
+    slices: Collection[str],
+    cluster: str | None,
+    rows: pl.Series,
+    label: pl.Series | None,
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Return the cluster of each row, and the values of the slices' columns."""
+    names = dict.fromkeys([*slices, *([] if cluster is None else [cluster])])
+    if champion is None or not names:
+        return None, {}
+    found = read_columns(folder, [*names], rows, label)
+    owners = None if cluster is None else clusters(found[cluster])
+    return owners, {c: found[c].fill_null(MISSING).to_numpy() for c in slices}
 
 
 def export(settings: FollowConfig, run: Path, output: Path, events_until: str | None, base: Path | None) -> str:

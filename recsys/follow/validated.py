@@ -8,6 +8,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recsys.errors import UserError, did_you_mean
 
+INSTEAD = {  # of pydantic's messages, which do not say what to write
+    "list_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping, such as {key: value}",
+    "model_type": "must be a mapping, such as {key: value}",
+}
+
 
 class FollowSettings(BaseModel):
     """Settings without unknown keys, which do not change."""
@@ -37,7 +43,7 @@ def validated(schema: type[T], value: Any, where: str) -> T:
         if first["type"] == "extra_forbidden":
             names = _names(schema, first["loc"][:-1])
             raise UserError(f"{key}: no such key{did_you_mean(str(first['loc'][-1]), names)}") from None
-        problem = first["msg"].removeprefix("Value error, ")
+        problem = INSTEAD.get(first["type"]) or first["msg"].removeprefix("Value error, ")
         given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
         raise UserError(f"{key}{given}: {problem[:1].lower()}{problem[1:]}") from None
 

@@ -186,6 +186,7 @@ class RegistryConfig:
     version: str | None = None  # show, promote: the version
     why: str = ""  # promote, rollback: one sentence for the history
     mlflow: str | None = None  # address of an MLflow server, or a database, that gets the versions and aliases, too
+    wandb: bool = False  # set the aliases of the versions' W&B artifacts, too
 
 
 @dataclass

@@ -158,6 +158,7 @@ def test_errors_of_a_full_disk_in_other_errors(tmp_path: Path, capsys: pytest.Ca
     named = OSError(errno.ENOSPC, "", "/data/x")
     assert said(named) == f"error: /data/x: {FULL}\n"
     assert said(CheckpointException("save", {1: (full(), None)})) == f"error: the disk: {FULL}\n"  # type: ignore[dict-item]
+    assert said(OSError("No space left on device (os error 28)")) == f"error: the disk: {FULL}\n"  # as Polars says it
     outer = RuntimeError("writing failed")
     outer.__cause__ = named
     assert said(outer) == f"error: /data/x: {FULL}\n"

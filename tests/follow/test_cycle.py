@@ -10,25 +10,20 @@ import sys
 import time
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
-import yaml
 from filelock import FileLock
+from following import DAYS, fake_steps, followed, settings_file
 
 from recsys.data.samples.drifting import write_days
 from recsys.errors import UserError
 from recsys.export.artefact.apply_delta import is_delta
-from recsys.export.write_delta import write_delta
-from recsys.files import manifest
-from recsys.files.atomic import put_in_place
 from recsys.follow import cycle
 from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
-from recsys.follow.follow_settings import FollowConfig, load_settings
+from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import Cycle, FollowState
 from recsys.follow.history_page import write_page
 from recsys.follow.increment_checks import CheckLine, CheckReport
@@ -36,7 +31,6 @@ from recsys.follow.model_registry import stored_as
 from recsys.follow.status import show
 from recsys.server.model_versions import Repository
 
-DAYS = [f"day=2025-01-{d:02d}" for d in range(1, 7)]
 POISONED = 3  # the number of the day whose labels are inverted
 
 
@@ -45,31 +39,6 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
     write_days(folder, days=6, rows_per_day=3000, poison={POISONED: "labels"})
     return folder
-
-
-def settings_file(folder: Path, logs: Path, **more: Any) -> Path:
-    model = ["model=dnn", "model.deep_mlp=[16]", "model.dim=8", "data=sample_drifting"]
-    given = {
-        "root": str(folder / "root"),
-        "name": "clicks",
-        "train": [*model, "trainer.batch_size=100", "trainer.threads=1"],
-        "partitions": {"folder": str(logs)},
-        "first": 2,
-        "full": {"overrides": ["trainer.max_epochs=2"]},
-        "gate": {"change": {"auc": -0.02}, "min_rows": 500},
-        "deltas": {"full_every": 1},
-        **more,
-    }
-    file = folder / "follow.yaml"
-    file.write_text(yaml.safe_dump(given))
-    return file
-
-
-def followed(file: Path, cycles: int | None = None) -> ContinuousTraining:
-    follower = ContinuousTraining(load_settings(file))
-    with follower.alone():
-        follower.run(cycles)
-    return follower
 
 
 @pytest.fixture(scope="module")
@@ -112,62 +81,12 @@ def test_every_day_is_predicted_before_it_is_trained_on(done: ContinuousTraining
 def test_status(done: ContinuousTraining, capsys: pytest.CaptureFixture[str]) -> None:
     show(done.root.parent / "follow.yaml")
     out = capsys.readouterr().out
-    assert "day=2025-01-04" in out and "bad" in out and "1 partitions wait for a cycle" in out
+    assert "day=2025-01-04" in out and "bad" in out and "1 partitions (3,000 rows) wait for a cycle" in out
     assert f"champion {done.registry.aliases()['champion']}" in out
 
 
 class Crash(BaseException):
     """The process is gone."""
-
-
-def fake_artefact(folder: Path, number: int) -> Path:
-    """Write what looks like an artefact: a table whose row NUMBER differs from the artefact before."""
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
-    rows = np.zeros((100, 8), np.uint8)
-    rows[np.arange(number)] = 1
-    rows.tofile(folder / "tables" / "a.bin")
-    layout = {"tables/a.bin": {"row_bytes": 8, "starts": {"a": [0, 100]}}}
-    about = {"name": "clicks", "version": "1", "created": "", "events_until": None, "layout": layout}
-    manifest.write(folder, manifest.entries_of(folder), {"artefact": about})
-    return folder
-
-
-def fake_steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace training, measuring and exporting by steps that write what the real ones write; return their calls."""
-    calls: list[str] = []
-
-    def train(cfg: Any, run_dir: Path, start: Path | None) -> Any:
-        calls.append(f"train {run_dir.name} from {start and start.name}")
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "config.yaml").write_text("")
-        return SimpleNamespace(metrics={"protocol": {"rows": {"train": 100}}})
-
-    def measure(run: Path, cfg: Any, output: Path) -> dict[str, float]:
-        output.mkdir(parents=True, exist_ok=True)
-        rng = np.random.default_rng(0)
-        probability = rng.random(1000)
-        label = (rng.random(1000) < probability).astype(np.uint8)
-        frame = pl.DataFrame({"row": range(1000), "probability": probability, "label": label})
-        frame.write_parquet(output / "test_predictions.parquet")
-        return {"auc": 0.8}
-
-    def export(settings: FollowConfig, run: Path, output: Path, until: str | None, base: Path | None) -> str:
-        full = fake_artefact(output.with_name("full"), int(run.name))
-        if base is None:
-            put_in_place(full, output)
-        else:
-            output.mkdir()
-            write_delta(base, full, output)
-            shutil.rmtree(full)
-        return ""
-
-    for name, fake in {"train_on": train, "measure": measure, "export": export}.items():
-        monkeypatch.setattr(cycle, name, fake)
-    monkeypatch.setattr(cycle, "config_of", lambda *_: None)
-    monkeypatch.setattr(cycle, "PartitionRows", lambda *_: SimpleNamespace(rows=100, bad=0))
-    monkeypatch.setattr(cycle, "check_partition", lambda *_: CheckReport((CheckLine("pass", "volume", "ok"),)))
-    monkeypatch.setattr(cycle, "save_references", lambda *_: None)
-    return calls
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -428,6 +347,38 @@ def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str
 )
 def test_mistakes_of_the_training(logs: Path, tmp_path: Path, train: list[str], message: str) -> None:
     file = settings_file(tmp_path, logs, train=train)
+    with pytest.raises(UserError, match=message):
+        check_training(load_settings(file), file)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"gate": {"change": {"ndcg@10": -0.1}}},
+            r"gate.change.ndcg@10: is not a metric of ranking models; name .*auc",
+        ),
+        ({"gate": {"slices": {"device": {"mrr": 0}}}}, r"gate.slices.device.mrr: is not a metric of ranking models"),
+        ({"increment": {"overrides": ["trainer.batch_size=0"]}}, r"trainer.batch_size=0: must be"),
+        ({"export": ["precison=float16"]}, r"precison: no such key.*; did you mean precision"),
+        (
+            {"train": ["model=dnn", "data=sample_sales", "loss=mse"]},
+            r"is a label of kind regression; the gate judges the",
+        ),
+        (
+            {
+                "train": ["model=two_tower", "data=sample_interactions_retrieval"],
+                "check": {"slices": ["x"]},
+                "gate": {},
+            },
+            r"check.slices: a retrieval model predicts no labels to check; leave it out",
+        ),
+    ],
+)
+def test_what_the_model_cannot_do_is_said_before_data_is_read(
+    logs: Path, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    file = settings_file(tmp_path, logs, **more)
     with pytest.raises(UserError, match=message):
         check_training(load_settings(file), file)
 

@@ -183,7 +183,7 @@ def replace_config(config: GateConfig, **changes: object) -> GateConfig:
         ),
         ({"mode": "best"}, "gate.yaml: gate.mode='best': input should be 'not_worse' or 'better'"),
         ({"confidence": 1}, "gate.yaml: gate.confidence=1: input should be less than 1"),
-        ([1], "gate.yaml: gate=[1]: input should be a valid dictionary or instance of GateConfig"),
+        ([1], "gate.yaml: gate=[1]: must be a mapping, such as {key: value}"),
     ],
 )
 def test_mistakes_in_settings(value: object, message: str) -> None:

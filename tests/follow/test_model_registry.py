@@ -25,7 +25,7 @@ from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, read_lines
-from recsys.follow import model_registry
+from recsys.follow import model_registry, wandb_mirror
 from recsys.follow.mlflow_mirror import mirror
 from recsys.follow.model_registry import ALIAS, HISTORY, ModelRegistry, registered_names
 from recsys.server.model_versions import Repository
@@ -384,3 +384,70 @@ def test_mlflow(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Mon
     registry.promote(registry.versions()[1])
     registry.register(artefact(tmp_path, 5))
     assert mirror(registry, "x") == 1 and _Client.aliases == {"champion": "2", "challenger": "3"}
+
+
+class _Artifact:
+    """An artifact of W&B: the aliases count once they are saved."""
+
+    def __init__(self) -> None:
+        self.saved = ["best", "latest"]
+        self.aliases = list(self.saved)
+
+    def save(self) -> None:
+        self.saved = list(self.aliases)
+
+
+class _Wandb:
+    """The parts of wandb that the mirror calls: login, and Api().artifact, which knows the artifacts that were logged."""
+
+    def __init__(self, logged: list[str]) -> None:
+        self.logged_in, self.artifacts = True, {name: _Artifact() for name in logged}
+
+    def login(self, *, prompt: bool) -> bool:
+        assert not prompt
+        return self.logged_in
+
+    def Api(self) -> _Wandb:
+        return self
+
+    def artifact(self, name: str) -> _Artifact:
+        if name.removesuffix(":best") not in self.artifacts:
+            raise ValueError(f"artifact '{name}' not found\nmore")
+        artifact = self.artifacts[name.removesuffix(":best")]
+        artifact.aliases = list(artifact.saved)
+        return artifact
+
+
+def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "install it with uv pip install wandb" in str(wandb_mirror.mirror(registry))
+    wandb = _Wandb(["us/ads/model-run0", "us/ads/model-run1"])
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    registry.register(artefact(tmp_path, 9))
+    assert "no version has a run that was logged to W&B; train with logger=wandb" in str(wandb_mirror.mirror(registry))
+    versions = []
+    for i in range(3):
+        run = tmp_path / f"run{i}"
+        run.mkdir()
+        (run / "config.yaml").write_text("logger: {wandb: {project: ads, entity: us}}\n")
+        (run / "wandb_id").write_text(f"run{i}")
+        versions.append(registry.register(artefact(tmp_path, i), run=run))
+        registry.promote(versions[-1]) if i < 2 else None
+    wandb.logged_in = False
+    assert "not logged in" in str(wandb_mirror.mirror(registry))
+    wandb.logged_in = True
+    line = str(wandb_mirror.mirror(registry))
+    assert line.startswith("W&B: the aliases of 2 artifacts have changed; us/ads/model-run2 of version ")
+    assert "not found; upload offline runs with wandb sync" in line and "\n" not in line
+    saved = {name: a.saved for name, a in wandb.artifacts.items()}
+    assert saved == {
+        "us/ads/model-run0": ["best", "latest", "previous"],
+        "us/ads/model-run1": ["best", "latest", "champion"],
+    }
+    shutil.rmtree(tmp_path / "run0")  # as recsys.follow does with the runs of old versions
+    wandb.artifacts["us/ads/model-run2"] = _Artifact()
+    registry.canary(versions[2], 0.1)
+    registry.promote(versions[2])
+    assert wandb_mirror.mirror(registry) == "W&B: the aliases of 3 artifacts have changed"
+    assert [a.saved[2:] for a in wandb.artifacts.values()] == [[], ["previous"], ["champion"]]
+    assert wandb_mirror.mirror(registry) is None

@@ -1,14 +1,17 @@
 """Partitions: their order, the time in their names, and when their labels are ripe."""
 
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from recsys.errors import UserError
 from recsys.follow.follow_settings import PartitionsConfig
-from recsys.follow.partitions import Partition, find_partitions, ripe, time_of
+from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of, time_of
 
 DAY = 86_400.0
 
@@ -98,3 +101,23 @@ def test_names_without_a_time(tmp_path: Path) -> None:
     c = config(tmp_path, pattern="part_*", delay="1d")
     with pytest.raises(UserError, match=r"partitions.delay=1d: the name of part_1 holds no time such as 2026-01-31"):
         ripe(find_partitions(c), c)
+
+
+def test_rows_that_metadata_know(tmp_path: Path) -> None:
+    """Parquet says its rows; other files would have to be read, and a damaged one is left to the checks."""
+    for name, rows in {"day=2026-01-01": 3, "day=2026-01-02": 4}.items():
+        (tmp_path / name).mkdir()
+        for part in "ab":
+            pl.DataFrame({"x": range(rows)}).write_parquet(tmp_path / name / f"{part}.parquet")
+    (tmp_path / "day=2026-01-03").mkdir()
+    (tmp_path / "day=2026-01-03" / "a.csv").write_text("x\n1\n")
+    (tmp_path / "day=2026-01-04").mkdir()
+    (tmp_path / "day=2026-01-04" / "a.parquet").write_bytes(b"PAR1")
+    found = find_partitions(config(tmp_path))
+    assert [rows_of(p, tmp_path) for p in found] == [6, 8, None, None]
+
+
+def test_settings_are_checked_without_torch() -> None:
+    """Its import takes longer than a mistake should."""
+    code = "import sys, recsys.follow.__main__, recsys.follow.training_config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,56 @@
+"""Compose the training configs of continuous training, and check the settings against them before any data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, open_dict
+
+from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
+from recsys.errors import UserError
+from recsys.follow.follow_settings import FollowConfig
+from recsys.follow.gate import DEFAULT_CHANGE, ROWS
+
+
+def config_of(
+    settings: FollowConfig, prepared: Path, training: Sequence[str], window: Sequence[str], overrides: Sequence[str]
+) -> DictConfig:
+    """Return the config of a training on files of some partitions, whose test rows are those of a window.
+
+    Args:
+        settings: the settings.
+        prepared: folder of prepared data.
+        training, window: files below the folder of partitions.
+        overrides: overrides of this kind of training.
+    """
+    cfg = compose("train", [*settings.train, *overrides])
+    with open_dict(cfg):
+        cfg.data.root = str(settings.partitions.folder)
+        cfg.data.prepared = str(prepared)
+        cfg.data.source.files = [*training, *window]
+        cfg.data.split.update({"by": "files", "train_files": [*training], "test_files": [*window]})
+        cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
+    return cfg
+
+
+def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
+    """Raise UserError if the gate or the checks cannot judge the predictions of this kind of model."""
+    gate, scores_rows = settings.gate, cfg.kind.scores_rows
+    name, label = next(iter(cfg.data.label_configs.items()), ("label", None))
+    if scores_rows and label is not None and label.kind != "binary":
+        why = "the gate judges the first label, which must be binary"
+        raise UserError(f"{file}: train: {name} is a label of kind {label.kind}; {why}")
+    if settings.check.slices and not scores_rows:
+        raise UserError(f"{file}: check.slices: a retrieval model predicts no labels to check; leave it out")
+    judged: dict[str, Mapping[str, float]] = {"change": gate.change or {}}
+    judged |= {"at_least": gate.at_least, "at_most": gate.at_most}
+    judged |= {f"slices.{column}": limits for column, limits in gate.slices.items()}
+    for key, limits in judged.items():
+        if wrong := next((m for m in limits if (m in ROWS) != scores_rows), None):
+            kind, kinds = ("ranking", "rows") if scores_rows else ("retrieval", "queries")
+            instead = ", ".join(ROWS) if scores_rows else ", ".join(DEFAULT_CHANGE[kinds])
+            raise UserError(
+                f"{file}: gate.{key}.{wrong}: is not a metric of {kind} models; name another one: {instead}"
+            )
