@@ -1,4 +1,4 @@
-"""python docs/make_models.py [rounds=5]: measure the ranking models on this machine and write docs/models.md.
+"""python docs/make_models.py [rounds=5]: measure the ranking models on this machine and write docs/reference/models.md.
 
 All models read the same made-up rows, with the number of columns of Criteo: 13 numbers, 26 ids of tables with 10,000
 rows and, if the model needs them, a history of 50 items with their categories, or a second label. AUCs come from
@@ -32,7 +32,7 @@ from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement, Updates
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs" / "reference" / "models.md"
 ROWS, TABLE, HISTORY = 2048, 10_000, 50
 SINGLES = tuple(SparseFeature(f"c{i}", TABLE, f"c{i}") for i in range(26))
 LISTS = tuple(SparseFeature(f"seen_{f.name}", TABLE, f.table, multi_valued=True, sequence=True) for f in SINGLES[:2])

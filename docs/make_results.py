@@ -1,4 +1,7 @@
-"""python docs/make_results.py: write docs/results.md from experiments/published.yaml and the results of experiments."""
+"""python docs/make_results.py: write docs/benchmarks/results_*.md.
+
+They follow from experiments/published.yaml and the results of experiments.
+"""
 
 import csv
 import statistics
@@ -13,8 +16,8 @@ from recsys.evaluation.resampling import student_bound
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
-PAGE = ROOT / "docs" / "results.md"
-INTRODUCTION = """# Published figures, and ours
+PAGES = {kind: ROOT / "docs" / "benchmarks" / f"results_{kind}.md" for kind in ("retrieval", "ranking")}
+INTRODUCTION = """# Published figures of {kind} models, and ours
 
 `python docs/make_results.py` writes this page from `experiments/published.yaml` and the results of each run in
 `experiments/`. Each table compares figures of one protocol. *Ours* is the mean over seeds, their number in brackets,
@@ -82,14 +85,16 @@ def section(table: Mapping[str, Any]) -> str:
     commands = dict.fromkeys(row["command"] for row in table["rows"])
     lines += ["", *(f"    {command}" for command in commands)]
     folder = table["results"].split("/")[0]
-    return "\n".join([*lines, "", f"More in [experiments/{folder}](../experiments/{folder}/README.md)."])
+    return "\n".join([*lines, "", f"More in [experiments/{folder}](../../experiments/{folder}/README.md)."])
 
 
-def page() -> str:
-    """Return the page."""
+def page(kind: str) -> str:
+    """Return the page of ranking models, whose tables have an AUC, or of retrieval models."""
     tables = yaml.safe_load((EXPERIMENTS / "published.yaml").read_text())
-    return "\n\n".join([INTRODUCTION.rstrip(), *map(section, tables)]) + "\n"
+    chosen = [t for t in tables if ("ranking" if any("AUC" in m for m in t["metrics"]) else "retrieval") == kind]
+    return "\n\n".join([INTRODUCTION.format(kind=kind).rstrip(), *map(section, chosen)]) + "\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for kind, file in PAGES.items():
+        file.write_text(page(kind))

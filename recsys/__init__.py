@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from recsys.online.recommender import Recommender as Recommender
     from recsys.online.row_transforms import RowTransforms as RowTransforms
 
-# names of docs/python.md, imported when they are used
+# names of docs/reference/python.md, imported when they are used
 EXPORTS = {
     "TrainedRun": "recsys.api",
     "load": "recsys.api",

@@ -42,7 +42,9 @@ def _command(cfg: DictConfig) -> None:
     from recsys.store.definition import load_views
 
     if OmegaConf.is_missing(cfg, "definition"):
-        raise UserError("definition: is missing; add definition=features.yaml, a file of views (docs/serving.md)")
+        raise UserError(
+            "definition: is missing; add definition=features.yaml, views (docs/how_to/serve/stored_features.md)"
+        )
     if cfg.action == "get" and not command_line.strings(cfg["keys"]):
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     if cfg.action != "join" and cfg.engine.name != "polars":

@@ -43,7 +43,7 @@ class Range:
         if self.special is not None and value == self.special[0]:
             return None
         if not self._contains(value):
-            text = f"must be {self._text()}"
+            text = f"must be {self.text()}"
             text += "" if self.example is None else f", such as {self.example}"
             others = [f"{self.special[0]} for {self.special[1]}"] if self.special else []
             others += ["null"] if optional else []
@@ -63,13 +63,19 @@ class Range:
             and (self.below is None or value < self.below)
         )
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """Return the range in words."""
         if self.at_least is not None and self.at_most is not None:
             return f"from {self.at_least} to {self.at_most}"
         if self.above is not None and self.below is not None:
             return f"between {self.above} and {self.below}"
         ends = [("at least", self.at_least), ("above", self.above), ("at most", self.at_most), ("below", self.below)]
         return " and ".join(f"{name} {end}" for name, end in ends if end is not None)
+
+
+def range_text(limits: object) -> str:
+    """Return the range of a number in words; "" for other limits, and for none."""
+    return limits.text() if isinstance(limits, Range) else ""
 
 
 @dataclass(frozen=True)

@@ -7,47 +7,66 @@ none, the lines above it.
 import importlib
 import inspect
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields, is_dataclass
-from types import ModuleType
-from typing import Any, get_type_hints
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from rich.table import Table
+from rich.text import Text
 
 from recsys.cli.console import results
 from recsys.config.compose import COMMANDS
-from recsys.ranges import NotEmpty
+from recsys.ranges import NotEmpty, Range
 
+COMMAND_SCHEMAS = "recsys.schema.command_schemas"
 COMPOSED = ("train", "plan", "preprocess", "doctor", "new")  # --help is Hydra's, with the groups of conf/
 
 
 def show(command: str) -> None:
     """Print the help of a command."""
-    results.print(_module(command).__doc__ or "", markup=False)
+    results.print(usage(command), markup=False)
     table = Table("key", "default", "meaning", box=None, pad_edge=False, header_style="bold")
-    for key, default, meaning in keys(COMMANDS[command]):
-        table.add_row(key, default, meaning)
+    for key in keys(COMMANDS[command]):
+        table.add_row(Text(key.name), Text(key.default), Text(key.meaning))
     results.print(table)
     results.print("\nSet a key with KEY=VALUE. --cfg job prints the config; --hydra-help lists Hydra's own options.")
 
 
-def _module(command: str) -> ModuleType:
+@dataclass(frozen=True)
+class Key:
+    """A key of a command: its name with those of the parts that it is in, its type, default, limits and meaning."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+    limits: Range | NotEmpty | None
+
+
+def usage(command: str) -> str:
+    """Return the docstring of a command's module: how to call it, and what it does."""
     module = importlib.import_module(f"recsys.{command}")
-    return importlib.import_module(f"recsys.{command}.__main__") if hasattr(module, "__path__") else module
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"recsys.{command}.__main__")
+    return module.__doc__ or ""
 
 
-def keys(schema: type[Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the default and the meaning of each key of a schema, and of its parts.
-
-    The parts of a schema replace settings of a run.
-    """
-    hints, meanings = get_type_hints(schema), _comments(schema)
+def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
+    """Yield the keys of a schema, and of its parts. The parts of a command's schema replace settings of a run."""
+    hints, meanings = get_type_hints(schema), comments(schema)
     for f in fields(schema):
         part, meaning = hints[f.name], meanings.get(f.name, "")
         if isinstance(part, type) and is_dataclass(part):
             yield from keys(part, f"{prefix}{f.name}.")
             continue
         default = f.default_factory() if f.default_factory is not MISSING else f.default
-        yield prefix + f.name, _text(default), meaning or ("as in the run" if prefix else _hint(f))
+        limits = next(iter(f.metadata.values()), None)
+        meaning = meaning or ("as in the run" if prefix and schema.__module__ == COMMAND_SCHEMAS else _hint(f))
+        yield Key(prefix + f.name, _type(part), _text(default), meaning, limits)
+
+
+def _type(hint: Any) -> str:
+    """Return a type as people write it."""
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
 
 
 def _hint(f: Field[Any]) -> str:
@@ -62,9 +81,11 @@ def _text(default: Any) -> str:
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _comments(schema: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass, from its source."""
+def comments(schema: type[Any]) -> dict[str, str]:
+    """Return the comment of each field of a dataclass, from its source and that of the classes that it extends."""
     found: dict[str, str] = {}
+    for parent in schema.__bases__:
+        found |= comments(parent) if is_dataclass(parent) else {}
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")

@@ -82,7 +82,7 @@ class FullConfig(TrainingConfig):
 
 
 class DeltasConfig(FollowSettings):
-    """Versions that are deltas of the champion that their training started from (docs/continuous.md).
+    """Versions that are deltas of the champion that their training started from (docs/how_to/follow/follow.md).
 
     full_every: after N - 1 deltas, each of the one before, the next version is a full artefact; 1: all versions are
     """
@@ -178,7 +178,7 @@ OURS = ("run_dir", "resume", "start_from", "data.root", "data.prepared", "data.s
 def load_settings(file: Path) -> FollowConfig:
     """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
     if problem := problem_of(file):
-        raise UserError(f"file={file}: {problem}; name the YAML of continuous training, see docs/continuous.md")
+        raise UserError(f"file={file}: {problem}; name the YAML of continuous training (docs/how_to/follow/follow.md)")
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
@@ -186,9 +186,9 @@ def load_settings(file: Path) -> FollowConfig:
         where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
         raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
     if not isinstance(found, dict):
-        raise UserError(f"{file}: must have the keys root, train and partitions; see docs/continuous.md")
+        raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
     if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
-        raise UserError(f"{file}: {missing} is missing; see docs/continuous.md")
+        raise UserError(f"{file}: {missing} is missing; see docs/how_to/follow/follow.md")
     settings = validated(FollowConfig, found, str(file))
     for where, overrides in {
         "train": settings.train, "increment.overrides": settings.increment.overrides,

@@ -18,7 +18,7 @@ class TextConfig:
     """How the lines of a text file (CSV) are divided into values."""
 
     separator: str = ","  # a character, several characters such as "::", or \s+ for any run of spaces and TABs
-    quote: str | None = '"'
+    quote: str | None = '"'  # the character around values that contain the separator; null: quotes are text
     escape: str | None = None  # the character before quotes that are part of a quoted value: "\\" reads \"
     line_breaks_in_quotes: bool = False  # quoted values may hold line breaks; such a file is read as one chunk
     encoding: str = "utf-8"  # a name that Python knows, such as latin-1, cp1252 or utf-16
@@ -71,7 +71,7 @@ class SourceConfig(TextConfig):
     # data.spec sets split_binary | split_csv
     format: str = "csv"
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root
-    header: bool = True
+    header: bool = True  # whether the first line has the columns' names
     columns: list[str] = field(default_factory=list)  # names, if the files have no header, or instead of the header's
     # columns (as the files name them) that some files lack: their values are missing in the rows of these files
     optional_columns: list[str] = field(default_factory=list)
@@ -83,6 +83,7 @@ class SourceConfig(TextConfig):
     # {column: separator}; columns as the files name them
     explode: Any = None
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
+    # side tables that are joined to the rows: a list of JoinConfig
     joins: list[JoinConfig] = field(default_factory=list)
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: the arrays that hold a raw file's columns
     parts: dict[str, list[PartConfig]] = field(default_factory=dict)  # parts of each raw file; set by data.spec
@@ -184,7 +185,7 @@ class DenseConfig:
 class SparseConfig:
     """A sparse feature: one id or several per row, which are looked up in an embedding table."""
 
-    column: str | None = None
+    column: str | None = None  # the column it reads; null: the one of the feature's name
     encode: str | None = None  # vocabulary: ids of training values | hash: into `buckets` | id: values are ids
     # hash: number of buckets; the table has one row more, row 0
     buckets: int | None = number(None, at_least=1, at_most=MOST_BUCKETS)
@@ -209,7 +210,7 @@ class SparseConfig:
     # in trainings that go on from another run: the probability with which each occurrence of a new value gives it a row
     admit: float | None = number(None, above=0, at_most=1)
     split: str | None = None  # separator of a multi-valued column
-    max_length: int | None = number(None, at_least=1)
+    max_length: int | None = number(None, at_least=1)  # longest list that is kept; null: no limit
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features with the same table share its rows and vocabulary
     # id: rows of the table; otherwise: expected rows, for plans made without data
@@ -231,6 +232,7 @@ class ItemsConfig(TextConfig):
     names: list[str] = field(default_factory=list)  # names of the file's columns, if it has no header
     format: str | None = None  # as in a join
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # features of an item
+    # sparse features of items: a SparseConfig for each name
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
     # vectors of the items, by name; without `file`, the items are the values of these files
     vectors: dict[str, VectorsConfig] = field(default_factory=dict)
@@ -264,13 +266,13 @@ class SplitConfig:
     column: str | None = None  # time: sort by it; hash, kfold: equal values stay together
     folds: int = 5  # kfold: number of folds
     fold: int = 0  # kfold: fold of the test rows; the next fold has the validation rows
-    validation: float = 0.1
-    test: float = 0.1
+    validation: float = 0.1  # share of the rows
+    test: float = 0.1  # share of the rows
     seed: int = number(0, at_least=0)  # random, hash, kfold, files with validation_rows=random
     train_files: list[str] = field(default_factory=list)  # files: globs
     validation_files: list[str] = field(default_factory=list)  # empty: a share `validation` of the training rows
     validation_rows: str = "last"  # files without validation_files: last | random, the training rows that validate
-    test_files: list[str] = field(default_factory=list)
+    test_files: list[str] = field(default_factory=list)  # by=files: globs of the files of the test split
 
 
 @dataclass
@@ -289,7 +291,7 @@ class SampleConfig:
 class DataConfig:
     """A data set: raw files, features, split and sample."""
 
-    name: str = MISSING
+    name: str = MISSING  # name of the data set, which begins the names of its prepared folders
     # null: the built-in sample, if the data set has one
     root: str | None = folder(None, "name the folder of the raw files, or null for the built-in sample")
     spec: str | None = None  # NVIDIA's feature_spec.yaml; adds its features, files and splits
@@ -313,12 +315,13 @@ class DataConfig:
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
     )
-    dense: dict[str, DenseConfig | None] = field(default_factory=dict)
+    dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # dense features: a DenseConfig for each name
+    # sparse features: a SparseConfig for each name
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
     max_bad_rows: float = number(0.01, at_least=0, at_most=1)  # stop if a larger share of rows cannot be read
     keep_read: bool = True  # cache raw files as read, so that another config need not read them again
     verify: str = "stat"  # content: read all raw files to see whether they have changed
-    sample: SampleConfig | None = None
+    sample: SampleConfig | None = None  # the built-in sample that is generated if data.root is null
 
     def __post_init__(self) -> None:
         if self.group is not None and not self.group.by and not self.group.together:

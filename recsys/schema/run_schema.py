@@ -64,10 +64,10 @@ class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
     name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
-    lr: float = number(0.1, at_least=0, limit=FLOAT32_MAX)
-    eps: float = number(1e-8, at_least=0)
-    beta1: float = number(0.9, at_least=0, below=1)
-    beta2: float = number(0.999, at_least=0, below=1)
+    lr: float = number(0.1, at_least=0, limit=FLOAT32_MAX)  # learning rate of the tables
+    eps: float = number(1e-8, at_least=0)  # added to the root in Adagrad's and Adam's denominators
+    beta1: float = number(0.9, at_least=0, below=1)  # Adam: decay of the mean of gradients
+    beta2: float = number(0.999, at_least=0, below=1)  # Adam: decay of the mean of squared gradients
     weight_decay: float = number(0.0, at_least=0)  # L2, on the rows that a batch touches
     # adam, partial_rowwise_adam: also update the rows that a batch does not touch, as torch.optim.Adam does
     every_row: bool = False
@@ -79,9 +79,9 @@ class SparseOptimConfig:
 class OptimConfig:
     """Optimizers and learning-rate schedule."""
 
-    dense: Any = MISSING
+    dense: Any = MISSING  # a class of torch.optim as _target_, with its parameters; of all weights but the tables
     sparse: SparseOptimConfig = field(default_factory=SparseOptimConfig)
-    scheduler: Any = (
+    scheduler: Any = (  # a schedule of conf/schedule
         None  # a torch.optim.lr_scheduler or one of recsys.training.schedules, for dense weights and tables
     )
     interval: str = "validation"  # validation | step: what the scheduler counts
@@ -100,6 +100,7 @@ class EarlyStoppingConfig:
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
+    # validations without improvement after which training ends; null: never
     patience: int | None = number(None, at_least=0)
 
 
@@ -109,13 +110,15 @@ class TrainerConfig:
 
     accelerator: str = "auto"  # auto | cpu | gpu
     devices: int = number(1, at_least=1)  # processes on this machine
-    max_epochs: int = number(1, at_least=1)
+    max_epochs: int = number(1, at_least=1)  # passes over the training rows
+    # end after this many steps; null: no limit
     max_steps: int = number(-1, at_least=1, limit=2**53, special=(-1, "no limit"))
     # DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed
     max_time: str | None = None
     # rows per batch, over all processes; a step has batch_size x accumulate rows
     batch_size: int = number(2048, at_least=1, limit=MOST_ROWS)
     accumulate: int = number(1, at_least=1)  # number of batches whose gradients are averaged for one step
+    # rows, or queries, of a batch in evaluation, over all processes
     eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
     # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
     precision: str = "32-true"
@@ -126,7 +129,7 @@ class TrainerConfig:
     cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
     pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs
-    log_every_n_steps: int = number(50, at_least=1)
+    log_every_n_steps: int = number(50, at_least=1)  # steps between two rows of metrics.csv
     # intra-op threads of a process; null: the cores divided by the processes
     threads: int | None = number(None, at_least=1, limit=4096)
     save_on_interrupt: bool = False  # write a checkpoint after Ctrl-C or SIGTERM, before the run ends
@@ -141,7 +144,7 @@ class TrainerConfig:
 class LoaderConfig:
     """Loader of the training rows."""
 
-    shuffle: bool = True
+    shuffle: bool = True  # whether training rows are read in another order in each epoch
     # number of rows shuffled together; memory use grows with it, not with the data
     buffer_rows: int = number(262_144, at_least=1)
     # MiB of rows that each process keeps in memory for later epochs, which decode only the others; 0 keeps none
@@ -152,8 +155,8 @@ class LoaderConfig:
 class CheckpointConfig:
     """Checkpoints: how often they are written, and how many are kept."""
 
-    every_n_steps: int | None = number(None, at_least=1)
-    every_minutes: float | None = number(10.0, above=0)
+    every_n_steps: int | None = number(None, at_least=1)  # steps between two checkpoints; null: by validations alone
+    every_minutes: float | None = number(10.0, above=0)  # minutes between two checkpoints; null: none by time
     keep_best: int = number(1, at_least=1)  # number of best-N checkpoints to keep
     keep_last: int = number(1, at_least=1)  # number of step-N checkpoints to keep
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
@@ -180,7 +183,7 @@ class ProtocolConfig:
     """Evaluation protocol of retrieval models: the items that targets of held-out rows are ranked against."""
 
     candidates: list[str] = field(default_factory=lambda: ["full"])  # full | uniform | popularity, or several
-    k: list[int] = field(default_factory=lambda: [5, 10, 20])
+    k: list[int] = field(default_factory=lambda: [5, 10, 20])  # lengths of the lists that are measured
     # uniform, popularity: number of candidates sampled for each row, excluding its targets and history
     negatives: int = number(100, at_least=1)
     filter_history: bool = True  # full: exclude the items of the history
@@ -193,10 +196,10 @@ class ProtocolConfig:
 class DebugConfig:
     """Debug settings: short runs that check that training works or profile it."""
 
-    name: str = "none"
+    name: str = "none"  # the choice of debug=
     train_batches: int | None = number(None, at_least=1)  # use only this many batches of an epoch (the first ones)
-    eval_batches: int | None = number(None, at_least=1)
-    profile_steps: int = number(0, at_least=0)
+    eval_batches: int | None = number(None, at_least=1)  # batches of each evaluation; null: all
+    profile_steps: int = number(0, at_least=0)  # steps that the profiler records; 0: none
 
 
 @dataclass
@@ -221,7 +224,7 @@ class TrainConfig:
     """Config of `python -m recsys.train`."""
 
     data: DataConfig = MISSING
-    model: Any = MISSING
+    model: Any = MISSING  # a class as _target_, with its parameters: a file of conf/model
     loss: Any = None  # null: binary cross-entropy; retrieval models need one
     dims: Any = None  # columns of tables: auto, by their rows, or {GLOB: columns or auto}; null: model.dim
     numeric: Any = None  # embeds the dense features of a ranking model; null: the model reads the numbers themselves
@@ -238,6 +241,7 @@ class TrainConfig:
     # none | platt | isotonic: calibrate the probabilities on the validation rows, at the end of the training
     calibration: str = "none"
     logger: Any = None  # a mapping of names to loggers; CSV is always written
+    # seeds the initial weights, the order of rows, dropout and the sampling of negatives
     seed: int = number(0, at_least=0, at_most=2**32 - 1)
     # null: a new folder under outputs/
     run_dir: str | None = folder(None, "name a folder, or null for a new folder under outputs/")

@@ -49,7 +49,7 @@ def load_views(file: str | Path) -> dict[str, View]:
         where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
         raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
     if not isinstance(found, Mapping) or not found:
-        raise UserError(f"{file}: must map names to views; see docs/serving.md")
+        raise UserError(f"{file}: must map names to views; see docs/how_to/serve/stored_features.md")
     return {str(name): _view(str(name), value, file) for name, value in found.items()}
 
 

@@ -107,8 +107,8 @@ def test_help_says_what_each_key_means(command: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert shown.startswith(f"python -m recsys.{command} ") and "Powered by Hydra" not in shown
     keys = list(command_help.keys(COMMANDS[command]))
-    assert all(f"\n{key} " in shown for key, _, _ in keys)
-    assert [key for key, _, meaning in keys if not meaning] == []
+    assert all(f"\n{key.name} " in shown for key in keys)
+    assert [key.name for key in keys if not key.meaning] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The examples of docs/continuous.md: settings that load, and schedulers' files that their programs can read."""
+"""The examples of docs/how_to/follow/: settings that load, and schedulers' files that their programs can read."""
 
 import configparser
 import re
@@ -9,7 +9,8 @@ import yaml
 
 from recsys.follow.follow_settings import FollowConfig, load_settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "continuous.md").read_text()
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "how_to" / "follow").glob("*.md"))
+PAGE = "\n".join(p.read_text() for p in reversed(PAGES))  # follow.md before checks.md
 
 
 def blocks(language: str) -> list[str]:
@@ -42,7 +43,7 @@ def test_the_table_names_settings() -> None:
 
 def test_python_compiles() -> None:
     for block in blocks("python"):
-        compile(block, "docs/continuous.md", "exec")
+        compile(block, "docs/how_to/follow", "exec")
 
 
 def test_cron() -> None:

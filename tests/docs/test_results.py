@@ -21,8 +21,9 @@ def loaded() -> Any:
 make_results = loaded()
 
 
-def test_the_page_is_that_of_the_results() -> None:
-    assert make_results.PAGE.read_text() == make_results.page(), "run python docs/make_results.py"
+@pytest.mark.parametrize("kind", ["ranking", "retrieval"])
+def test_the_page_is_that_of_the_results(kind: str) -> None:
+    assert make_results.PAGES[kind].read_text() == make_results.page(kind), "run python docs/make_results.py"
 
 
 def test_the_interval_of_a_mean() -> None:

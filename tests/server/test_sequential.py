@@ -65,7 +65,7 @@ def test_a_canary_at_its_margin_is_left_alone() -> None:
 
 
 def test_power() -> None:
-    """As docs/serving.md says: errors of 20 % against 1 %, one of four metrics, and a margin of 1 %."""
+    """As docs/how_to/serve/canaries.md says: errors of 20 % against 1 %, one of four metrics, and a margin of 1 %."""
     found = canaries.betting(0.2, 0.01, 0.01, 0.05 / 4, 1000, 400, RANDOM)
     assert (found > 0).all()
     assert 50 <= np.median(found) <= 70 and np.quantile(found, 0.95) <= 140

@@ -41,15 +41,15 @@ from recsys.sharding.estimate.report import DeviceReport, PlanReport
 from recsys.sharding.estimate.traffic import exchanged, reduced
 from recsys.task import Task
 
-DOCS = (Path(__file__).parents[2] / "docs" / "sharding.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "explanation" / "step_time.md").read_text()
 MODEL = ["model.dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256]"]
 ROWS = re.findall(r"^\| `([\w-]+)` .* \| ([\d.]+) \| ([\d.]+) \| ([\d.]+)(: beyond 1\.5)? \|$", DOCS, re.M)
 WITHIN = 1.5
-BEYOND = {"h100-x128-auto", "dgx-h100-eager", "dgx-a100-compiled"}  # docs/sharding.md says why
+BEYOND = {"h100-x128-auto", "dgx-h100-eager", "dgx-a100-compiled"}  # docs/explanation/step_time.md says why
 
 
 def command(name: str) -> list[str]:
-    """Return the overrides of a row of docs/sharding.md."""
+    """Return the overrides of a row of docs/explanation/step_time.md."""
     [line] = re.findall(rf"^{name} +(.*)$", DOCS, re.M)
     return [word for part in line.split() for word in (command(part) if part.isupper() else [part])]
 
@@ -70,7 +70,7 @@ def test_the_documentation_has_every_published_row() -> None:
 def test_steps_are_predicted_as_published(name: str, published: str, predicted: str, ratio: str, beyond: str) -> None:
     """Published: NVIDIA's DeepLearningExamples (DLRM for PyTorch) and the logs of MLPerf Training 4.0."""
     clock = clock_of(*MODEL, *command(name))
-    assert f"{clock.step_ms:.3g}" == f"{float(predicted):.3g}", "write this into docs/sharding.md"
+    assert f"{clock.step_ms:.3g}" == f"{float(predicted):.3g}", "write this into docs/explanation/step_time.md"
     times = clock.step_ms / float(published)
     assert times == pytest.approx(float(ratio), abs=0.006)
     assert (max(times, 1 / times) > WITHIN) is (name in BEYOND) is bool(beyond)

@@ -233,7 +233,7 @@ NO_AGES = [
         ("users: {files: x, key: user, columns: [a]}", "users.time: is missing"),
         ("users: {files: x, key: user, time: at, columns: []}", "users.columns: is empty; list the features"),
         ("users: 3", "users: must have the keys files, key, time and columns"),
-        ("[]", "must map names to views; see docs/serving.md"),
+        ("[]", "must map names to views; see docs/how_to/serve/stored_features.md"),
         ("a: [", "f.yaml, line 1, column 5: is not YAML: "),
         ("users:\n  columns: [a\n  time: at\n", "f.yaml, line 3, column 7: is not YAML: expected ',' or ']'"),
         *(

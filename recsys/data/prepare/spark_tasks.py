@@ -17,7 +17,7 @@ from pyspark.accumulators import AccumulatorParam
 from recsys.errors import UserError
 from recsys.files.atomic import whole_file
 
-DOCS = "see docs/scale_out.md"
+DOCS = "see docs/how_to/train/several_nodes.md"
 
 
 class ListAccumulator(AccumulatorParam):

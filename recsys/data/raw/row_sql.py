@@ -143,5 +143,5 @@ def _check_call(name: str, place: str) -> None:
     if name.lower() in FUNCTIONS | BEFORE:
         return
     near = difflib.get_close_matches(name.lower(), FUNCTIONS, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "docs/add_a_data_set.md lists them"
+    hint = f"did you mean {near[0]}?" if near else "docs/how_to/data/keys.md lists them"
     raise UserError(f"{place}an expression must read one row at a time, and {name} is not one of its functions; {hint}")

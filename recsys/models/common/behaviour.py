@@ -14,7 +14,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.lists import padded_length
 
-DOCS = "see docs/training.md#models-of-a-users-behaviour"
+DOCS = "see docs/how_to/train/behaviour.md#models-of-a-users-behaviour"
 
 
 class Behaviour(NamedTuple):

@@ -9,8 +9,8 @@ copies: the batch to the device, and its ids to the devices that look them up, i
     step before; otherwise they are a part of the device's lane.
 
 The rates are the peaks of conf/cluster times the shares below. Shares and latencies are assumed: round numbers that
-were set before any step was predicted, the same for all devices and configs. docs/sharding.md compares predictions with
-published times.
+were set before any step was predicted, the same for all devices and configs. docs/explanation/step_time.md compares
+predictions with published times.
 """
 
 from collections.abc import Sequence

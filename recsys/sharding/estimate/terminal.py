@@ -55,7 +55,7 @@ def _show_clock(plan: PlanReport) -> None:
     say(
         f"a whole step: {clock.step_ms:.3g} ms, {clock.rows_per_second:,.0f} rows/s, bound by {clock.bound}; beside it "
         f"run {clock.host_ms:.2f} ms of launches and {clock.copies_ms:.2f} ms of copies and ids. Predicted from "
-        "the peaks of cluster= and fixed shares of them (docs/sharding.md), not measured"
+        "the peaks of cluster= and fixed shares of them (docs/explanation/step_time.md), not measured"
     )
 
 
