@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from recsys.cli import command_line
 from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
@@ -105,6 +105,7 @@ def check_training(settings: FollowConfig, file: Path) -> None:
     from recsys.config.check_early import check_early
     from recsys.config.compose import compose
     from recsys.config.run_config import RunConfig
+    from recsys.export.choices import PRECISIONS, TABLES
     from recsys.follow.training_config import check_metrics, config_of
 
     for overrides in (settings.increment.overrides, settings.full.overrides):
@@ -118,7 +119,10 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             check_early(cfg)
     check_metrics(settings, RunConfig.of(cfg), file)
     with command_line.explained(settings.export, "export"):
-        compose("export", ["run=run", "output=output", *settings.export])
+        export = compose("export", ["run=run", "output=output", *settings.export])
+    for key, choices in (("precision", PRECISIONS), ("tables", TABLES)):
+        if export[key] not in choices:
+            raise UserError(f"{file}: export: {key}={export[key]}: no such choice{did_you_mean(export[key], choices)}")
 
 
 def main() -> None:

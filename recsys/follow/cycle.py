@@ -148,6 +148,8 @@ class ContinuousTraining:
 
     def what_waits(self) -> str:
         """Return a line about what the next call may do."""
+        if not self.partitions:
+            return f"no partition in {self.settings.partitions.folder} matches {self.settings.partitions.pattern} yet"
         current, waiting = self.state.current, self.waiting()
         ripe_ones = {p.name for p in ripe(list(self.partitions.values()), self.settings.partitions)}
         unripe = [p for p in self.partitions.values() if p.name not in ripe_ones]
@@ -309,8 +311,7 @@ class ContinuousTraining:
         folder, gate = self._folder(cycle), self.settings.gate
         champion = folder / "champion" if cycle.parent is not None else None
         names = [*self.settings.check.slices, *(gate.columns if champion is not None else ())]
-        cfg = self._config(cycle, [])
-        write_columns(cfg, names, folder / "challenger")
+        write_columns(self._config(cycle, []), names, folder / "challenger")
         result = decide(window_of(folder / "challenger", champion, gate.slices, gate.cluster), gate)
         self._judge(cycle, result, "gate.json", "export")
 

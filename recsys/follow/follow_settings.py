@@ -10,9 +10,11 @@ from pydantic import Field, field_validator, model_validator
 
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
+from recsys.files.names import check_name
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
 from recsys.follow.validated import FollowSettings, validated
+from recsys.server.canary_settings import guard_settings
 from recsys.store.durations import seconds_of_age
 
 
@@ -198,6 +200,18 @@ def load_settings(file: Path) -> FollowConfig:
             key = override.lstrip("+~").partition("=")[0]
             if any(key == own or key.startswith(f"{own}.") for own in OURS):
                 raise UserError(f"{file}: {where}: {key} is set by recsys.follow; leave it out")
-    if not settings.partitions.folder.is_dir():
-        raise UserError(f"{file}: partitions.folder={settings.partitions.folder}: no such folder")
+    check_name(settings.name, f"{file}: name", "clicks")
+    if settings.canary is not None:
+        guard_settings(settings.canary.guard or None, f"{file}: canary.guard")
+    _check_folders(settings, file)
     return settings
+
+
+def _check_folders(settings: FollowConfig, file: Path) -> None:
+    folder, pattern = settings.partitions.folder, settings.partitions.pattern
+    if not folder.is_dir():
+        raise UserError(f"{file}: partitions.folder={folder}: no such folder")
+    if not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise UserError(f"{file}: partitions.pattern={pattern!r}: must be a glob below the folder, such as day=*")
+    if settings.root.exists() and not settings.root.is_dir():
+        raise UserError(f"{file}: root={settings.root}: is a file; name a folder, which is created")

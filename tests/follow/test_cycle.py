@@ -326,6 +326,16 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
         ({"partitions": {"folder": "nowhere"}}, r"partitions.folder=nowhere: no such folder"),
         ({"partitions": {"folder": ".", "every": "soon"}}, r"partitions.every='soon': is not a duration; write a dur"),
         ({"train": ["model=dlrm", "data.root=x"]}, r"train: data.root is set by recsys.follow; leave it out"),
+        (
+            {"partitions": {"folder": ".", "pattern": "/day=*"}},
+            r"pattern='/day=\*': must be a glob below the folder",
+        ),
+        ({"name": "a/b"}, r"name='a/b': contains /; choose a plain name"),
+        (
+            {"canary": {"guard": {"min_request": 3}}},
+            r"canary.guard.*min_request: no such key; did you mean min_requests",
+        ),
+        ({"root": __file__}, r"root=.*: is a file; name a folder"),
         ({"train_on": "drifts"}, r"train_on='drifts': input should be 'data' or 'drift'"),
     ],
 )
@@ -360,6 +370,7 @@ def test_mistakes_of_the_training(logs: Path, tmp_path: Path, train: list[str], 
         ),
         ({"gate": {"slices": {"device": {"mrr": 0}}}}, r"gate.slices.device.mrr: is not a metric of ranking models"),
         ({"increment": {"overrides": ["trainer.batch_size=0"]}}, r"trainer.batch_size=0: must be"),
+        ({"export": ["precision=float12"]}, r"export: precision=float12: no such choice"),
         ({"export": ["precison=float16"]}, r"precison: no such key.*; did you mean precision"),
         (
             {"train": ["model=dnn", "data=sample_sales", "loss=mse"]},
