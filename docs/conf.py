@@ -45,6 +45,7 @@ html_theme_options = (
     {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"} if REPOSITORY else {}
 )
 html_show_sphinx = False
+html_show_copyright = False
 FIELD = re.compile(r"[a-z_][\w, ]*: ")  # a field of a dataclass, or several
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s:#]+)((?:#[^)\s]*)?)\)")
 

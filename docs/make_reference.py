@@ -55,7 +55,9 @@ API = {
 
 def cell(text: str) -> str:
     """Return text for a cell of a table."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    if not text.startswith("`"):
+        text = text.translate({ord(c): f"\\{c}" for c in "_*<["})
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
