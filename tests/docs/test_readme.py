@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"generated", "_build"} & set(p.parts)),
     *ROOT.glob("experiments/*/README.md"),
 ]
 WORDS = {
