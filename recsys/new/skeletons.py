@@ -1,4 +1,4 @@
-"""The text of a new model, its test, its YAML and of a new experiment, as CONTRIBUTING describes them."""
+"""The text of a new model, its test, its YAML and of a new experiment, as docs/how_to/add/model.md describes them."""
 
 MODEL = '''"""{title}: replace this line by one sentence that says what the model computes, then the paper."""
 

@@ -1,7 +1,9 @@
 """The commands that README, docs and CONTRIBUTING show are commands that compose."""
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -67,6 +69,22 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
         overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)
     assert "data" in cfg or command in (*WORDS, "evaluate", "predict", "report", "dashboard", "new", "loadtest")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_first_command_in_a_fresh_clone(tmp_path: Path) -> None:
+    """The two lines of the README that a newcomer types, but for `pip install uv`, in an environment of their own."""
+    lines = re.findall(r"^    (uv run .*|pip install uv)$", (ROOT / "README.md").read_text(), re.M)
+    assert lines[0] == "pip install uv" and lines[1].startswith("uv run python -m recsys.train ")
+    if shutil.which("uv") is None:
+        pytest.skip("uv is not installed")
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(shlex.split(lines[1]), cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Bayes (test)" in done.stdout
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_model_in_a_checkout(run: Commands, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_skeleton_is_what_contributing_shows() -> None:
-    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "add" / "model.md").read_text()
     shown = page[page.index("class MyModel(nn.Module):") : page.index("Create embedding tables only")]
     body = skeletons.MODEL.format(title="MyModel").partition("class MyModel(nn.Module):\n")[2]
     without_docs = [line for line in body.splitlines() if '"""' not in line and line.strip()]
