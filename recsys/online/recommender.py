@@ -133,7 +133,7 @@ class Recommender:
                 f"user={user}: no row has this {data.group.by} in {files[0]}" + (", ..." if len(files) > 1 else "")
             )
         [(lists, _)] = self.answers(rows, k)
-        return lists.drop(data.group.by).explode(pl.all()).rename({"items": "item", "scores": "score"})
+        return lists.drop(data.group.by).explode("items", "scores").rename({"items": "item", "scores": "score"})
 
     def read(self, files: list[Path]) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
         """Yield blocks of the files' rows, and of their bad rows. Raises UserError for a missing column."""
