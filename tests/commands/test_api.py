@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import recsys
+from recsys.cli.console import say_once
 from recsys.export.artefact.folder import is_artefact
 
 RAW = pl.DataFrame({"int_1": [1, 2], "cat_1": ["68fd1e64", None]})
@@ -26,6 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> recsys.TrainedRun:
 
 
 def test_a_run(run: recsys.TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    say_once.cache_clear()
     loaded = recsys.load(run.path)
     assert repr(loaded) == f"TrainedRun({str(run.path)!r})"
     assert loaded.metrics == run.metrics

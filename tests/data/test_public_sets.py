@@ -149,7 +149,7 @@ def test_rows_of_retrieval_models(name: str, tmp_path: Path) -> None:
 
 
 def test_the_documentation_lists_every_data_set() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "data_sets.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "data_sets.md").read_text()
     missing = [p.stem for p in (conf_dir() / "data").glob("*.yaml") if f"`{p.stem}`" not in text]
     assert not missing
 

@@ -116,6 +116,6 @@ def test_a_panic_of_polars_is_one_line() -> None:
 
 
 def test_docs_list_the_functions() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "add_a_data_set.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "how_to" / "data" / "keys.md").read_text()
     listed = text.partition("## SQL expressions")[2].partition("\n## ")[0].split("```")[1]
     assert set(listed.removeprefix("text").lower().split()) == FUNCTIONS

@@ -177,7 +177,7 @@ def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
 
 
 def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "add_a_data_set.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "start" / "your_data.md").read_text()
     yaml = docs.split("```yaml\n")[1].split("```")[0]
     (home / "conf" / "data").mkdir(parents=True, exist_ok=True)
     (home / "conf" / "data" / "clicks.yaml").write_text(yaml)
