@@ -366,7 +366,7 @@ class TritonRequest(dict[str, Any]):
 
 def check_triton(repository: Path, history: list[dict[str, Any]], model: Any) -> None:
     """Triton's schema parses the configuration, and the Python model in it answers like the artefact."""
-    [folder] = repository.iterdir()
+    [folder] = (path for path in repository.iterdir() if path.is_dir())
     config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
     assert (config.backend, config.max_batch_size, [o.name for o in config.output]) == (
         "python",
