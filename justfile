@@ -1,5 +1,5 @@
 # What CI runs: `just check`. Without just: the same lines by hand.
-check: lint security test
+check: lint security docs test
 
 lint:
     uv run ruff format --check recsys tests benchmarks
@@ -14,6 +14,10 @@ security: offline-security
 offline-security:
     uv run bandit -q -c pyproject.toml -r recsys benchmarks
     git ls-files -z -- ':!tests/e2e/old_runs' ':!*.png' | xargs -0 uv run detect-secrets-hook
+
+# The site in docs/_build/html, which opens from the folder without a network; a warning is an error.
+docs:
+    uv run --group docs sphinx-build -q -W -b html docs docs/_build/html
 
 test:
     uv run pytest

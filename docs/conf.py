@@ -15,6 +15,10 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 from make_reference import write_reference  # noqa: E402
 
+from recsys.distributed.ranks import silence  # noqa: E402
+
+silence()  # the logs of FBGEMM
+
 REPOSITORY = os.environ.get("RECSYS_REPOSITORY", "").rstrip("/")
 project = "recsys"
 author = "the recsys developers"
@@ -28,7 +32,6 @@ myst_heading_anchors = 4  # the links of these pages name headings as GitHub doe
 nb_execution_mode = "off"  # the notebooks keep their outputs; docs/notebooks/make.py executes them
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 copybutton_prompt_text = r"\$ "
 # Lexers of YAML and JSON refuse the excerpts and comments of some examples; these are shown as they are.
@@ -42,6 +45,8 @@ html_theme_options = (
     {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"} if REPOSITORY else {}
 )
 html_show_sphinx = False
+html_show_copyright = False
+FIELD = re.compile(r"[a-z_][\w, ]*: ")  # a field of a dataclass, or several
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s:#]+)((?:#[^)\s]*)?)\)")
 
 
@@ -61,7 +66,25 @@ def link_files_elsewhere(_: Sphinx, name: str, source: list[str]) -> None:
     source[0] = LINK.sub(linked, source[0])
 
 
+def list_fields(_app: Sphinx, _kind: str, _name: str, _object: object, _options: object, lines: list[str]) -> None:
+    """Make a list of the lines NAME: MEANING of docstrings of dataclasses, which are plain paragraphs there."""
+    out: list[str] = []
+    listed = False
+    for line in (x.replace("|", r"\|") for x in lines):
+        if FIELD.match(line):
+            out += ([] if listed else [""]) + [f"- {line}"]
+            listed = True
+        elif listed and line.startswith("    "):
+            out.append(f"  {line.strip()}")
+        else:
+            out += [""] if listed and line else []
+            listed = False
+            out.append(line)
+    lines[:] = out
+
+
 def setup(app: Sphinx) -> None:
     """Register the hooks, and write the pages of the reference."""
     write_reference(DOCS / "reference")
     app.connect("source-read", link_files_elsewhere)
+    app.connect("autodoc-process-docstring", list_fields)

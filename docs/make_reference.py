@@ -55,7 +55,9 @@ API = {
 
 def cell(text: str) -> str:
     """Return text for a cell of a table."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    if not text.startswith("`"):
+        text = text.translate({ord(c): f"\\{c}" for c in "_*<["})
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -100,11 +102,15 @@ def keys_page(page: str) -> str:
 
 def classes_page(group: str, title: str) -> str:
     """Return the page of the models or the losses: the command, and the class with its parameters."""
-    parts = [f"# {title}"]
+    parts, shown = [f"# {title}"], dict[str, str]()
     for file in sorted((conf_dir() / group).glob("*.yaml")):
         first = file.read_text().splitlines()[0].removeprefix("# ")
         target = yaml.safe_load(file.read_text())["_target_"]
-        parts += [f"## {file.stem}", f"`{first}`", f"```{{eval-rst}}\n.. autoclass:: {target}\n```"]
+        about = f"```{{eval-rst}}\n.. autoclass:: {target}\n```"
+        if target in shown:
+            about = f"Another setting of the class of [{shown[target]}](#{shown[target]})."
+        shown.setdefault(target, file.stem)
+        parts += [f"## {file.stem}", f"`{first}`", about]
     return "\n\n".join(parts)
 
 

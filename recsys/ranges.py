@@ -63,6 +63,9 @@ class Range:
             and (self.below is None or value < self.below)
         )
 
+    def __repr__(self) -> str:
+        return self.text() or "any number"  # as the documentation of a parameter shows it
+
     def text(self) -> str:
         """Return the range in words."""
         if self.at_least is not None and self.at_most is not None:

@@ -1,4 +1,4 @@
-"""python docs/pictures/make.py [FOLDER]: make the pictures of the README and of docs/performance.md in FOLDER.
+"""python docs/pictures/make.py [FOLDER]: make the pictures of pages of docs in FOLDER.
 
 Trains two models on the built-in sample, compares them with recsys.report, plans DLRM at Criteo's size with
 recsys.plan, draws the recorded benchmark of starts, and takes a screenshot of each page with Chromium. Without Chromium
