@@ -147,6 +147,7 @@ def write_files(folder: Path) -> None:
     (folder / "run" / "checkpoints" / "best-1").mkdir(parents=True)
     (folder / "run" / "config.yaml").write_text("{}\n")
     fake_models.write_model(folder / "model")
+    (folder / "arriving").mkdir()
     (folder / "v.yaml").write_text(VIEW)
     (folder / "follow.yaml").write_text(
         "root: state\ntrain: [model=dlrm, data=sample_interactions]\n"
