@@ -56,7 +56,7 @@ def test_requirements_are_lines_of_pip_with_the_versions_of_the_project(tmp_path
     found = {r.name: str(r.specifier) for r in map(Requirement, lines)}
     assert set(found) == {*ALWAYS, RUNTIME, "faiss-cpu"}
     assert found["polars"].startswith("==") and found[RUNTIME].startswith(">=")
-    assert "pyarrow<20" in (tmp_path / REQUIREMENTS).read_text()  # with numpy 1
+    assert found["numpy"] == "" and "pyarrow<20" in (tmp_path / REQUIREMENTS).read_text()  # with numpy 1
     assert MODULES["faiss-cpu"] in with_versions(["faiss-cpu"])
 
 
@@ -82,6 +82,15 @@ def _imports(module: Any) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.partition(".")[0])
     return found
+
+
+def test_a_pyarrow_that_wants_another_numpy(tmp_path: Path) -> None:
+    text = MODEL.replace("{module}", "transforms").replace("{packages}", "{'pyarrow': 'pyarrow==26.0.1'}")
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow requires NumPy 2.0 or newer, found 1.26.4')\n")
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert "found 1.26.4); run: pip install 'pyarrow<20'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "recsys", ""])

@@ -40,7 +40,7 @@ def check_packages(source: SourceConfig, root: str) -> None:
     """Raise UserError if the package that reads the table is not installed."""
     if source.format not in FORMATS:
         return
-    extra, modules = source.format, ()
+    extra, modules = source.format, tuple[str, ...]()
     if extra == "sql":
         if _adbc_driver(root) is not None:
             return

@@ -17,7 +17,7 @@ MODULES = {"faiss-cpu": "faiss"}  # of packages whose module has another name
 HEAD = """\
 # What the models of this repository import. Install it into the Python that Triton's Python backend runs:
 #     pip install -r requirements.txt
-# If that Python must keep numpy 1, install pyarrow<20 instead of the version below, and leave numpy as it is.
+# If that Python must keep numpy 1, write pyarrow<20 below: later versions do not import with it.
 """
 
 
@@ -42,6 +42,7 @@ def with_versions(packages: Iterable[str]) -> dict[str, str]:
     except PackageNotFoundError:
         asked = []
     versions = {m[1]: m[2] for m in asked if m is not None}
+    versions["numpy"] = ""  # the models run with numpy 1 as well, which some builds of Triton pin
     return {MODULES.get(name, name): f"{name}{versions.get(name, '')}" for name in packages}
 
 

@@ -23,9 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import recsys
+from recsys.errors import UserError
 from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.export.triton import recommend, transforms
 from recsys.export.triton.python_packages import packages_of, with_versions, write_requirements
+from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import TensorSpec
 
 BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
@@ -52,7 +54,9 @@ def import_all():
         try:
             import_module(name)
         except ImportError as e:
-            fix = f"pip install '{package}', or -r requirements.txt, which is in this repository"
+            if name == "pyarrow" and "NumPy 2" in str(e):
+                package = "pyarrow<20"
+            fix = f"pip install '{package}'; all packages are in this repository's requirements.txt"
             raise RuntimeError(f"{name} cannot be imported in Triton's Python ({e}); run: {fix}") from None
 
 
@@ -211,7 +215,7 @@ def _transforms_config(name: str, artefact: Artefact, options: Options) -> str:
             *_batching(options),
             *_instances(options),
             *_parameter("python_path", options.python_path),
-            *_warm_up(signature["inputs"]),
+            *_warm_up(artefact),
             "",
         ]
     )
@@ -240,7 +244,7 @@ def _retrieval_config(artefact: Artefact, options: Options) -> str:
     outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
     head = _head(artefact.name, "python", replace(options, max_batch_size=0))
     lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
-    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(inputs, 0), ""]
+    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(artefact, 0), ""]
     return "\n".join(lines)
 
 
@@ -300,8 +304,24 @@ def _parameter(key: str, value: str) -> list[str]:
     return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
 
 
-def _warm_up(specs: Sequence[TensorSpec], batch_size: int = 1) -> list[str]:
-    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text."""
+def _takes_empty_row(artefact: Artefact) -> bool:
+    """Return whether the transforms read a row of zeros and missing text; a column of times has no such value."""
+    row = {s.name: ["" if s.datatype == "BYTES" else 0] for s in artefact.signature["inputs"]}
+    try:
+        RowTransforms.load(artefact.folder / PIPELINE).arrays_of_columns(row, 1)
+    except UserError:
+        return False
+    return True
+
+
+def _warm_up(artefact: Artefact, batch_size: int = 1) -> list[str]:
+    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text.
+
+    Without one if the transforms refuse it, because Triton does not load a model whose warm-up fails.
+    """
+    if not _takes_empty_row(artefact):
+        return []
+    specs = artefact.signature["inputs"]
     inputs = [
         f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
         for s in specs
