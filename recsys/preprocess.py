@@ -32,7 +32,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     Write the report and the export if the config asks for them.
     """
     from recsys.config.settings import data_config, engine_config
-    from recsys.data.check_data import check_data, check_files, names_files
+    from recsys.data.check_data import check_data, check_files, check_installed, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
@@ -45,6 +45,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
         check_output(Path(cfg.export), key="export", root=cfg.data.root)
     data = data_config(cfg)
     check_data(data)
+    check_installed(data)
     check_engine(engine_config(cfg))
     files = check_files(data) if names_files(data) else None
     if data.root is None and data.sample is not None:

@@ -39,11 +39,8 @@ def check(given: DictConfig | RunConfig, world_size: int | None = None, *, train
 
 def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = True) -> None:
     """Check what needs the slow imports, after `check_early`. The arguments are the same as in `check`."""
-    from recsys.data.prepare.engine import check_engine
-
     processes = world_size or cfg.trainer.devices
     check_parts(cfg)
-    check_engine(cfg.engine)
     _check_numbers(cfg, processes)
     _check_devices(cfg)
     _check_model(cfg, processes, trains)

@@ -16,6 +16,7 @@ from recsys.config.targets import moved
 from recsys.data.raw.vector_files import table_widths
 from recsys.data.transforms.resolved_data import is_bag
 from recsys.errors import UserError, did_you_mean
+from recsys.extras import EXTRAS, check_extra
 from recsys.features import CALIBRATIONS
 from recsys.ranges import check_values
 from recsys.schema.class_facts import (
@@ -47,8 +48,15 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     Raises:
         UserError: the config has a mistake.
     """
+    from recsys.data.check_data import check_installed
+    from recsys.data.prepare.engine import check_engine
+
     cfg = checked_data(given, but=() if trains else OF_TRAINING)
     check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
+    if trains:
+        check_installed(cfg.data)
+        check_engine(cfg.engine)
+    _check_library(cfg)
     _check_graphs(cfg)
     _check_metrics(cfg)
     _check_calibration(cfg)
@@ -69,6 +77,13 @@ def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunC
     check_values(cfg.plain, TrainConfig)
     check_data(cfg.data)
     return cfg
+
+
+def _check_library(cfg: RunConfig) -> None:
+    """Raise UserError if the library of boosted trees is not installed."""
+    library = cfg.model.get("library")
+    if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
+        check_extra("gbm", f"model.library={library}", library)
 
 
 def _target(node: Any) -> str:

@@ -14,7 +14,8 @@ from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import ELEMENT, LINE, one_line
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
-from recsys.data.raw.storage import is_remote
+from recsys.data.raw.databases import check_packages
+from recsys.data.raw.storage import check_remote, is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
@@ -103,6 +104,13 @@ def check_data(data: DataConfig) -> None:
     if (items := data.item_table) is not None:
         check_data(items)
     check_split(data.split)
+
+
+def check_installed(data: DataConfig) -> None:
+    """Raise UserError if the package that reads the raw data is not installed."""
+    if data.root is not None:
+        check_remote(data.root, "data.root")
+        check_packages(data.source, data.root)
 
 
 def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:

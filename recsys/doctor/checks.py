@@ -1,6 +1,5 @@
 """The checks of the doctor. No check depends on another one."""
 
-import importlib.util
 import json
 import os
 import platform
@@ -19,10 +18,10 @@ from omegaconf import DictConfig
 from recsys.cli.versions import VersionMismatch, check_versions, version_of
 from recsys.doctor.probe import SECONDS
 from recsys.errors import UserError
+from recsys.extras import EXTRAS, is_installed
 from recsys.memory import GIB
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
-EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}  # module -> recsys[extra]
 LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
 LEAST_SHARED_MIB = 512
 ROOT_FIX = "data.root=DIR, the folder of the raw files"
@@ -63,12 +62,11 @@ def packages(_: DictConfig) -> Iterator[Finding]:
         yield Finding("ok", "torch, torchrec, fbgemm", f"match ({' '.join(fbgemm or ())})")
     except VersionMismatch as e:
         yield Finding("problem", "torch, torchrec, fbgemm", e.problem, e.command)
-    missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
+    missing = [extra for extra, modules in EXTRAS.items() if not all(map(is_installed, modules))]
     if missing:
-        yield Finding(
-            "note", "extras", "not installed: " + ", ".join(missing), f"if you need it: pip install '{missing[0]}'"
-        )
-    if importlib.util.find_spec("pyspark") is not None and shutil.which("java") is None:
+        fix = f"if you need one, such as {missing[0]}: pip install 'recsys[{missing[0]}]'"
+        yield Finding("note", "extras", "not installed: " + ", ".join(missing), fix)
+    if is_installed("pyspark") and shutil.which("java") is None:
         yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")
 
 

@@ -21,6 +21,7 @@ from recsys.cli.console import say
 from recsys.cli.secrets import mask_text
 from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.folder import is_artefact
+from recsys.extras import check_extra
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
 
@@ -114,6 +115,7 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     from recsys.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
     from recsys.index.build_index import check_server
 
+    check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
         if OmegaConf.is_missing(cfg, key):
             raise UserError(f"{key}: is missing; usage: {USAGE}")

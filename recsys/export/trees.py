@@ -28,6 +28,7 @@ from recsys.export.graphs import (
     trace,
 )
 from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
+from recsys.extras import check_extra
 from recsys.features import FeatureSpec, Label
 from recsys.models.gbm import GBM
 from recsys.predictions import columns, predict
@@ -43,10 +44,7 @@ COLUMNS, OUTPUTS = "columns.onnx", "outputs.onnx"  # Triton's steps before and a
 
 def _forest_of(model: GBM, label: int) -> Any:
     """Return the trees of a label as a Treelite model. Raises UserError if it cannot be made."""
-    try:
-        import treelite  # noqa: F401
-    except ImportError as e:
-        raise UserError("treelite is not installed; run: pip install 'recsys[export]'") from e
+    check_extra("export", "a model of boosted trees", "treelite")
     try:
         return model.booster.forest(model.fitted[label])
     except NotImplementedError as e:

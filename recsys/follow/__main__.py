@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from recsys.cli import command_line
 from recsys.cli.console import say
 from recsys.errors import UserError, did_you_mean
+from recsys.extras import check_extra
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
@@ -108,6 +109,9 @@ def check_training(settings: FollowConfig, file: Path) -> None:
     from recsys.export.choices import PRECISIONS, TABLES
     from recsys.follow.training_config import check_metrics, config_of
 
+    check_extra("export", "recsys.follow", "onnx", "onnxscript", "onnxruntime")
+    if (stream := settings.partitions.stream) is not None and stream.startswith("kafka:"):
+        check_extra("kafka", f"{file}: partitions.stream={stream}")
     for overrides in (settings.increment.overrides, settings.full.overrides):
         with command_line.explained([*settings.train, *overrides]):
             cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)

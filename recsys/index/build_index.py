@@ -10,6 +10,7 @@ import numpy as np
 
 from recsys.cli.secrets import mask_text
 from recsys.errors import UserError, did_you_mean
+from recsys.extras import check_extra
 from recsys.index import engines, milvus
 from recsys.index.item_index import ItemIndex
 from recsys.index.milvus import MilvusIndex
@@ -86,7 +87,14 @@ def build(
 
 
 def check_server(kind: str, url: str | None) -> None:
-    """Raise UserError unless a kind of index that has a server, and only such a kind, comes with its address."""
+    """Raise UserError unless a kind of index that has a server, and only such a kind, comes with its address.
+
+    Also raise it if the package of the kind is not installed.
+    """
+    if kind == milvus.KIND:
+        check_extra("milvus", f"index={kind}")
+    elif kind != "auto":
+        engines.check_installed(kind)
     if url is None:
         if kind == milvus.KIND:
             raise UserError(f"index={kind}: also name the server, index_url={milvus.EXAMPLE}")

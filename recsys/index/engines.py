@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.index.vector_rows import VectorRows
 
 KINDS = ("exact", "ivf", "ivf_pq", "hnsw", "usearch")
@@ -245,10 +245,9 @@ class _UsearchGraph:
     """Searches return rows (Q, k) and squared distances."""
 
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
-        try:
-            from usearch.index import Index
-        except ImportError as e:
-            raise UserError("index.kind=usearch: needs usearch; run: pip install 'recsys[index]'") from e
+        check_installed("usearch")
+        from usearch.index import Index
+
         self._threads = threads
         self._index: Any = Index(
             ndim=dim, metric="l2sq", dtype="f32", connectivity=GRAPH_NEIGHBOURS // 2, expansion_add=BUILD_EFFORT,
@@ -308,6 +307,12 @@ def load(kind: str, folder: Path, vectors: VectorRows, threads: int) -> SearchEn
     return Graph.load(kind, folder, vectors, threads)
 
 
+def check_installed(kind: str) -> None:
+    """Raise UserError if the package of a kind of index is not installed."""
+    if kind != "exact":
+        check_extra("index", f"index.kind={kind}", "usearch" if kind == "usearch" else "faiss")
+
+
 def _read(file: Path, kind: str) -> Any:
     """Read an index of faiss. Raises ValueError if its cells are in other files, which could be any of this machine."""
     faiss = _import_faiss(kind)
@@ -323,9 +328,8 @@ def _read(file: Path, kind: str) -> Any:
 
 def _import_faiss(kind: str) -> ModuleType:
     """Import faiss. Raises UserError if it is not installed."""
-    try:
-        import faiss
-    except ImportError as e:
-        raise UserError(f"index.kind={kind}: needs faiss; run: pip install 'recsys[index]'") from e
+    check_installed(kind)
+    import faiss
+
     module: ModuleType = faiss
     return module

@@ -26,6 +26,7 @@ import xxhash
 
 from recsys.cli.secrets import mask_text
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.index.engines import BLOCK, cells_of, efforts_of
@@ -255,11 +256,10 @@ def connect(url: str) -> Any:
     Raises:
         UserError: pymilvus is not installed, or the server does not answer within five seconds.
     """
-    try:
-        from pymilvus import MilvusClient
-        from pymilvus.exceptions import MilvusException
-    except ImportError as e:
-        raise UserError(f"index={KIND}: needs pymilvus; run: pip install 'recsys[milvus]'") from e
+    check_extra("milvus", f"index={KIND}")
+    from pymilvus import MilvusClient
+    from pymilvus.exceptions import MilvusException
+
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs the errors that it raises, with tracebacks
     try:
         return MilvusClient(url, token=os.environ.get(TOKEN_VARIABLE, ""), timeout=CONNECT_SECONDS)

@@ -6,7 +6,6 @@ real rows: in a closed loop over numbers of connections and batch sizes, or at g
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.cli import command_line
 from recsys.cli.console import results, say
 from recsys.errors import UserError
+from recsys.extras import check_extra
 
 if TYPE_CHECKING:
     from recsys.schema.command_schemas import LoadTestConfig
 
-NEEDED = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
+MODULES = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
 
 
 def _command(cfg: DictConfig) -> None:
@@ -28,8 +28,7 @@ def _command(cfg: DictConfig) -> None:
     for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
         if OmegaConf.is_missing(cfg, key):
             raise UserError(f"{key}: is missing; add {key}={example}")
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        raise UserError(f"the package {lacking[0]} is not installed; install recsys with its extra: recsys[serve]")
+    check_extra("serve", "recsys.loadtest", *MODULES)
     settings = OmegaConf.to_object(cfg)
     assert isinstance(settings, LoadTestConfig)
     if settings.output is not None:

@@ -16,12 +16,12 @@ import tempfile
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files.run_files import CONFIG
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.hosts import check_names
@@ -37,7 +37,6 @@ LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is star
 POLL_SECONDS = 0.5
 MOST_BYTES = 2**24  # of a line that a worker reports
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
-PACKAGES = ("uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 T = TypeVar("T")
 COLLECTOR = "http://localhost:4318"
 LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -61,8 +60,7 @@ def serve(settings: ServeConfig) -> None:
 
 def check_settings(settings: ServeConfig) -> None:
     """Check what the schema cannot express, and the packages of the extra `serve`. Raises UserError."""
-    if missing := next((p for p in PACKAGES if find_spec(p) is None), None):
-        raise UserError(f"{missing} is not installed; run: pip install 'recsys[serve]'")
+    check_extra("serve", "recsys.serve")
     open_source(Path(settings.models), settings.canary, settings.shadow)
     if (Path(settings.models) / CONFIG).is_file():
         raise UserError(f"model={settings.models}: is a run; export it with python -m recsys.export run=RUN output=DIR")
@@ -82,8 +80,7 @@ def check_settings(settings: ServeConfig) -> None:
     if settings.traces is not None:
         if not settings.traces.startswith(("http://", "https://")):
             raise UserError(f"traces={settings.traces}: must be the address of a collector, such as {COLLECTOR}")
-        if any(find_spec(p) is None for p in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")):
-            raise UserError("traces needs OpenTelemetry; run: pip install 'recsys[otel]'")
+        check_extra("otel", f"traces={settings.traces}")
     check_names(settings.allowed_hosts)
     if settings.token is not None and (not settings.token.strip() or not settings.token.isascii()):
         raise UserError("token: must not be empty, and ASCII")

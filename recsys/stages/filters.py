@@ -11,6 +11,7 @@ import polars as pl
 from recsys.cli.console import say
 from recsys.data.raw.derive import is_true
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files.input_files import problem_of
 from recsys.ranges import Range
 from recsys.stages.expressions import Condition
@@ -59,7 +60,8 @@ class Seen(Filter):
         if events.frame.height < self._bloom:
             self._counts = counts
             return
-        from rbloom import Bloom  # an extra: recsys[stages]
+        check_extra("stages", f"{key}.bloom={self._bloom}: a Bloom filter of {events.frame.height:,} events")
+        from rbloom import Bloom
 
         self._filter = Bloom(int(counts.sum()), self._errors)
         self._filter.update(events.pairs(counts))

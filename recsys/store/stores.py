@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from recsys.cli.secrets import masked
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files.input_files import problem_of
 
 BATCH = 500  # keys of one query; SQLite takes 32,766 at most
@@ -213,10 +214,9 @@ class RedisStore:
     """A Redis server. url: redis://HOST:PORT/DB; keys are recsys:VIEW:KEY"""
 
     def __init__(self, url: str) -> None:
-        try:
-            import redis
-        except ImportError as e:
-            raise UserError(f"store={masked(url)}: needs redis; run: pip install 'recsys[redis]'") from e
+        check_extra("redis", f"store={masked(url)}")
+        import redis
+
         self._shown = f"store={masked(url)}"
         if not re.fullmatch(r"/?|/[0-9]+", urlsplit(url).path):
             raise UserError(f"{self._shown}: must be redis://HOST:PORT/DB, where DB is a number")

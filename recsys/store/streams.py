@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from recsys.cli.console import say
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files.input_files import problem_of
 
 LINES = 1 << 20  # bytes of a file that are read at a time
@@ -172,10 +173,9 @@ class KafkaTopic:
     """
 
     def __init__(self, url: str, known: Known, properties: str | None) -> None:
-        try:
-            import confluent_kafka as kafka
-        except ImportError as e:
-            raise UserError(f"stream={url}: needs confluent-kafka; run: pip install 'recsys[kafka]'") from e
+        check_extra("kafka", f"stream={url}")
+        import confluent_kafka as kafka
+
         parts = urlsplit(url)
         self.url, self._topic = url, parts.path.strip("/")
         if not parts.netloc or not self._topic or "/" in self._topic:

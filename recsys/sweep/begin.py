@@ -19,6 +19,7 @@ from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
+from recsys.extras import check_extra
 from recsys.ranges import check_values
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show
@@ -114,7 +115,9 @@ def check_settings(s: SweepConfig) -> None:
         if value not in valid:
             raise UserError(f"sweep.{key}={value}: must be {', '.join(valid[:-1])} or {valid[-1]}")
     check_values(s, SweepConfig, "sweep")
-    if s.slurm and s.launcher != "slurm":
+    if s.launcher == "slurm":
+        check_extra("slurm", "sweep.launcher=slurm")
+    elif s.slurm:
         raise UserError("sweep.slurm: only used with sweep.launcher=slurm")
 
 

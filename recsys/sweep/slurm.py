@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError, did_you_mean
+from recsys.extras import check_extra
 from recsys.sweep import processes
 from recsys.sweep.processes import Process, end_left, signal_all
 
@@ -57,10 +58,9 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
-        try:
-            import submitit
-        except ImportError:
-            raise UserError("sweep.launcher=slurm: needs submitit; run: pip install 'recsys[slurm]'") from None
+        check_extra("slurm", "sweep.launcher=slurm")
+        import submitit
+
         given = {"timeout_min": TIMEOUT_MINUTES} | dict(parameters)
         name = given.pop("cluster", "slurm")
         # private: submitit checks parameters only when a job starts

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from recsys.data.prepare.digests import digests
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, read_sources, storage
+from recsys.data.raw import formats, read_sources
 from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
@@ -181,9 +181,10 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         assert "\n" not in str(e.value)
     with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a local folder"):
         prepare(replace(data, prepared="s3://bucket/prepared"))
-    monkeypatch.setattr(storage, "EXTRAS", storage.EXTRAS)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(UserError, match=r"data.root=gs://b/x: gs:// needs pip install recsys\[gcs\]"):
+    with pytest.raises(
+        UserError, match=r"data.root=gs://b/x: needs gcsfs, which is not installed; run: pip install 'recsys\[gcs\]'$"
+    ):
         resolve_path("gs://b/x", "data.root")
     memory.pipe("/broken/f.parquet", b"PAR1 and nothing")
     with pytest.raises(UserError, match=r"f.parquet: not a Parquet file"):

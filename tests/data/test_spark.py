@@ -22,7 +22,6 @@ from forks import warm_python
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
-from recsys.data.prepare import engine as engines
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
@@ -313,14 +312,11 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (made.folder / "prepared.json").stat().st_mtime_ns == before
 
 
-def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes() -> None:
     with pytest.raises(UserError, match=r"engine.name=sprak: unknown; did you mean spark\?"):
         check_engine(EngineConfig("sprak"))
     with pytest.raises(UserError, match=r"engine\.master, engine\.options: apply only to engine=spark"):
         check_engine(EngineConfig(options={"a": 1}))
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"engine=spark needs PySpark: pip install 'recsys\[spark\]"):
-        check_engine(EngineConfig("spark"))
     given = {"spark": {"executor": {"memory": "4g"}, "eventLog.enabled": True}, "spark.x": 3}
     expected = {"spark.executor.memory": "4g", "spark.eventLog.enabled": "true", "spark.x": "3"}
     assert dict(flatten_options(given)) == expected

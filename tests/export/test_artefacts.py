@@ -366,13 +366,14 @@ class TritonRequest(dict[str, Any]):
 
 def check_triton(repository: Path, history: list[dict[str, Any]], model: Any) -> None:
     """Triton's schema parses the configuration, and the Python model in it answers like the artefact."""
-    [folder] = repository.iterdir()
+    [folder] = (path for path in repository.iterdir() if path.is_dir())
     config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
     assert (config.backend, config.max_batch_size, [o.name for o in config.output]) == (
         "python",
         0,
         ["items", "scores"],
     )
+    assert not config.model_warmup  # the column of times has no empty value, and Triton would not load the model
     utils = SimpleNamespace(
         get_input_tensor_by_name=lambda request, name: request.get(name),
         Tensor=lambda name, array: (name, array.tolist()),

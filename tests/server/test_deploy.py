@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from http.client import HTTPConnection
-from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +21,14 @@ import pytest
 import requests
 import tritonclient.grpc as triton
 import yaml
+from empty_environments import Environment, built_wheel
 from forks import ok, run_forked
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from served import free_port, serving
 
+from recsys.export.triton.python_packages import ALWAYS, RUNTIME
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.app import OPEN
 from recsys.server.supervisor import EXTRA_SECONDS
@@ -39,51 +40,16 @@ REQUIREMENTS = [line for line in (DEPLOY / "requirements.txt").read_text().split
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(ServeConfig)}
 
-# Lets a process import the standard library and the packages that a variable names, and nothing else.
-BLOCKER = """
-import os, sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top.startswith("_sysconfigdata"):  # the standard library's, named after the machine
-            return
-        if top not in sys.stdlib_module_names and top not in os.environ["MAY_IMPORT"].split(","):
-            raise ModuleNotFoundError(f"the image has no {name}", name=name)
-sys.meta_path.insert(0, Blocker())
-"""
-
-
-def with_dependencies(requirements: list[str]) -> set[str]:
-    """Return the names of the packages that pip installs for some requirements."""
-    found: set[str] = set()
-    waiting = [(r, extra) for r in map(Requirement, requirements) for extra in ("", *r.extras)]
-    seen = set()
-    while waiting:
-        requirement, extra = waiting.pop()
-        name = canonicalize_name(requirement.name)
-        if (name, extra) in seen:
-            continue
-        seen.add((name, extra))
-        found.add(name)
-        for needed in map(Requirement, distribution(name).requires or []):
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                waiting += [(needed, e) for e in ("", *needed.extras)]
-    return found
-
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of a process that can import only what the image has."""
-    packages = with_dependencies(REQUIREMENTS)
-    assert "torch" not in packages and "pytorch-lightning" not in packages
-    owners = packages_distributions()
-    modules = [m for m, names in owners.items() if packages & {canonicalize_name(n) for n in names}]
+def image(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Return an environment with what the image has: the requirements, and the wheel without its dependencies."""
     folder = tmp_path_factory.mktemp("image")
-    (folder / "sitecustomize.py").write_text(BLOCKER)
-    return os.environ | {
-        "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'tests' / 'helpers'}",
-        "MAY_IMPORT": ",".join([*modules, "recsys", "sitecustomize", "fake_models"]),
-    }
+    environment = Environment(folder / "environment")
+    environment.install("-r", str(DEPLOY / "requirements.txt"))
+    environment.install("--no-deps", str(built_wheel(folder)))
+    assert not environment.packages() & {"torch", "torchrec", "pytorch-lightning", "wandb"}
+    return environment
 
 
 def test_the_packages_of_the_image_are_those_of_the_project() -> None:
@@ -91,18 +57,22 @@ def test_the_packages_of_the_image_are_those_of_the_project() -> None:
     assert set(extra) <= set(REQUIREMENTS) <= {*extra, *PROJECT["dependencies"]}
 
 
+def test_the_image_has_what_tritons_python_models_import() -> None:
+    names = {canonicalize_name(Requirement(line).name) for line in REQUIREMENTS}
+    assert {*ALWAYS, RUNTIME} <= names
+
+
 @pytest.mark.slow
-def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
+def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: Environment) -> None:
     """Also imports the modules that load an artefact; a slow test serves one."""
     parts = [f"recsys.export.artefact.{p.stem}" for p in (ROOT / "recsys/export/artefact").glob("[a-z]*.py")]
-    code = f"import {', '.join(parts)}; print('all'); import torch"
-    done = subprocess.run([sys.executable, "-c", code], env=image, capture_output=True, text=True)
-    assert done.stdout == "all\n" and "the image has no torch" in done.stderr, done.stderr
+    done = image.run("-c", f"import {', '.join(parts)}; print('all'); import torch")
+    assert done.stdout == "all\n" and "No module named 'torch'" in done.stderr, done.stderr
     serve(fake_models.write_model(tmp_path / "ctr"), tmp_path, image, "loader=fake_models:load", rows=[{}])
 
 
 @pytest.mark.slow
-def test_an_artefact_is_served_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
+def test_an_artefact_is_served_with_the_packages_of_the_image(tmp_path: Path, image: Environment) -> None:
     run = ("model=dlrm", "data=sample_interactions", "debug=fast", "run_dir=run")
     ok(run_forked("recsys.train", *run, cwd=tmp_path))
     ok(run_forked("recsys.export", "run=run", "output=model", cwd=tmp_path))
@@ -118,11 +88,12 @@ def test_onnxruntime_reports_nothing_to_its_maker(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*onnxruntime*")) == []
 
 
-def serve(model: Path, home: Path, image: dict[str, str], *arguments: str, rows: list[Any]) -> list[float]:
+def serve(model: Path, home: Path, image: Environment, *arguments: str, rows: list[Any]) -> list[float]:
     """Start the command of the image, and return the predictions of some rows."""
     port, log = free_port(), home / "log"
-    command = [sys.executable, "-m", "recsys.serve", str(model), f"port={port}", "grpc_port=0", *arguments]
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=image, cwd=home) as process:
+    command = [image.python, "-m", "recsys.serve", str(model), f"port={port}", "grpc_port=0", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}  # for fake_models
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=env, cwd=home) as process:
         try:
             while "serving" not in log.read_text():
                 assert process.poll() is None, log.read_text()
@@ -135,19 +106,49 @@ def serve(model: Path, home: Path, image: dict[str, str], *arguments: str, rows:
     return answer.json()["predictions"]  # type: ignore[no-any-return]
 
 
-def test_the_dockerfile() -> None:
-    instructions = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.M)).splitlines()
-    words = [line.split() for line in instructions if line]
+def instructions_of(file: str) -> list[str]:
+    """Return the instructions of a Dockerfile, each on one line, without comments."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / file).read_text(), flags=re.M)
+    return [line for line in re.sub(r"\\\n", "", text).splitlines() if line]
+
+
+def check_dockerfile(instructions: list[str]) -> None:
+    """Check its base, what it copies from the repository, and its user."""
+    words = [line.split() for line in instructions]
     bases = [w[1] for w in words if w[0] == "FROM"]
     version = re.fullmatch(r"python:(3\.\d+)-slim", bases[0])
     assert version is not None and set(bases) == {bases[0]}
     assert version[1] in SpecifierSet(PROJECT["requires-python"])
-    for source in (w[1] for w in words if w[0] == "COPY" and not w[1].startswith("--")):
-        assert (ROOT / source).exists()
-    assert ["USER", "10001"] in words and "--uid 10001" in DOCKERFILE
+    sources = [w[1] for w in words if w[0] == "COPY" and not w[1].startswith("--")]
+    assert sources and all((ROOT / source).exists() for source in sources)
+    assert ["USER", "10001"] in words and any("--uid 10001" in line for line in instructions)
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {".git", ".venv", "outputs", "dist"} <= set(ignored) and "recsys" not in ignored and "conf" not in ignored
+
+
+def test_the_dockerfile() -> None:
+    instructions = instructions_of("Dockerfile")
+    check_dockerfile(instructions)
     arguments = json.loads(next(line for line in instructions if line.startswith("CMD")).removeprefix("CMD "))
     check_arguments(arguments, "/models")
-    assert ["EXPOSE", str(DEFAULTS["port"]), str(DEFAULTS["grpc_port"])] in words
+    assert f"EXPOSE {DEFAULTS['port']} {DEFAULTS['grpc_port']}" in instructions
+
+
+def test_the_dockerfile_for_training() -> None:
+    """Its lines of uv and pip are those of the README, with fbgemm's package as an argument."""
+    instructions = instructions_of("train.Dockerfile")
+    check_dockerfile(instructions)
+    lines = re.findall(r"^ +(uv build|pip install [^#\n]*[^#\s])", (ROOT / "README.md").read_text(), re.M)
+    build, wheel, pins = lines[lines.index("uv build") :][:3]
+    fbgemm = re.findall(r"\S+$", pins)[0].partition("==")[0]
+    runs = [line.removeprefix("RUN ") for line in instructions if line.startswith("RUN ")]
+    assert runs[0].endswith(f"&& {build}") and wheel in runs
+    [given] = [r for r in runs if r.startswith("pip install --no-deps")]
+    assert given.replace("${FBGEMM}", fbgemm) == pins and f"ARG FBGEMM={fbgemm}" in instructions
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    [cuda] = re.findall(r"--build-arg FBGEMM=(\S+)", (DEPLOY / "train.Dockerfile").read_text())
+    assert given.replace("${FBGEMM}", cuda).endswith(" ".join(groups["cuda"]))
+    assert 'ENTRYPOINT ["python", "-m", "recsys.train"]' in instructions
 
 
 def test_the_health_check_of_the_image(tmp_path: Path) -> None:

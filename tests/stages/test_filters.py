@@ -51,6 +51,13 @@ def test_seen() -> None:
     assert kept(Seen(), "u", history=1) == [0, 2, 3, 5]  # models read one event, the filter all
 
 
+def test_a_bloom_filter_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.extras.is_installed", lambda name: name != "rbloom")
+    said = r"bloom=1: a Bloom filter of \d+ events: needs rbloom, which is not installed; run: .*'recsys\[stages\]'$"
+    with pytest.raises(UserError, match=said):
+        kept(Seen(bloom=1, errors=1e-6), "u")
+
+
 def test_seen_by_a_bloom_filter() -> None:
     pytest.importorskip("rbloom")
     assert kept(Seen(bloom=1, errors=1e-6), "u") == [0, 2, 3, 5]

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 from recsys.data.transforms import sum_tables
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.extras import check_extra
 from recsys.schema.data_schema import EngineConfig
 
 Item = TypeVar("Item")
@@ -96,9 +96,8 @@ def check_engine(config: EngineConfig) -> None:
         raise UserError(f"engine.name={config.name}: unknown{did_you_mean(config.name, ENGINES)}")
     if config.name == "polars" and (config.master is not None or config.options):
         raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
-    if config.name == "spark" and find_spec("pyspark") is None:
-        hint = "pip install 'recsys[spark]' (in a checkout: uv sync --extra spark)"
-        raise UserError(f"engine=spark needs PySpark: {hint}")
+    if config.name == "spark":
+        check_extra("spark", "engine=spark")
 
 
 @contextmanager

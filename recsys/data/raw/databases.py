@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Event, Thread
@@ -21,6 +20,7 @@ from recsys.cli.secrets import mask_text
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.errors import UserError
+from recsys.extras import check_extra, is_installed
 from recsys.schema.data_schema import SourceConfig
 
 FORMATS = ("sql", "delta", "iceberg")
@@ -28,7 +28,6 @@ BATCH_ROWS = 1 << 18
 ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
 READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
 READ_ONLY_DIALECTS = ("postgresql", "oracle")
-INSTALL = "pip install recsys[{0}] (in a checkout: uv sync --extra {0})"
 
 
 def database_file(source: SourceConfig, root: str) -> Path | None:
@@ -37,12 +36,36 @@ def database_file(source: SourceConfig, root: str) -> Path | None:
     return Path(match[1]) if source.format == "sql" and match else None
 
 
+def check_packages(source: SourceConfig, root: str) -> None:
+    """Raise UserError if the package that reads the table is not installed."""
+    if source.format not in FORMATS:
+        return
+    extra, modules = source.format, tuple[str, ...]()
+    if extra == "sql":
+        if _adbc_driver(root) is not None:
+            return
+        modules = ("duckdb",) if _scheme(root) == "duckdb" else ("sqlalchemy",)
+    check_extra(extra, f"data.root={mask_text(root)}", *modules)
+
+
+def _scheme(root: str) -> str:
+    return root.partition(":")[0].partition("+")[0]
+
+
+def _adbc_driver(root: str) -> str | None:
+    """Return the module of the ADBC driver that reads a database, if it is installed."""
+    driver = f"adbc_driver_{_scheme(root)}"
+    named = _scheme(root) in ADBC and "+" not in root.partition(":")[0]
+    return driver if named and is_installed(driver) else None
+
+
 def version(source: SourceConfig, root: str) -> str | None:
     """Return the version of a Delta or Iceberg table; None for databases, which have none.
 
     Raises:
         UserError: there is no such table, or the package that reads it is not installed.
     """
+    check_packages(source, root)
     if source.format == "delta":
         return str(_delta(root).version())
     return _iceberg(root)[1] if source.format == "iceberg" else None
@@ -54,6 +77,7 @@ def read_table(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
     Raises:
         UserError: the table cannot be read, or the package that reads it is not installed.
     """
+    check_packages(source, root)
     if source.format == "sql":
         yield from _query(source, root)
         return
@@ -68,7 +92,6 @@ def read_table(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
 
 
 def _delta(root: str) -> Any:
-    _need("deltalake", "delta", root)
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -80,7 +103,6 @@ def _delta(root: str) -> Any:
 
 def _iceberg(root: str) -> tuple[Any, str]:
     """Return the table and its snapshot. root: the table's folder, or one of its metadata files"""
-    _need("pyiceberg", "iceberg", root)
     from pyiceberg.table import StaticTable
 
     try:
@@ -103,24 +125,18 @@ def _metadata(root: str) -> str:
     return str(found[-1])
 
 
-def _need(package: str, extra: str, root: str) -> None:
-    if find_spec(package) is None:
-        raise UserError(f"data.root={mask_text(root)}: source.format={extra} needs {INSTALL.format(extra)}")
-
-
 # --- SQL -------------------------------------------------------------------------------------------------
 
 
 def _query(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
     """Yield the rows of data.source.query, through DuckDB, an ADBC driver that is installed, or SQLAlchemy."""
     query, shown = source.query or "", mask_text(root)
-    scheme = root.partition(":")[0].partition("+")[0]
     if (file := database_file(source, root)) is not None and not file.is_file():
         raise UserError(f"data.root={shown}: no such file: {file}")
-    if scheme == "duckdb":
+    if _scheme(root) == "duckdb":
         read = partial(_duckdb, root, query)
-    elif scheme in ADBC and "+" not in root.partition(":")[0] and find_spec(f"adbc_driver_{scheme}"):
-        read = partial(_adbc, scheme, root, query)
+    elif (driver := _adbc_driver(root)) is not None:
+        read = partial(_adbc, driver, root, query)
     else:
         read = partial(_sqlalchemy, root, query)
     try:
@@ -130,6 +146,8 @@ def _query(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
         raise UserError(f"data.root={shown}: the query {why}; make it shorter, or allow more") from None
     except UserError:
         raise
+    except ModuleNotFoundError as e:  # SQLAlchemy imports the driver that the address names
+        raise UserError(f"data.root={shown}: needs the driver {e.name}, which is not installed; install it") from e
     except Exception as e:  # each driver raises its own exceptions
         raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
 
@@ -183,7 +201,6 @@ def _within(seconds: float, read: Callable[[Cancels], Iterator[pl.DataFrame]]) -
 
 
 def _duckdb(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
-    _need("duckdb", "sql", root)
     import duckdb
 
     # no external access: a query of a run's config from elsewhere could read and write files, or load extensions
@@ -196,9 +213,10 @@ def _duckdb(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
         yield from _batches(relation.to_arrow_reader(BATCH_ROWS))
 
 
-def _adbc(scheme: str, root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+def _adbc(driver: str, root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+    scheme = _scheme(root)
     uri = f"{Path(root.removeprefix('sqlite:///')).resolve().as_uri()}?mode=ro" if scheme == "sqlite" else root
-    connect = import_module(f"adbc_driver_{scheme}.dbapi").connect
+    connect = import_module(f"{driver}.dbapi").connect
     with closing(connect(uri)) as connection, closing(connection.cursor()) as cursor:
         cancels.append(cursor.adbc_cancel)
         if scheme == "postgresql":
@@ -222,7 +240,6 @@ def _batches(reader: Any) -> Iterator[pl.DataFrame]:
 
 
 def _sqlalchemy(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
-    _need("sqlalchemy", "sql", root)
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(root)

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from recsys.data.raw.blocks import one_line
 from recsys.errors import UserError
+from recsys.extras import check_extra
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 MAGIC = "*?["
@@ -17,6 +18,12 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose partition co
 def is_remote(name: str) -> bool:
     """Return whether a path is on a remote store, such as s3://."""
     return "://" in name and not name.startswith("file://")
+
+
+def check_remote(name: str | None, key: str) -> None:
+    """Raise UserError if `key=name` is on a remote store whose extra is not installed."""
+    if name is not None and (extra := EXTRAS.get(name.partition("://")[0])) and "://" in name:
+        check_extra(extra, f"{key}={name}")
 
 
 def resolve_path(name: str, key: str) -> Path:
@@ -37,16 +44,16 @@ def resolve_path(name: str, key: str) -> Path:
 
 def _remote_path(name: str, key: str) -> tuple[Path, bool]:
     """Return the path and whether it exists."""
-    from upath import UPath  # an extra, which local paths do not need
+    from upath import UPath
 
     scheme = name.partition("://")[0]
+    check_remote(name, key)
     try:
         path = UPath(name)
         path.fs.invalidate_cache()  # the folder may have changed since this process last listed it
         return cast(Path, path), path.exists()
     except ImportError as e:
-        extra = f"pip install recsys[{EXTRAS[scheme]}] (in a checkout: uv sync --extra {EXTRAS[scheme]})"
-        raise UserError(f"{key}={name}: {scheme}:// needs {extra if scheme in EXTRAS else one_line(e)}") from e
+        raise UserError(f"{key}={name}: {scheme}:// needs a package that is not installed: {one_line(e)}") from e
     except Exception as e:  # each store raises its own exceptions
         if scheme in str(e) and isinstance(e, ValueError):
             raise UserError(f"{key}={name}: {scheme}:// is unknown; use s3://, gs:// or hdfs://") from e

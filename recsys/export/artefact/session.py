@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from recsys.errors import UserError
+from recsys.extras import check_extra
 from recsys.files import manifest
 
 OWN_SHARE = 0.5  # of the machine's memory: tables beyond it are mapped here, because ONNX Runtime cannot map them
@@ -43,10 +44,9 @@ def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE) -> 
     Raises:
         UserError: onnxruntime is not installed or cannot load the graph.
     """
-    try:
-        import onnxruntime as ort
-    except ImportError as e:
-        raise UserError("onnxruntime is not installed; run: pip install 'recsys[serve]'") from e
+    check_extra("serve", str(file), "onnxruntime")
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3  # errors
@@ -87,12 +87,9 @@ def _bytes_of_tables(folder: Path) -> int:
 
 def _with_tables_as_inputs(file: Path) -> tuple[bytes, dict[str, np.ndarray]]:
     """Return a graph that has its external data as inputs, and these inputs."""
-    try:
-        import onnx
-    except ImportError as e:
-        raise UserError(
-            f"{file}: has tables of more than half of the memory; to map them, run: pip install onnx"
-        ) from e
+    check_extra("export", f"{file}, which has tables of more than half of the memory", "onnx")
+    import onnx
+
     model = onnx.load(str(file), load_external_data=False)
     graph, tables = model.graph, dict[str, np.ndarray]()
     for tensor in [i for i in graph.initializer if i.external_data]:

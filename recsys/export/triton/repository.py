@@ -6,6 +6,7 @@ Ranking models: the transforms, the graph, and an ensemble of both. Retrieval mo
         NAME_transforms/     Python backend: raw columns -> the graph's inputs
         NAME_model/          onnxruntime, pytorch or Python backend: the graph
         NAME/                the ensemble, or the retrieval model, which clients call
+        requirements.txt     packages that the Python models import
 
 Boosted trees with dense_backend=fil: NAME_columns, NAME_trees_0 and so on (one a label) and NAME_outputs in place of
 NAME_model. Only the trees run in the backend FIL.
@@ -22,8 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import recsys
+from recsys.errors import UserError
 from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.export.triton import recommend, transforms
+from recsys.export.triton.python_packages import packages_of, with_versions, write_requirements
+from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import TensorSpec
 
 BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
@@ -33,7 +37,27 @@ MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
+
+PACKAGES = {packages}  # module: what pip installs
+
+
+def import_all():
+    """Import what requests need, so that a missing package is told when the model is loaded."""
+    try:
+        import_module("recsys")  # first: it turns off what onnxruntime reports to its maker
+    except ImportError as e:
+        fix = "export with python_path=bundle, or install recsys's wheel there with pip install --no-deps"
+        raise RuntimeError(f"recsys cannot be imported in Triton's Python ({e}); {fix}") from None
+    for name, package in PACKAGES.items():
+        try:
+            import_module(name)
+        except ImportError as e:
+            if name == "pyarrow" and "NumPy 2" in str(e):
+                package = "pyarrow<20"
+            fix = f"pip install '{package}'; all packages are in this repository's requirements.txt"
+            raise RuntimeError(f"{name} cannot be imported in Triton's Python ({e}); run: {fix}") from None
 
 
 class TritonPythonModel:
@@ -41,6 +65,7 @@ class TritonPythonModel:
         folder = json.loads(args["model_config"])["parameters"]["python_path"]["string_value"]
         if folder:
             sys.path.insert(0, str(Path(__file__).parent) if folder == "bundle" else folder)
+        import_all()
         from recsys.export.triton.{module} import TritonPythonModel as Model
 
         self.model = Model()
@@ -79,8 +104,10 @@ def write_repository(artefact: Artefact, folder: Path, options: Options) -> None
     else:
         own = folder / artefact.name
         _write_model(own, _retrieval_config(artefact, options))
-        (own / "1" / "model.py").write_text(MODEL.replace("{module}", "recommend"))
+        _write_python(own, "recommend", packages_of(artefact, python_graph=False))
         _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+    packages = packages_of(artefact, python_graph=options.dense_backend == "python")
+    write_requirements(folder, with_versions(packages))
     if options.python_path == BUNDLE:
         for model in sorted(folder.glob("*/1/model.py")):
             package = Path(recsys.__file__).parent
@@ -93,7 +120,7 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
     signature = artefact.signature
     outputs = signature["outputs"]
     _write_model(folder / first, _transforms_config(first, artefact, options))
-    (folder / first / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
+    _write_python(folder / first, "transforms", packages_of(artefact, python_graph=False))
     _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
     steps = [(first, _same(signature["inputs"]), _same(signature["tensors"]))]
     if options.dense_backend == "fil":
@@ -101,6 +128,8 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
     else:
         _write_model(folder / second, _graph_config(second, artefact, options))
         _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
+        if options.dense_backend == "python":
+            _write_python(folder / second, "graph", packages_of(artefact, python_graph=True))
         numbered = options.dense_backend == "pytorch"
         steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
     _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
@@ -146,14 +175,18 @@ def _write_model(folder: Path, config: str) -> None:
     (folder / "config.pbtxt").write_text(config)
 
 
+def _write_python(folder: Path, module: str, packages: Iterable[str]) -> None:
+    """Write the model.py of a model of the Python backend, which imports one of this package's modules."""
+    text = MODEL.replace("{module}", module).replace("{packages}", repr(with_versions(packages)))
+    (folder / "1" / "model.py").write_text(text)
+
+
 def _write_graph(artefact: Path, version: Path, backend: str) -> None:
     if backend == "pytorch":
         _link(artefact / "model.pt", version / "model.pt")
         return
     _link(artefact / GRAPH, version / GRAPH)
     _link(artefact / "tables", version / "tables")
-    if backend == "python":
-        (version / "model.py").write_text(MODEL.replace("{module}", "graph"))
 
 
 def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
@@ -182,7 +215,7 @@ def _transforms_config(name: str, artefact: Artefact, options: Options) -> str:
             *_batching(options),
             *_instances(options),
             *_parameter("python_path", options.python_path),
-            *_warm_up(signature["inputs"]),
+            *_warm_up(artefact),
             "",
         ]
     )
@@ -211,7 +244,7 @@ def _retrieval_config(artefact: Artefact, options: Options) -> str:
     outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
     head = _head(artefact.name, "python", replace(options, max_batch_size=0))
     lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
-    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(inputs, 0), ""]
+    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(artefact, 0), ""]
     return "\n".join(lines)
 
 
@@ -271,8 +304,24 @@ def _parameter(key: str, value: str) -> list[str]:
     return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
 
 
-def _warm_up(specs: Sequence[TensorSpec], batch_size: int = 1) -> list[str]:
-    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text."""
+def _takes_empty_row(artefact: Artefact) -> bool:
+    """Return whether the transforms read a row of zeros and missing text; a column of times has no such value."""
+    row = {s.name: ["" if s.datatype == "BYTES" else 0] for s in artefact.signature["inputs"]}
+    try:
+        RowTransforms.load(artefact.folder / PIPELINE).arrays_of_columns(row, 1)
+    except UserError:
+        return False
+    return True
+
+
+def _warm_up(artefact: Artefact, batch_size: int = 1) -> list[str]:
+    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text.
+
+    Without one if the transforms refuse it, because Triton does not load a model whose warm-up fails.
+    """
+    if not _takes_empty_row(artefact):
+        return []
+    specs = artefact.signature["inputs"]
     inputs = [
         f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
         for s in specs

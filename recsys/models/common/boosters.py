@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
+
+from recsys.extras import check_extra
 
 OnTree = Callable[[float | None], None]  # called after each tree with the loss of the validation rows, if there are any
 
@@ -333,9 +334,7 @@ def booster_of(library: str, *, load: bool = True) -> Booster:
         load: import the package. Otherwise only its files are looked for, since LightGBM imports pandas and
             scikit-learn, which takes longer than a check of a config.
     """
-    if find_spec(library) is None:
-        why = f"the Python package {library} is not installed; pip install 'recsys[gbm]'"
-        raise ValueError(f"library={library}: {why}")
+    check_extra("gbm", f"library={library}", library)
     try:
         if load:
             import_module(library)
