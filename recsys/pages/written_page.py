@@ -21,6 +21,8 @@ PARTS = re.compile(  # of a page: its texts, legends and charts. Charts of class
 )
 LONGEST = 60  # letters of a paragraph that can be the caption of a chart
 WIDEST = 1.3  # how much larger the texts of wide charts are drawn, since a cell shrinks these charts
+MARGIN = 24  # pixels beside a chart, which the larger texts need
+SMALL = 420  # least width of a picture in pixels
 NARROW = 860  # width of a chart in pixels that a cell does not shrink
 
 
@@ -94,21 +96,21 @@ class Picture:
         wide, high = (float(n) for n in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self._chart)[0])
         legend, foot = _drawn_legend(self._legend, wide)
         chart = re.sub(r' data-\w+="[^"]*"', "", self._chart)  # the values and tooltips for the page's scripts
-        inner = chart.replace("<svg", f'<svg y="{foot:g}" width="{wide:g}" height="{high:g}"', 1)
+        inner = chart.replace("<svg", f'<svg y="{foot:g}" width="{wide:g}" height="{high:g}" overflow="visible"', 1)
         title = label(self.title, 4, 16, "start", "title")
-        view = f"-8 0 {wide + 16:g} {foot + high + 6:g}"
+        view = f"{-MARGIN} 0 {wide + 2 * MARGIN:g} {foot + high + 6:g}"
         return str(
             el(
                 "svg",
                 el("style", Markup(_style(self._page, wide))),  # nosec B704 (the style of our own page)
-                el("rect", x=-8, width=wide + 16, height=foot + high + 6, class_="paper"),
+                el("rect", x=-MARGIN, width=wide + 2 * MARGIN, height=foot + high + 6, class_="paper"),
                 title,
                 legend,
                 Markup(inner),  # nosec B704 (a chart of our own page, whose texts are escaped)
                 xmlns="http://www.w3.org/2000/svg",
                 class_="recsys-picture",
                 viewBox=view,
-                width=str(round(min(wide, NARROW))),
+                width=str(round(min(max(wide, SMALL), NARROW))),
             )
         )
 
@@ -128,12 +130,12 @@ def _drawn_legend(entries: Sequence[tuple[str, str]], wide: float) -> tuple[Mark
     """Draw a legend in lines below the title. Returns the shapes, and the pixel where the chart begins."""
     shapes, x, y = [], 4.0, 38.0
     for colour, text in entries:
-        width = 20 + LETTER * _scale(wide) * len(text) + 14
+        width = 17 + 1.06 * LETTER * _scale(wide) * len(text) + 16
         if x > 4 and x + width > wide:
             x, y = 4.0, y + 20
         shapes += [el("rect", x=x, y=y - 10, width=11, height=11, rx=2, fill=colour), label(text, x + 17, y, "start")]
         x += width
-    return join(shapes), y + 14 if entries else 28.0
+    return join(shapes), y + 20 if entries else 32.0
 
 
 def _scale(wide: float) -> float:
