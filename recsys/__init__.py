@@ -14,6 +14,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime 1.32 would report its use to Microsoft
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log that there is no GPU, and when it starts
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send its crash reports, also from offline runs
 
 if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C before its handlers stand is one line, too
@@ -32,6 +33,7 @@ install()
 if TYPE_CHECKING:
     from recsys.api import TrainedRun as TrainedRun
     from recsys.api import load as load
+    from recsys.api import open_pipeline as open_pipeline
     from recsys.api import recommend as recommend
     from recsys.api import train as train
     from recsys.config.check import check as check
@@ -41,11 +43,13 @@ if TYPE_CHECKING:
     from recsys.online.predictor import Predictor as Predictor
     from recsys.online.recommender import Recommender as Recommender
     from recsys.online.row_transforms import RowTransforms as RowTransforms
+    from recsys.pages.written_page import Page as Page
 
 # names of docs/reference/python.md, imported when they are used
 EXPORTS = {
     "TrainedRun": "recsys.api",
     "load": "recsys.api",
+    "open_pipeline": "recsys.api",
     "recommend": "recsys.api",
     "check": "recsys.config.check",
     "compose": "recsys.config.compose",
@@ -54,6 +58,7 @@ EXPORTS = {
     "Predictor": "recsys.online.predictor",
     "Recommender": "recsys.online.recommender",
     "RowTransforms": "recsys.online.row_transforms",
+    "Page": "recsys.pages.written_page",
 }
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from recsys.online.predictor import Predictor
     from recsys.online.recommender import Recommender
+    from recsys.stages.staged import StagedRecommender
 
 
 def train(overrides: Sequence[str] = ()) -> TrainedRun:
@@ -65,6 +66,23 @@ def recommend(run: str | Path | TrainedRun, user: Any, k: int = 10) -> pl.DataFr
         k: number of items.
     """
     return (run if isinstance(run, TrainedRun) else load(run)).recommend(user=user, k=k)
+
+
+def open_pipeline(file: str | Path, overrides: Sequence[str] = ()) -> StagedRecommender:
+    """Load a pipeline of stages. `explain` of the result shows what each stage makes of a request.
+
+    Args:
+        file: the YAML of the pipeline.
+        overrides: what you would type after `python -m recsys.pipeline run=FILE`, such as ["root=outputs"].
+
+    Raises:
+        UserError: the file, a model or a table has a mistake.
+    """
+    from recsys.config.compose import check_file, compose_file
+    from recsys.stages.assemble import load
+
+    check_file(Path(file))
+    return load(compose_file(Path(file), list(overrides)))
 
 
 class TrainedRun(Run):

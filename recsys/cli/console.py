@@ -1,8 +1,10 @@
 """Messages, results and progress bars.
 
-On a terminal a bar is live and shows rows/s and the remaining time; elsewhere it prints a line every 10 seconds.
+On a terminal a bar is live and shows rows/s and the remaining time. In a notebook it updates one line in place.
+Elsewhere it prints a line every 10 seconds.
 """
 
+import os
 import sys
 import threading
 import time
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -24,11 +26,43 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-console = Console(  # messages
-    stderr=True, soft_wrap=True, highlight=False, width=None if _is_terminal(sys.stderr) else 120
-)
-results = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 120)  # on standard output
+KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
+
+
+def _in_kernel() -> bool:
+    """Return whether this process is the kernel of a notebook, or a rank that the kernel has started."""
+    return "ipykernel" in sys.modules or KERNEL in os.environ
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which ranks print where this process prints."""
+    return {KERNEL: "1"} if _in_kernel() else {}
+
+
+def _in_notebook() -> bool:
+    """Return whether a cell of a notebook shows what this process prints: a kernel, or a command that it starts."""
+    return _in_kernel() or "JPY_PARENT_PID" in os.environ
+
+
+def _console(stderr: bool) -> Console:
+    """Return a console of 120 columns of plain text, or of what the terminal has.
+
+    Cells of a notebook show text as it is, and standard error as if it were an error. The commands that a cell starts
+    have a terminal, whose codes would be stored in the notebook.
+    """
+    if _in_notebook():
+        look: dict[str, Any] = {"force_jupyter": False, "force_terminal": False, "no_color": True}
+        return Console(stderr=stderr and not _in_kernel(), width=120, highlight=False, soft_wrap=stderr, **look)
+    width = None if _is_terminal(sys.stderr if stderr else sys.stdout) else 120
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
+
+
+console = _console(stderr=True)  # messages
+results = _console(stderr=False)
 LOG_EVERY_SECONDS = 10.0
+UPDATE_EVERY_SECONDS = 0.5  # of the line of a bar in a notebook
+_open_line = 0  # letters of the line that a bar updates in place
+_bars_in_place = 0  # bars that are not closed
 _quiet = False
 _hidden = False
 _log: Path | None = None
@@ -59,8 +93,32 @@ def hidden() -> Iterator[None]:
 def say(message: str) -> None:
     """Print one line to standard error and write it to the run's log, with secrets masked."""
     message = mask_text(message)
+    _clear_line()
     console.print(message, markup=False)
     log(message)
+
+
+def _count_bars(more: int) -> None:
+    global _bars_in_place
+    _bars_in_place += more
+
+
+def _clear_line() -> None:
+    """Remove the line that a bar updates in place; the bar writes it again."""
+    global _open_line
+    if _open_line and not console.quiet:
+        console.file.write(f"\r{'':<{_open_line}}\r")
+    _open_line = 0
+
+
+def _show_in_place(line: str, end: str) -> None:
+    """Write a line over the one that is open."""
+    global _open_line
+    if console.quiet:
+        return
+    console.file.write(f"\r{mask_text(line):<{_open_line}}{end}")
+    console.file.flush()
+    _open_line = 0 if end else max(_open_line, len(line))
 
 
 @lru_cache
@@ -131,8 +189,12 @@ class Bar:
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.note = ""
         self._lock = threading.Lock()
-        self._start = self._reported_at = time.monotonic()
+        self._start = self._reported_at = self._shown_at = time.monotonic()
         self._first = done
+        self._in_place = _in_notebook()
+        if self._in_place:
+            _count_bars(1)
+        self._closed = False
         self._live: Progress | None = None
         if console.is_terminal and not _quiet:
             self._live = Progress(
@@ -156,25 +218,38 @@ class Bar:
         self.done += rows
         if self._live is not None:
             self._live.update(self._task, advance=rows, note=self.note, total=self.total)
+        if self._in_place and time.monotonic() - self._shown_at > UPDATE_EVERY_SECONDS:
+            self._shown_at = time.monotonic()
+            _show_in_place(self._line(), end="")
         if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
             self._report()
 
-    def _report(self) -> None:
-        self._reported_at = time.monotonic()
-        seconds = self._reported_at - self._start
+    def _line(self) -> str:
+        """Return the state of the bar in words."""
+        seconds = time.monotonic() - self._start
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
-        eta = f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate else ""
+        eta = (
+            f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate and not self._closed else ""
+        )
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         note = f"  {self.note}" if self.note else ""
-        line = f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
-        if self._live is None:
-            say(line)
+        return f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+
+    def _report(self) -> None:
+        self._reported_at = time.monotonic()
+        if self._live is None and not self._in_place:
+            say(self._line())
         else:
-            log(line)
+            log(self._line())
 
     def close(self) -> None:
+        self._closed = True
         if self._live is not None:
             self._live.stop()
+        if self._in_place:
+            _count_bars(-1)
+            if self.done > self._first:  # the line of a bar within another one, such as a validation, is not kept
+                _show_in_place(self._line(), end="" if _bars_in_place else "\n")
         if self.done > self._first:
             self._report()
         sys.stderr.flush()

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import secrets
+from recsys.cli import console, secrets
 from recsys.cli.console import say
 from recsys.cli.interrupts import Interrupted
 from recsys.distributed.ranks import silence
@@ -41,7 +41,7 @@ def spawn(devices: int, work: str, job: dict[str, Any], *, patience_seconds: int
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     silence()
-    with private_folder() as folder, _environment(_loopback() | secrets.environment()):
+    with private_folder() as folder, _environment(_loopback() | secrets.environment() | console.environment()):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,

@@ -35,7 +35,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     if left_out := run_set.left_out:
         names = ", ".join(map(str, left_out[:3])) + (" ..." if left_out[3:] else "")
         say(f"left out, because they hold no run: {len(left_out)} of {len(folders)} ({names})")
-    say(f"{len(run_set.runs)} runs: resampling the test rows {resamples:,} times")
+    number = len(run_set.runs)
+    say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {resamples:,} times")
     groups = compare(run_set.runs, resamples, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
     scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]

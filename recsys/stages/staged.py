@@ -159,6 +159,34 @@ class StagedRecommender:
         seconds = (perf_counter() - started) / max(1, len(visitors))
         return [self._answer(v, f, seconds) for v, f in zip(visitors, found, strict=True)]
 
+    def explain(self, context: Row, k: int | None = None) -> pl.DataFrame:
+        """Return a row for each candidate of one request: the items of the list first, then the others by score.
+
+        Its columns are `item`; for each source SOURCE_rank, the candidate's rank in it from 1; `merged_rank`;
+        `removed_by`, the filter that removed it; `score`; and `place`, its place in the list from 1. A value is null
+        if the stage did not get or did not choose the candidate.
+
+        Args:
+            context: the columns of the request, such as {"user": "u5", "device": "phone"}.
+            k: length of the list; by default the pipeline's.
+        """
+        [answer] = self.answers([Query([], context=context, k=k)])
+        trace = answer.trace
+        items = list(dict.fromkeys(np.concatenate([trace.merged, *trace.found.values()]).tolist()))
+        removed = {item: name for name, some in trace.removed.items() for item in some.tolist()}
+        scores = dict(zip(trace.scored.items.tolist(), trace.scored.scores.tolist(), strict=True))
+        frame = pl.DataFrame(
+            {
+                "item": self.names(np.array(items, np.int64)),
+                **{f"{name}_rank": _ranks(found, items) for name, found in trace.found.items()},
+                "merged_rank": _ranks(trace.merged, items),
+                "removed_by": pl.Series([removed.get(item) for item in items], dtype=pl.String),
+                "score": pl.Series([scores.get(item) for item in items], dtype=pl.Float64),
+                "place": _ranks(answer.items, items),
+            }
+        )
+        return frame.sort("place", "score", descending=[False, True], nulls_last=True, maintain_order=True)
+
     def found(self, queries: Sequence[Query]) -> list[dict[str, Found]]:
         """Return the candidates of each source for each request."""
         return self._retrieve([self.visitor(q) for q in queries], 1)
@@ -239,3 +267,9 @@ class StagedRecommender:
     def _has_more(self, found: Mapping[str, Found], factor: int) -> bool:
         """Return whether a source could have listed more items."""
         return any(len(their) >= self.sources[n].k * factor < len(self.catalogue) for n, (their, _) in found.items())
+
+
+def _ranks(ranked: np.ndarray, items: Sequence[int]) -> pl.Series:
+    """Return the rank of each item from 1; null for items that are not ranked."""
+    rank = {item: i for i, item in enumerate(ranked.tolist(), 1)}
+    return pl.Series([rank.get(item) for item in items], dtype=pl.Int64)

@@ -90,7 +90,8 @@ def table(sweep: Sweep, folder: Path) -> None:
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),
         )
-    (results if results.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
+    plain = Console(highlight=False, width=WIDTH, force_terminal=False, force_jupyter=False)
+    (results if results.is_terminal else plain).print(shown)
 
 
 def _test_metrics(mean: dict[str, float]) -> list[str]:

@@ -116,6 +116,22 @@ def test_sources_are_asked_for_more_if_filters_leave_too_few() -> None:
     assert answer.items.tolist() == [2, 23, 24, 25, 26, 27]
 
 
+def test_explains_what_each_stage_made_of_a_request() -> None:
+    items = small_stages.catalogue({"stock": [1, 0, 1, 1]})
+    sources = {"first": small_stages.Listed([1, 0, 2]), "second": small_stages.Listed([0, 3], weight=0.1)}
+    pipeline = small_stages.recommender(items, sources, {"stock": Where("item.stock > 0")})
+    explained = pipeline.explain({"user": "u"}, k=2)
+    assert explained.columns == ["item", "first_rank", "second_rank", "merged_rank", "removed_by", "score", "place"]
+    assert explained.drop("score").rows() == [
+        ("i0", 2, 1, 1, None, 1),
+        ("i2", 3, None, 3, None, 2),
+        ("i3", None, 2, 4, None, None),
+        ("i1", 1, None, 2, "stock", None),
+    ]
+    assert explained["score"].to_list()[:2] == pytest.approx([1 / 62 + 0.1 / 61, 1 / 63])
+    assert explained["score"].is_null().to_list() == [False, False, False, True]
+
+
 def test_excluded_and_wanted_items() -> None:
     found = small_stages.recommender(ITEMS, {"all": small_stages.Listed(range(6))})
     [a, b] = found.answers([Query([], k=6, exclude=["i0", "nosuch"]), Query([], k=6, candidates=["i3", "i1"])])

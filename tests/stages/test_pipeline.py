@@ -14,6 +14,7 @@ import requests
 from forks import ok, run_forked
 from served import serving
 
+import recsys
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
@@ -72,6 +73,18 @@ def test_lists(world: Path) -> None:
     one_by_one = [pipeline.answers([q])[0] for q in queries(world)]
     for a, b in zip(answers, one_by_one, strict=True):
         assert a.items.tolist() == b.items.tolist() and a.scores == pytest.approx(b.scores, abs=1e-6)
+
+
+def test_opened_from_python(world: Path) -> None:
+    pipeline = recsys.open_pipeline(FILE, [f"root={world}"])
+    [query] = queries(world, 1)
+    assert query.context is not None
+    [answer] = pipeline.answers([query])
+    explained = pipeline.explain(query.context)
+    assert explained["item"].head(10).to_list() == pipeline.names(answer.items)
+    assert explained["score"].count() == len(answer.trace.kept)
+    with pytest.raises(recsys.UserError, match=r"no.yaml"):
+        recsys.open_pipeline(world / "no.yaml")
 
 
 def test_scores_are_those_of_the_ranker(world: Path) -> None:

@@ -21,7 +21,7 @@ LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound
 def show(plan: PlanReport) -> None:
     """Print the tables and the devices of a plan."""
     tables = _table(
-        f"plan for {plan.cluster}: {plan.world_size} devices",
+        f"plan for {plan.cluster}: {plan.world_size} device{'s' if plan.world_size > 1 else ''}",
         ("table", "rows", "dim", "GiB", "optimizer GiB", "type", "kernel", "devices", "group"),
     )
     for t in sorted(plan.tables, key=lambda t: -t.bytes):
