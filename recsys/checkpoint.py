@@ -233,7 +233,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.output is None:
         raise UserError("output: must be set to the folder to write; add output=FOLDER")
     output = Path(cfg.output)
-    check_output(output, root=run_cfg.data.root)
+    check_output(output, root=run_cfg.data.root, files=run_cfg.data.source.files)
     if cfg.action == "export-embeddings":
         if cfg.format not in ("parquet", "safetensors"):
             raise UserError(f"format={cfg.format}: must be parquet or safetensors")

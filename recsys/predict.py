@@ -41,8 +41,9 @@ def _command(cfg: DictConfig) -> None:
     first, *others = runs = command_line.strings(cfg.run)
     trained, path = open_run(first)
     output = Path(cfg.output)
-    check_output(output, (".parquet",), inputs=files, root=trained.data.root)
-    check_output(bad_rows_file(output), (".csv",), inputs=files, root=trained.data.root)
+    raw: dict[str, Any] = {"inputs": files, "root": trained.data.root, "files": trained.data.source.files}
+    check_output(output, (".parquet",), **raw)
+    check_output(bad_rows_file(output), (".csv",), **raw)
     choose_checkpoint(path, cfg.checkpoint)
     for run in runs if others else ():
         run_cfg, folder = open_run(run)

@@ -40,9 +40,9 @@ def preprocess(cfg: DictConfig) -> Prepared:
         if not cfg.report:
             why = "is used only with report=true; add report=true, or leave output out"
             raise UserError(f"output={cfg.output}: {why}")
-        check_output(Path(cfg.output), (".html",), root=cfg.data.root)
+        check_output(Path(cfg.output), (".html",), root=cfg.data.root, files=cfg.data.source.files)
     if cfg.export is not None:
-        check_output(Path(cfg.export), key="export", root=cfg.data.root)
+        check_output(Path(cfg.export), key="export", root=cfg.data.root, files=cfg.data.source.files)
     data = data_config(cfg)
     check_data(data)
     check_installed(data)

@@ -76,7 +76,7 @@ def write(cfg: DictConfig) -> None:
 
     trained, run = open_run(cfg.run)
     output = Path(cfg.output)
-    check_output(output, root=trained.data.root)
+    check_output(output, root=trained.data.root, files=trained.data.source.files)
     kind = trained.kind
     if formats and not kind.scores_rows:
         raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")

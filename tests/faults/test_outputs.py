@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,38 @@ def place(tmp_path: Path) -> Path:
 def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_output(place / output, suffixes, inputs=[place / "rows.parquet"], root=str(place / "raw"))
+
+
+@pytest.mark.parametrize(
+    ("output", "suffixes", "globs", "refused"),
+    [
+        ("exported/a", (), ["clicks.csv"], False),  # as recsys.new writes it: root: .
+        ("model", (), ["*"], False),  # a folder is not read
+        ("preds.parquet", (".parquet",), ["*.csv"], False),
+        ("preds.parquet", (".parquet",), ["*"], True),
+        ("preds.parquet", (".parquet",), ["logs/*"], False),
+        ("logs/preds.parquet", (".parquet",), ["logs/*"], True),
+        ("logs", (), ["logs/*"], True),
+        ("logs/model", (), ["logs/*"], False),
+        ("logs/day=1", (), ["logs/*"], True),
+        ("logs/day=1/model", (), ["logs/*"], True),
+        ("exported/a", (), ["**/*.csv"], True),
+        (".", (), ["clicks.csv"], True),
+    ],
+)
+def test_a_command_that_runs_in_the_folder_of_the_raw_data(
+    output: str,
+    suffixes: tuple[str, ...],
+    globs: list[str],
+    refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in (".", str(tmp_path), ".."):
+        below = [f"{tmp_path.name}/{g}" if root == ".." and g != "**/*.csv" else g for g in globs]
+        with pytest.raises(UserError, match=r"lies in data\.root") if refused else nullcontext():
+            check_output(Path(output), suffixes, root=root, files=below)
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
