@@ -39,7 +39,7 @@ MAPPINGS = (
     "TableVectorsConfig",
 )  # schemas of values of mappings and lists
 API = {
-    "recsys": ("train", "load", "recommend", "TrainedRun", "Predictor", "Recommender", "RowTransforms", "compose",
+    "recsys": ("train", "load", "recommend", "open_pipeline", "TrainedRun", "Page", "Predictor", "Recommender", "RowTransforms", "compose",
                "check", "RunConfig", "UserError"),
     "recsys.training.evaluate_run": ("evaluate",),
     "recsys.data.prepare.prepared": ("prepare", "Prepared"),
@@ -128,7 +128,9 @@ def api_page(module: str, names: Sequence[str]) -> str:
     for name in names:
         kind = "autoclass" if name[0].isupper() else "autofunction"
         # recsys.train is a module that can be called; its function is recsys.api's
-        home = "recsys.api" if module == "recsys" and name in ("train", "load", "recommend") else module
+        home = (
+            "recsys.api" if module == "recsys" and name in ("train", "load", "recommend", "open_pipeline") else module
+        )
         members = "\n   :members:" if kind == "autoclass" else ""
         parts.append(f"```{{eval-rst}}\n.. {kind}:: {home}.{name}{members}\n```")
     return "\n\n".join(parts)
