@@ -39,8 +39,8 @@ MAPPINGS = (
     "TableVectorsConfig",
 )  # schemas of values of mappings and lists
 API = {
-    "recsys": ("train", "load", "recommend", "open_pipeline", "TrainedRun", "Page", "Predictor", "Recommender", "RowTransforms", "compose",
-               "check", "RunConfig", "UserError"),
+    "recsys": ("train", "load", "recommend", "open_pipeline", "TrainedRun", "Page", "Predictor", "Recommender",
+               "RowTransforms", "compose", "check", "RunConfig", "UserError"),
     "recsys.training.evaluate_run": ("evaluate",),
     "recsys.data.prepare.prepared": ("prepare", "Prepared"),
     "recsys.data.loader": ("ParquetLoader",),
