@@ -6,7 +6,6 @@ A run's tables and statistics belong to the raw files that it was trained on. If
 are prepared with the run's own transforms.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,7 +107,7 @@ def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: Split
 
 def _trained_on(run: Path, build: Build, then: RunData | None) -> Prepared:
     """Return the data that a run was trained on, whose raw files have not changed."""
-    grown = bool(json.loads((run / TRANSFORMS).read_text()).get("trainings"))
+    grown = bool(manifest.read_json(run / TRANSFORMS).get("trainings"))
     if not grown:
         prepared = finish(build)
         check_ids(run, prepared)
