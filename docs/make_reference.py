@@ -17,7 +17,7 @@ from recsys.__main__ import COMMANDS as SUMMARIES
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, conf_dir
 from recsys.evaluation.metrics_table import METRICS
-from recsys.ranges import range_text
+from recsys.ranges import Range
 from recsys.schema import data_schema, run_schema
 
 MARK = "<!-- written by docs/make_reference.py -->"
@@ -69,7 +69,10 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
 def key_table(schema: type[Any], shown: Callable[[str], bool] = lambda _: True) -> str:
     """Return the table of a schema's keys whose names are to be shown."""
     found = [k for k in keys(schema) if shown(k.name)]
-    rows = ((f"`{k.name}`", k.type, f"`{k.default}`", range_text(k.limits), k.meaning) for k in found)
+    rows = (
+        (f"`{k.name}`", k.type, f"`{k.default}`", k.limits.text() if isinstance(k.limits, Range) else "", k.meaning)
+        for k in found
+    )
     return table(("key", "type", "default", "range", "meaning"), rows)
 
 

@@ -76,11 +76,6 @@ class Range:
         return " and ".join(f"{name} {end}" for name, end in ends if end is not None)
 
 
-def range_text(limits: object) -> str:
-    """Return the range of a number in words; "" for other limits, and for none."""
-    return limits.text() if isinstance(limits, Range) else ""
-
-
 @dataclass(frozen=True)
 class NotEmpty:
     """A text that may not be empty. hint: what to type instead."""

@@ -52,7 +52,7 @@ def usage(command: str) -> str:
 
 def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a schema, and of its parts. The parts of a command's schema replace settings of a run."""
-    hints, meanings = get_type_hints(schema), comments(schema)
+    hints, meanings = get_type_hints(schema), _comments(schema)
     for f in fields(schema):
         part, meaning = hints[f.name], meanings.get(f.name, "")
         if isinstance(part, type) and is_dataclass(part):
@@ -81,11 +81,11 @@ def _text(default: Any) -> str:
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def comments(schema: type[Any]) -> dict[str, str]:
+def _comments(schema: type[Any]) -> dict[str, str]:
     """Return the comment of each field of a dataclass, from its source and that of the classes that it extends."""
     found: dict[str, str] = {}
     for parent in schema.__bases__:
-        found |= comments(parent) if is_dataclass(parent) else {}
+        found |= _comments(parent) if is_dataclass(parent) else {}
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")

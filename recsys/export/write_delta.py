@@ -31,7 +31,7 @@ from recsys.export.artefact.apply_delta import (
     patched,
     write_vocabulary,
 )
-from recsys.export.artefact.folder import PIPELINE, Artefact
+from recsys.export.artefact.folder import PIPELINE, Artefact, bytes_of
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place
@@ -78,12 +78,12 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as temporary:
         full = Path(temporary) / "full"
         about = write_artefact(source, form, full)
-        full_size, why = _bytes(full), _no_delta(before, Artefact(full, about))
+        full_size, why = bytes_of(full), _no_delta(before, Artefact(full, about))
         if why is None:
             delta = Path(temporary) / "delta"
             delta.mkdir()
             rows = write_delta(base, full, delta)
-            size = _bytes(delta)
+            size = bytes_of(delta)
             if size <= WORTH * full_size:
                 _prove(base, delta, Path(temporary) / "proof")
                 put_in_place(delta, output)
@@ -187,7 +187,3 @@ def _prove(base: Path, delta: Path, output: Path) -> None:
     apply_delta(base, delta, output)
     if digest_of(output) != Delta.open(delta).about["result"]:
         raise UserError(f"{delta}: does not make what was exported")
-
-
-def _bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from recsys.errors import UserError
-from recsys.export.artefact.folder import EXAMPLES, Artefact
+from recsys.export.artefact.folder import EXAMPLES, Artefact, bytes_of
 from recsys.export.artefact.load_artefact import load
 from recsys.export.artefact.verify import verify
 from recsys.files import manifest
@@ -37,8 +37,7 @@ def check_artefact(folder: Path, *, latency_ms: float | None = None, size_mb: fl
             after another in one process; null: any. It depends on the machine.
         size_mb: limit of all files together, in units of 10^6 bytes; null: any.
     """
-    size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) / 1e6
-    checks = [_at_most("size", size, size_mb, "MB", "the artefact has")]
+    checks = [_at_most("size", bytes_of(folder) / 1e6, size_mb, "MB", "the artefact has")]
     command = [sys.executable, "-m", "recsys.follow.artefact_check", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_SECONDS, check=False)

@@ -130,9 +130,9 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
-    return (
-        f"{seconds / 3600:.1f} h" if seconds < 3 * 86_400 else f"{seconds / 86_400:,.0f} days"
-    )  # a replay of old logs
+    if seconds < 3 * 86_400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:,.0f} days"  # a replay of old logs
 
 
 def _with_interval(cycle: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from filelock import FileLock
 from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.applied_versions import chain, full_artefact, result_of
 from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
+from recsys.export.artefact.folder import bytes_of
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder, write_json
 from recsys.files.journal import append_line, now, read_lines
@@ -256,11 +257,11 @@ class ModelRegistry:
         """Return what the history says of a version's files: their bytes and, of a delta, its base."""
         folder = self.folder / version
         if not is_delta(folder):
-            return {"delta_of": None, "bytes": _bytes(folder)}
+            return {"delta_of": None, "bytes": bytes_of(folder)}
         return {
             "delta_of": self.chain(version)[1],
-            "bytes": _bytes(folder),
-            "full_bytes": _bytes(full_artefact(folder)),
+            "bytes": bytes_of(folder),
+            "full_bytes": bytes_of(full_artefact(folder)),
         }
 
     def reject(self, version: str, why: str = "") -> None:
@@ -356,10 +357,6 @@ def stored_as(registration: Mapping[str, Any]) -> str:
     if (base := registration.get("delta_of")) is None:
         return f"full, {size / 1e6:,.1f} MB"
     return f"delta of {base}, {size / 1e6:,.1f} of {registration.get('full_bytes', 0) / 1e6:,.1f} MB"
-
-
-def _bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
 def registered_names(folder: Path) -> list[str]:

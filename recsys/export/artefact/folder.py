@@ -171,3 +171,8 @@ def _files(folder: Path) -> set[str]:
     files = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
     own = {f for f in files if not f.name.startswith(".") and f.parts[0] != REPOSITORY}
     return {f.as_posix() for f in own} - {manifest.FILE}
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder, such as an artefact or a delta."""
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
