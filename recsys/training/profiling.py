@@ -107,7 +107,9 @@ def _show(operators: Any, steps: int) -> None:
     table = Table(title=f"slowest operators of a step (self {'GPU' if on_gpu else 'CPU'} time)")
     for name, justify in (("operator", "left"), ("calls", "right"), ("ms per step", "right"), ("share", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for o in sorted(operators, key=own, reverse=True)[:OPERATORS]:
+    slowest = sorted(operators, key=own, reverse=True)
+    parts = [o for o in slowest[OPERATORS:] if o.key.startswith("recsys.")]
+    for o in slowest[:OPERATORS] + parts:
         table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")
     results.print(table)
 

@@ -1,5 +1,6 @@
 """The loader: every row once, the same rows as polars reads, in equal steps, resumable at any batch."""
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,12 @@ SPECS = {
     "dense": FeatureSpec(DENSE, ()),
     "ids": FeatureSpec((), SINGLE),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_loader_of_other_tests() -> None:
+    """Free the loaders of trainers, which are in reference cycles: the tests below look for threads of loaders."""
+    gc.collect()
 
 
 def table(rows: int) -> pl.DataFrame:
