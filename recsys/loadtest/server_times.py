@@ -101,13 +101,14 @@ def from_metrics(text: str, model: str | None) -> Sums:
     for sample in samples:
         if model is not None and sample.labels.get("model") != model:
             continue
-        if sample.name == "recsys_seconds_sum":
+        name = sample.name.removesuffix("_total")  # the parser adds it to the counters of a page that types them
+        if name == "recsys_seconds_sum":
             _add(sums, sample.labels["part"], 0.0, sample.value)
-        elif sample.name == "recsys_seconds_count":
+        elif name == "recsys_seconds_count":
             _add(sums, sample.labels["part"], sample.value, 0.0)
-        elif sample.name in ("nv_inference_request_success", "nv_inference_request_success_total"):
+        elif name == "nv_inference_request_success":
             answered += sample.value
-        elif part := TRITON_PARTS.get(sample.name.removeprefix("nv_inference_").removesuffix("_duration_us")):
+        elif part := TRITON_PARTS.get(name.removeprefix("nv_inference_").removesuffix("_duration_us")):
             _add(sums, part, 0.0, sample.value / 1e6)
     return {part: (count or answered, seconds) for part, (count, seconds) in sums.items()}
 

@@ -72,7 +72,9 @@ def test_a_real_triton(tmp_path: Path) -> None:
     try:
         assert server.stdout is not None
         assert any(line.startswith("ready: ") for line in server.stdout)
-        for where in ((f"target=127.0.0.1:{http}",), (f"target=127.0.0.1:{grpc}", "protocol=grpc")):
+        page = f"metrics=http://127.0.0.1:{metrics}/metrics"
+        targets = [(f"target=127.0.0.1:{http}",), (f"target=127.0.0.1:{grpc}", "protocol=grpc")]
+        for where in [*targets, (*targets[1], page)]:
             arguments = ("rows=rows.csv", "concurrency=[2]", "batch_sizes=[1,8]", "seconds=1", f"output={len(where)}")
             subprocess.run([sys.executable, "-m", "recsys.loadtest", *where, *arguments], cwd=tmp_path, check=True)
             measured = json.loads((tmp_path / str(len(where)) / "results.json").read_text())["measurements"]
