@@ -55,7 +55,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def notes(measurements: Sequence[Measurement], slo_ms: float | None) -> list[str]:
-    """Return notes on the measurements, a line each: errors, a client at its limit, the best load within the SLO."""
+    """Return notes, a line each: errors, a client at its limit, requests sent late, the best load within the SLO."""
     lines = []
     kinds: dict[str, int] = {}
     for m in measurements:
@@ -67,6 +67,11 @@ def notes(measurements: Sequence[Measurement], slo_ms: float | None) -> list[str
     if limited := [m for m in measurements if m.client_limited]:
         where = ", ".join(f"batch size {m.batch_size}, {describe_load(m)}" for m in limited)
         lines.append(f"the client used more than 90 % of a core and may have been the limit ({where}): add processes=2")
+    for m in measurements:
+        if m.sent_late:
+            late = f"{milliseconds(m.client_ms)} of {milliseconds(m.mean_ms)} ms on average"
+            why = "all connections were busy, or the client waited for a free core"
+            lines.append(f"requests were sent late ({late}; batch size {m.batch_size}, {describe_load(m)}): {why}")
     if slo_ms is not None:
         best = within_slo(measurements, slo_ms)
         for size in dict.fromkeys(m.batch_size for m in measurements):

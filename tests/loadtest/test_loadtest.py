@@ -297,6 +297,8 @@ def test_notes() -> None:
     [errors, limited] = notes([busy, measured(1, 2, 5)], None)
     assert errors == "errors by kind: status 503: 2, timeout: 1"
     assert "may have been the limit (batch size 1, 1 connection): add processes=2" in limited
+    [late] = notes([replace(measured(1, 64, 2), offered_per_s=2000.0, client_ms=0.9)], None)
+    assert late.startswith("requests were sent late (0.90 of 2.00 ms on average; batch size 1, 2,000 requests/s): all")
     assert [milliseconds(v) for v in (None, 0.123, 12.34, 123.4)] == ["–", "0.12", "12.3", "123"]
 
 
