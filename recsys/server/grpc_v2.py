@@ -18,8 +18,10 @@ from recsys.online.servable import TensorSpec
 from recsys.server import rest_v2, triton_extensions
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
+from recsys.server.payloads import Payload
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.rest_v2 import check_keys
+from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_tensors import V2Tensor, bad
 
 SERVICE = "GRPCInferenceService"
@@ -106,10 +108,12 @@ class Service:
         version = request.model_version or None
         loaded = core.route(call, request.model_name, version, request.SerializeToString)
         rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
-        rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
-        inputs = _parse_inputs(request)
-        core.check_rows(inputs[0].shape[0])
-        payload = rest_v2.make_payload(loaded, inputs, parameters)
+        payload: Payload | None = _plain_columns(request, loaded, core.settings.max_rows)
+        if payload is None:
+            rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
+            inputs = _parse_inputs(request)
+            core.check_rows(inputs[0].shape[0])
+            payload = rest_v2.make_payload(loaded, inputs, parameters)
         outputs = await core.compute(call, loaded, payload, explicit=version is not None)
         wanted = [o.name for o in request.outputs]
         chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
@@ -130,6 +134,19 @@ class Service:
                 answer.infer_response.id = getattr(request, "id", "")
             self.core.finish(call, error)
             yield answer
+
+
+def _plain_columns(request: Any, loaded: LoadedVersion, most: int) -> Payload | None:
+    """Return the raw columns of a usual request, None for any other one: see `rest_v2.plain_columns`."""
+    blobs, inputs = request.raw_input_contents, []
+    if not len(blobs) == len(request.inputs) <= len(loaded.servable.inputs):
+        return None
+    for item, blob in zip(request.inputs, blobs, strict=True):
+        if item.parameters or item.HasField("contents"):
+            return None
+        size = {"binary_data_size": len(blob)}
+        inputs.append({"name": item.name, "datatype": item.datatype, "shape": list(item.shape), "parameters": size})
+    return rest_v2.plain_columns({"inputs": inputs}, b"".join(blobs), 0, loaded, most)
 
 
 def _parse_inputs(request: Any) -> list[V2Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +11,17 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from served import Served, serving
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
+
+from recsys.server.grpc_v2 import _parse_inputs, _plain_columns
+from recsys.server.payloads import ColumnsPayload
+from recsys.server.served_models import LoadedVersion
+from recsys.server.v2_tensors import to_columns
 
 
 @pytest.fixture(scope="module")
@@ -262,3 +270,37 @@ def test_request_ids_and_routing_keys(stub: Any) -> None:
     with pytest.raises(grpc.RpcError) as e:
         stub.ModelInfer(infer(model_name="nix"), metadata=(("x-request-id", "mine"),))
     assert dict(e.value.trailing_metadata())["x-request-id"] == "mine"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.text(max_size=4), st.sampled_from(["", "b3", "é"])), min_size=1, max_size=3),
+    st.binary(max_size=3),
+    st.sampled_from(["", "contents", "parameters", "type", "shape", "missing"]),
+)
+def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]], more: bytes, change: str) -> None:
+    """Any request but a usual one goes to the other, which checks it."""
+    request = pb.ModelInferRequest(model_name="m")
+    for i, name in enumerate(("a", "b")):
+        texts = [row[i].encode() for row in rows]
+        request.inputs.add(name=name, datatype="BYTES", shape=[len(rows), 1] if i else [len(rows)])
+        request.raw_input_contents.append(b"".join(struct.pack("<I", len(t)) + t for t in texts))
+    request.raw_input_contents[1] += more
+    last = request.inputs[1]
+    if change == "contents":
+        last.contents.bytes_contents.append(b"x")
+    elif change == "parameters":
+        last.parameters["x"].int64_param = 1
+    elif change == "type":
+        last.datatype = "UINT8"
+    elif change == "shape":
+        last.shape.append(1)
+    elif change == "missing":
+        del request.raw_input_contents[1]
+    loaded = LoadedVersion("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
+    found = _plain_columns(request, loaded, 100)
+    if change or more:
+        assert found is None
+    else:
+        assert isinstance(found, ColumnsPayload) and found.count == len(rows)
+        assert found.columns == to_columns(_parse_inputs(request))
