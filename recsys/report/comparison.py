@@ -25,7 +25,7 @@ from recsys.evaluation.resampling import (
     holm,
     interval,
 )
-from recsys.report.runs import UNCOMPARED, ReportedRun, value_text
+from recsys.report.runs import UNCOMPARED, ReportedRun, in_words
 
 BASELINES = ("GBM", "LogisticRegression", "Popularity")  # models that every other model should beat
 UNTELLING = ("checkpoint.", "logger", "debug.", "trainer.log_every_n_steps")  # they do not change a run's metrics
@@ -167,7 +167,7 @@ def _common(runs: list[ReportedRun]) -> str:
 
 
 def differences(run: ReportedRun, first: ReportedRun) -> str:
-    """Return the keys and values of a run's config that differ from the first run's, the model first."""
+    """Return in words what differs between the configs of a run and of the first one, the model first."""
     differ = [k for k in differing([run, first]) if not k.startswith("model.") or k.count(".") == 1]
     parts = [run.model] if "model._target_" in differ else []
     keys = [k for k in differ if k in run.config and not k.startswith("model._target_")]
@@ -175,11 +175,7 @@ def differences(run: ReportedRun, first: ReportedRun) -> str:
         keys = [k for k in keys if not k.startswith("model.") or k in first.config]
     telling = [k for k in keys if not k.startswith(UNTELLING)]
     shown = telling if parts or telling else keys
-    return ", ".join([*parts, *(f"{k}={_short(run.config[k])}" for k in shown)])
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else value_text(value)
+    return ", ".join([*parts, *(in_words(k, run.config[k]) for k in shown)])
 
 
 def differing(runs: Sequence[ReportedRun]) -> list[str]:

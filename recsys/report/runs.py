@@ -20,6 +20,8 @@ from recsys.evaluation import metrics_table
 from recsys.files import manifest
 from recsys.files.run_files import RESULTS, config_text
 
+NAMELESS = ("model", "optim", "trainer")  # groups whose keys say enough without them
+WORDS = {"null": "unset", "None": "unset", "true": "on", "True": "on", "false": "off", "False": "off"}
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 
 
@@ -140,9 +142,8 @@ def _no_run(folder: Path) -> str:
 
 
 def _trial_name(name: str, values: dict[str, str]) -> str:
-    """Return a run's name with the values of its trial: '0: lr=0.1, dim=8' instead of '0'."""
-    short = [f"{k.rpartition('.')[2] if _unique_tail(k, values) else k}={v}" for k, v in values.items()]
-    return f"{name}: {', '.join(short)}" if short else name
+    """Return a run's name with the values of its trial: '0: dense lr 0.1, dim 8' instead of '0'."""
+    return f"{name}: {', '.join(in_words(k, v) for k, v in values.items())}" if values else name
 
 
 def _differing(trials: Sequence[ReportedTrial]) -> set[str]:
@@ -156,9 +157,15 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _unique_tail(key: str, values: dict[str, str]) -> bool:
-    """Return whether no other swept key has the same last part."""
-    return sum(k.rpartition(".")[2] == key.rpartition(".")[2] for k in values) == 1
+def in_words(key: str, value: Any) -> str:
+    """Return a setting in words: 'batch size 512' for trainer.batch_size=512, 'checkpoint every n steps unset'."""
+    first, *others = key.split(".")
+    parts = others if first in NAMELESS and others else [first, *others]
+    name = " ".join(p for p in parts if p != "_target_").replace("_", " ")
+    text = f"{value:.4g}" if isinstance(value, float) else value_text(value)
+    if key.endswith("_target_"):
+        text = text.rpartition(".")[2]
+    return f"{name} {WORDS.get(text, text)}"
 
 
 def _names(paths: list[Path]) -> list[str]:

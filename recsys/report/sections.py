@@ -14,12 +14,8 @@ from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import TOP, bounds_of, run_cell, signed
 from recsys.report.runs import ReportedRun, value_text
 
-PARTS = (  # of a step, in colours that no run has
-    Paint("loader", "var(--c10)"),
-    Paint("forward", "var(--c9)"),
-    Paint("backward", "var(--c11)"),
-    Paint("optimizer", "var(--c8)"),
-    Paint("other"),
+PARTS = tuple(  # of a step, in greys: a colour is a run
+    Paint(name, f"var(--g{i})") for i, name in enumerate(("loader", "forward", "backward", "optimizer", "other"))
 )
 DELTAS = 4  # number of runs whose differences a table of slices shows
 SHORT = 12  # number of rows up to which a plan is not collapsed

@@ -31,10 +31,11 @@ from recsys.evaluation.resampling import (
     student_p,
 )
 from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
+from recsys.pages.charts.bars import COLOURS
 from recsys.report import __main__ as command
 from recsys.report.comparison import compare, differences
 from recsys.report.comparison_table import beaten_by_baseline, verdict
-from recsys.report.report_page import BRIGHT, not_compared, page
+from recsys.report.report_page import not_compared, page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
 
@@ -400,9 +401,9 @@ def test_parallel_coordinates_of_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "s" / "sweep.json").write_text(json.dumps({"metric": "test/auc", "trials": trials}))
     found = read([str(tmp_path / "s")])
     assert [r.name for r in found.runs] == [
-        "0: lr=0.001, dim=8, name=sgd",
-        "1: lr=0.01, dim=16, name=adam",
-        "2: lr=0.1, dim=8, name=adam",
+        "0: sparse lr 0.001, dim 8, sparse name sgd",
+        "1: sparse lr 0.01, dim 16, sparse name adam",
+        "2: sparse lr 0.1, dim 8, sparse name adam",
     ]
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     [figure] = re.findall(r'<figure class="across">.*?</figure>', shown, re.S)
@@ -415,22 +416,22 @@ def test_parallel_coordinates_of_a_sweep(tmp_path: Path) -> None:
 
 
 def test_names_have_what_differs(tmp_path: Path) -> None:
-    """A value None is null; of trials, what all share is not in their names, and of runs, what changes no metric."""
+    """Settings are in words; of trials, what all share is not in their names, and of runs, what changes no metric."""
     values = [{"lr": "0.1", "clip": None, "a.dim": 8}, {"lr": "0.2", "clip": None, "a.dim": None}]
     for i in range(2):
         write_run(tmp_path / "s" / str(i), optim__sparse__lr=i / 10)
     trials = [{"number": i, "values": v, "runs": [{"folder": str(i)}]} for i, v in enumerate(values)]
     (tmp_path / "s" / "sweep.json").write_text(json.dumps({"trials": trials}))
-    assert [r.name for r in read([str(tmp_path / "s")]).runs] == ["0: lr=0.1, dim=8", "1: lr=0.2, dim=null"]
+    assert [r.name for r in read([str(tmp_path / "s")]).runs] == ["0: lr 0.1, a dim 8", "1: lr 0.2, a dim unset"]
     plain = {"checkpoint": {"every_n_steps": 5}, "dims": 4}
     a = write_run(tmp_path / "a", **plain)
     b, c = (write_run(tmp_path / n, checkpoint={"every_n_steps": None}, dims=d) for n, d in (("b", None), ("c", 4)))
     first, *others = read([str(a), str(b), str(c)]).runs
-    assert [differences(run, first) for run in others] == ["dims=null", "checkpoint.every_n_steps=null"]
+    assert [differences(run, first) for run in others] == ["dims unset", "checkpoint every n steps unset"]
 
 
 def test_parts_of_a_step_have_colours_that_no_run_has() -> None:
-    assert not {p.colour for p in PARTS} & {f"var(--c{i})" for i in range(BRIGHT)}
+    assert not {p.colour for p in PARTS} & {f"var(--c{i})" for i in range(COLOURS)}
     assert len({p.colour for p in PARTS}) == len(PARTS)
 
 
@@ -468,14 +469,18 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     }
     (new / "sweep.json").write_text(json.dumps({"metric": "validation/auc", "trials": [one, two]}))
     found = read([str(old), str(new)])
-    assert [r.name for r in found.runs] == ["old/0: lr=0", "new/0/seed-0: lr=0.3", "new/0/seed-1: lr=0.3"]
+    assert [r.name for r in found.runs] == [
+        "old/0: sparse lr 0",
+        "new/0/seed-0: sparse lr 0.3",
+        "new/0/seed-1: sparse lr 0.3",
+    ]
     assert [(t.status, t.values) for t in found.sweeps[0].trials] == [
         ("ok", {"optim.sparse.lr": "0"}),
         ("failed (1)", {"optim.sparse.lr": "1"}),
     ]
     assert [(t.status, len(t.runs)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
     compared = compare(found.runs, 100, 0)
-    assert [line.name for line in compared[0].lines] == ["old/0: lr=0", "new/0: lr=0.3"]
+    assert [line.name for line in compared[0].lines] == ["old/0: sparse lr 0", "new/0: sparse lr 0.3"]
     shown = page(found, compared, 100, 0)
     assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
 
