@@ -4,9 +4,9 @@
     python -m recsys.export run=run output=artefact name=dlrm
     python benchmarks/serving/loads.py artefact [before=CHECKOUT] [rounds=5] [seconds=3]
 
-With `before=`, the same requests also go to a server of another checkout, round by round. CPU seconds are those
-of the server alone. A model that retrieves gets one history a request. Writes benchmarks/results/serving_loads.json
-or serving_lists.json.
+Each protocol is compared with `POST /predict` and `/recommend`; with `before=`, the same requests also go to a server
+of another checkout, round by round. CPU seconds are those of the server alone. A model that retrieves gets one history
+a request. Writes benchmarks/results/serving_loads.json or serving_lists.json.
 """
 
 from __future__ import annotations
@@ -30,9 +30,16 @@ LOADS = {  # arguments of recsys.loadtest
     "/predict, 64 rows": ("protocol=rows", "batch_sizes=[64]"),
     "JSON tensors, 64 rows": ("protocol=http", "binary=false", "batch_sizes=[64]"),
     "binary tensors, 64 rows": ("protocol=http", "batch_sizes=[64]"),
+    "gRPC, 64 rows": ("protocol=grpc", "batch_sizes=[64]"),
     "/predict, 1 row": ("protocol=rows", "batch_sizes=[1]"),
+    "binary tensors, 1 row": ("protocol=http", "batch_sizes=[1]"),
+    "gRPC, 1 row": ("protocol=grpc", "batch_sizes=[1]"),
 }
-LISTS = {"/recommend, 1 history": ("protocol=rows", "batch_sizes=[1]")}
+LISTS = {
+    "/recommend, 1 history": ("protocol=rows", "batch_sizes=[1]"),
+    "binary tensors, 1 history": ("protocol=http", "batch_sizes=[1]"),
+    "gRPC, 1 history": ("protocol=grpc", "batch_sizes=[1]"),
+}
 
 
 def arguments(usage: str | None) -> tuple[Path, dict[str, str]]:
@@ -48,6 +55,7 @@ class Server:
 
     def __init__(self, checkout: Path, artefact: Path, port: int, grpc_port: int | None = None) -> None:
         self.url, self.tails = f"http://127.0.0.1:{port}", dict[str, list[float]]()
+        self.grpc = f"127.0.0.1:{grpc_port}"
         ports = [f"port={port}", f"grpc_port={grpc_port or 'null'}"]
         command = [sys.executable, "-m", "recsys.serve", str(artefact), *ports]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -79,7 +87,8 @@ class Server:
 
         def run() -> Sample:
             with tempfile.TemporaryDirectory() as folder:
-                command = [sys.executable, "-m", "recsys.loadtest", f"target={self.url}", f"rows={artefact}"]
+                target = self.grpc if "protocol=grpc" in arguments else self.url
+                command = [sys.executable, "-m", "recsys.loadtest", f"target={target}", f"rows={artefact}"]
                 command += [*arguments, "concurrency=[16]", f"seconds={seconds}", "warmup_s=0", f"output={folder}/load"]
                 before = self.cpu()
                 subprocess.run(command, check=True, capture_output=True, text=True, cwd=HERE)
@@ -94,20 +103,32 @@ class Server:
         return run
 
 
+def pairs(loads: list[str]) -> list[tuple[str, str]]:
+    """Return each load of the open inference protocol with the load of as many rows in recsys.serve's own protocol."""
+    own = {load.rpartition(", ")[2]: load for load in loads if load.startswith("/")}
+    return [(load, own[load.rpartition(", ")[2]]) for load in loads if load not in own.values()]
+
+
 def main() -> None:
     artefact, options = arguments(__doc__)
     seconds = options.get("seconds", "3")
     lists = "retrieval" in (artefact / "manifest.json").read_text()
     loads = LISTS if lists else LOADS
     checkouts = {"now": HERE} | ({"before": Path(options["before"]).resolve()} if "before" in options else {})
-    servers = {name: Server(checkout, artefact, 8320 + i) for i, (name, checkout) in enumerate(checkouts.items())}
+    servers = {
+        name: Server(checkout, artefact, 8320 + 2 * i, 8321 + 2 * i)
+        for i, (name, checkout) in enumerate(checkouts.items())
+    }
+    claims = [Claim(f"now, {load}", f"now, {other}") for load, other in pairs(list(loads))]
+    if "before" in options:
+        claims += [Claim(f"now, {load}", f"before, {load}") for load in loads]
     try:
         measure(
             "serving_lists" if lists else "serving_loads",
             "requests over 16 connections to a server of one worker; CPU seconds of the server",
             {f"{name}, {load}": server.load(load, artefact, arguments, seconds)
              for load, arguments in loads.items() for name, server in servers.items()},
-            [Claim(f"now, {load}", f"before, {load}") for load in loads],
+            claims,
             int(options.get("rounds", "5")),
             "rows",
         )  # fmt: skip
