@@ -9,14 +9,15 @@ from typing import Any
 from markupsafe import Markup
 
 from recsys.loadtest.figures import Measurement, within_slo
-from recsys.loadtest.table import PARTS, TIMES, describe_load, milliseconds, notes
+from recsys.loadtest.table import PARTS, TIME_NAMES, TIMES, describe_load, milliseconds, notes
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line, spans
-from recsys.pages.charts.bars import COLOURS
-from recsys.pages.charts.plots import Series, across, lines, upwards
+from recsys.pages.charts.bars import COLOURS, Part, Stack, lying
+from recsys.pages.charts.plots import WIDE, Series, across, figure, lines, upwards
 from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 
 MOST_MARKS = 8
+NAMES_WIDE, NOTES_WIDE = 60, 80  # pixels before and behind bars
 PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}
 Value = Callable[[Measurement], float | None]
 Lines = list[tuple[Paint, list[Measurement]]]
@@ -57,7 +58,9 @@ Section = tuple[str, list[Paint], list[Markup | str]]  # heading, legend, charts
 
 
 def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list[Section]:
-    """Return charts over the batch size, if there are several, and over the load, if there are several."""
+    """Return charts over the batch size, if there are several, and over the load, if there are several; else bars."""
+    if len(measurements) == 1:
+        return [("Latency", [], [_percentiles(measurements[0], slo_ms)])]
     sizes = {m.batch_size for m in measurements}
     by_load = _lines(measurements, describe_load, lambda m: m.batch_size)
     by_size = _lines(measurements, lambda m: f"batch size {m.batch_size:,}", _load)
@@ -67,7 +70,22 @@ def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list
     name = "requests/s offered" if any(m.offered_per_s is not None for m in measurements) else "connections"
     over_load = [] if over_size else _pair(by_size, _load, name, slo_ms)
     sections: list[Section] = [("By batch size", [p for p, _ in by_load], over_size)] if over_size else []
-    return [*sections, ("By load", [p for p, _ in by_size], [*over_load, last])]
+    if any(len(members) > 1 for _, members in by_size):  # lines, not single points
+        sections.append(("By load", [p for p, _ in by_size], [*over_load, last]))
+    return sections
+
+
+def _percentiles(m: Measurement, slo_ms: float | None) -> Markup | str:
+    """Draw the percentiles of one measurement as bars, with a mark at the limit."""
+    times = {name: getattr(m, key) for name, key in zip(TIME_NAMES, TIMES, strict=True)}
+    if m.p999_ms is None:
+        return "No request was answered: no chart of the latency."
+    slo = slo_ms if slo_ms is not None and slo_ms < 3 * m.p999_ms else None
+    x = Axis(0, max(m.p999_ms, slo or 0.0) * 1.02, NAMES_WIDE, WIDE - NOTES_WIDE)
+    bars = [Stack([Part(v, "var(--c0)")], name, f"{milliseconds(v)} ms", slo) for name, v in times.items()]
+    title = f"latency, batch size {m.batch_size:,}, {describe_load(m)}"
+    small = "" if slo is None else f"the line: {slo:g} ms, the limit of p99"
+    return figure(title, lying(bars, x, wide=WIDE, thick=20), small=small)
 
 
 def _load(m: Measurement) -> float:
@@ -131,7 +149,7 @@ def _limit(x: Axis, y: Axis, limit: float | None) -> list[Markup]:
 
 def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTable:
     parts = PARTS if any(m.queue_ms is not None for m in measurements) else ()
-    names = ["batch size", "load", "requests/s", "rows/s", "p50", "p90", "p99", "p99.9", "mean", "errors", "client CPU"]
+    names = ["batch size", "load", "requests/s", "rows/s", *TIME_NAMES, "errors", "client CPU"]
     best = list(within_slo(measurements, slo_ms).values()) if slo_ms is not None else []
     rows: list[Cells] = []
     for m in measurements:

@@ -9,12 +9,13 @@ from rich.table import Table
 from recsys.loadtest.figures import Measurement, within_slo
 
 TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
+TIME_NAMES = ("p50", "p90", "p99", "p99.9", "mean")
 PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms", "other_ms")
 
 
 def make_table(measurements: Sequence[Measurement], title: str) -> Table:
     """Return the rates, the latencies, the errors, and the client's CPU, of each load."""
-    names = ("requests/s", "rows/s", "p50", "p90", "p99", "p99.9", "mean", "errors", "CPU")
+    names = ("requests/s", "rows/s", *TIME_NAMES, "errors", "CPU")
     table = _table(measurements, names, title, "times in milliseconds; CPU: share of a core that the client used")
     for m in measurements:
         rates = [f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]

@@ -308,10 +308,14 @@ def test_the_page_of_hostile_names_and_failures() -> None:
     page = make_page(settings, "<script>alert(1)</script>", [failed])
     assert "<script>alert" not in page and "<b>:" not in page and "No request was answered" in page
     one = make_page(settings, "m", [measured(1, 4, 9)])
-    assert "none</b>" in one and one.count('<svg class="plot"') == 3
-    assert "By batch size" not in one and "connections</text>" in one, "charts over the load"
+    assert "none</b>" in one and one.count('<svg class="plot"') == 0
+    assert one.count('<g class="bar">') == 5 and "the line: 5 ms, the limit of p99" in one, (
+        "percentiles, not single points"
+    )
+    loads = make_page(settings, "m", [measured(1, 4, 9), measured(1, 8, 9)])
+    assert "By batch size" not in loads and "connections</text>" in loads and loads.count('<svg class="plot"') == 3
     two = make_page(settings, "m", [measured(1, 4, 9), measured(2, 4, 9)])
-    assert "By batch size" in two and "batch size</text>" in two
+    assert "By batch size" in two and "batch size</text>" in two and "By load" not in two
     assert math.isfinite(len(one)) and "nan" not in one.split("<svg", 1)[1].split("</svg>")[0]
 
 
