@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 
 from recsys.pages import render
+from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
 from recsys.server.core import Core
-from recsys.server.rest_v2 import server_metadata, spec_json
+from recsys.server.rest_v2 import server_metadata
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
@@ -21,6 +22,13 @@ ERRORS = {
     "413": "The body, or the number of rows, is over the server's limit",
     "429": "The queue of the model is full",
     "504": "The deadline has passed",
+}
+MODEL_PATHS = {
+    "/predict": ("post", "Score rows with the only ranking model"),
+    "/recommend": ("post", "Recommend items with the only model that does"),
+    "/models/{model}/predict": ("post", "Score rows"),
+    "/models/{model}/versions/{version}/predict": ("post", "Score rows with a version"),
+    "/models/{model}/recommend": ("post", "Recommend items for a history, or for several in queries"),
 }
 OTHER_PATHS = {
     "/feedback": ("post", "Say what users did with answers, by request id"),
@@ -126,17 +134,51 @@ def _example(loaded: LoadedVersion) -> dict[str, Any]:
 
 def page(core: Core, address: str) -> bytes:
     """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
-    token = bool(core.settings.token)
-    models = [_model(_current(core.registry.get(name)), address, token) for name in core.registry.names()]
-    return render("server/api_page.html", models=models, paths=OTHER_PATHS, errors=ERRORS).encode()
+    models = [core.registry.get(name) for name in core.registry.names()]
+    heads = columns(("model", "version", "kind", "columns", "path"), left=("model", "version", "kind", "path"))
+    shown = [_model(_current(m), address, token=bool(core.settings.token)) for m in models]
+    return render(
+        "server/api_page.html",
+        title="recsys server",
+        version=server_metadata()["version"],
+        address=address,
+        grpc=core.settings.grpc_port,
+        token=bool(core.settings.token),
+        summary=PageTable(heads, [_summary(i, m) for i, m in enumerate(models)]),
+        models=shown,
+        paths=MODEL_PATHS | OTHER_PATHS,
+        errors=PageTable(columns(("status", "meaning"), left=("status", "meaning")), [list(e) for e in ERRORS.items()]),
+    ).encode()
 
 
-def _model(loaded: LoadedVersion, address: str, token: bool) -> dict[str, Any]:
+def _summary(i: int, model: ServedModel) -> Cells:
+    """Return a row of the table of models. i: number of the model on the page"""
+    about = _described(model)
+    roles = "".join(f", {role} {about[role]}" for role in ("canary", "shadow") if role in about)
+    kind, path = about["kind"], next(iter(about["links"].values()))
+    inputs = str(len(_current(model).servable.inputs))
+    return [Cell(model.name, link=f"m-{i}"), f"{about['version']}{roles}", kind, inputs, Cell(path, "code")]
+
+
+def _model(loaded: LoadedVersion, address: str, *, token: bool) -> dict[str, Any]:
     """Return the name, the version, an example and the tensors of a model."""
-    verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
-    body = shlex.quote(json.dumps(_example(loaded)))
+    ranks = loaded.servable.kind == "ranking"
+    request = _example(loaded)
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
-    command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
-    specs = [("input", spec_json(s)) for s in loaded.servable.inputs]
-    specs += [("output", spec_json(s)) for s in loaded.servable.outputs]
-    return {"name": loaded.name, "version": loaded.version, "command": command, "specs": specs}
+    path = f"/models/{loaded.name}/{'predict' if ranks else 'recommend'}"
+    row = next(iter(loaded.servable.example), {})
+    specs: list[Cells] = []
+    for what, of_kind in (("input", loaded.servable.inputs), ("output", loaded.servable.outputs)):
+        for spec in of_kind:
+            value = row.get(spec.name) if what == "input" else None
+            example = Cell("") if value is None else cut(str(value), 40, "code")
+            specs.append([what, Cell(spec.name, "code"), spec.datatype, str(list(spec.shape)), example])
+    heads = ("", "name", "type", "shape", "example")
+    return {
+        "name": loaded.name,
+        "version": loaded.version,
+        "about": "Score rows of raw columns." if ranks else "Recommend items for a history, or for a context.",
+        "answer": '{"predictions": [...]}' if ranks else '{"items": [...], "scores": [...]}',
+        "command": f"curl {header}-d {shlex.quote(json.dumps(request))} {address}{path}",
+        "specs": PageTable(columns(heads, left=heads), specs, first=len(specs)),
+    }

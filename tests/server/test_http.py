@@ -166,6 +166,12 @@ def test_pages(served: Served) -> None:
     page = requests.get(f"{served.url}/docs")
     assert page.headers["content-type"] == "text/html" and "/models/items/recommend" in page.text
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.text)  # needs no network
+    assert "<script" not in page.text, "the page's Content-Security-Policy allows none"
+    links = re.findall(r'href="([/#][^"]*)"', page.text)
+    assert {"/", "/openapi.json", "/metrics", "/v2/health/ready", "#m-0", "#m-3"} <= set(links)
+    for link in links:
+        assert f'id="{link[1:]}"' in page.text if link[0] == "#" else requests.get(served.url + link).status_code == 200
+    assert '<td class="l code">item1</td>' in page.text, "an example row beside the inputs"
     document = requests.get(f"{served.url}/openapi.json").json()
     assert document["openapi"].startswith("3.") and "/models/ctr/predict" in document["paths"]
     for path in document["paths"]:
