@@ -53,7 +53,7 @@ class CheckConfig(FollowSettings):
     psi, ks: drift of a column
     missing: growth of the share of missing values of a column
     unknown: growth of the share of values of a column that the model does not know
-    label: change of the mean of the label, in relation to the mean before
+    label: relative change of the mean of the label
     calibration: distance from 1 of predicted over observed labels
     auc: fall of the champion's AUC from that of the reference
     slice_rows: values of slices with fewer rows are not judged

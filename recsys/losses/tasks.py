@@ -33,11 +33,11 @@ class Tasks(nn.Module):
         weights: weight of a label's loss in the sum; 1 by default.
         balance: `sum` adds the weighted losses. `uncertainty` also learns a scale for each: Kendall, Gal & Cipolla,
             Multi-Task Learning Using Uncertainty to Weigh Losses, 2018, https://arxiv.org/abs/1705.07115: loss x
-            exp(-s) + s / 2. `gradnorm` learns the losses' shares so that they have gradients of similar size at the
-            input of the model's last layer, larger for labels that are learned slowly: Chen et al., GradNorm: Gradient
-            Normalization for Adaptive Loss Balancing in Deep Multitask Networks, 2018,
+            exp(-s) + s / 2. `gradnorm` learns weights that keep the gradients of the losses similar in size at the
+            input of the model's last layer, and larger for labels that are learned slowly: Chen et al., GradNorm:
+            Gradient Normalization for Adaptive Loss Balancing in Deep Multitask Networks, 2018,
             https://arxiv.org/abs/1711.02257.
-        alpha: gradnorm: how much larger; 0 makes all gradients equally large.
+        alpha: for gradnorm: how much larger. With 0, all gradients have the same size.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Recommend the k best items for each group from its history, with a retrieval model.
 
     recommender = Recommender.load("outputs/my_run")
-    recommender.recommend(pl.DataFrame(...), k=20)      # raw rows in; items and scores of each group out
+    recommender.recommend(histories, k=20)              # raw rows in; items and scores of each group out
 
 Queries are made by the same code as in evaluation (`group_features.next_item_queries`) and are ranked against the same
 candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does this for files.

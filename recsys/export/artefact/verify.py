@@ -57,7 +57,7 @@ def verify(folder: Path, examples: Path | None = None) -> Verified:
 
 
 def apart(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the differences of numbers, in relation to those above 1; infinity for NaN."""
+    """Return the differences of numbers, relative to wanted numbers above 1; infinity for NaN."""
     differences = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)
     return np.where(np.isnan(differences), np.inf, differences)
 
