@@ -136,4 +136,4 @@ def test_experiment(run: Commands) -> None:
 
 def test_help_is_quick(tmp_path: Path, run_command: Any) -> None:
     done = run_command("recsys.new", "--help", cwd=tmp_path)
-    assert done.returncode == 0 and "write conf/data/NAME.yaml" in done.stdout
+    assert done.returncode == 0 and "conf/data/NAME.yaml, from `files`" in done.stdout
