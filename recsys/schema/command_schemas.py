@@ -271,6 +271,7 @@ class NewConfig:
     time: str | None = "auto"  # the column of times, as above
     positive: Any = "auto"  # the value, or values, of the label that are positive; null: each value is a class
     header: bool | None = None  # whether the first line of text names the columns; null: look at it
+    kind: str = "ranking"  # of a new model: ranking | retrieval
     yes: bool = False  # take the likeliest answer where the files do not tell, instead of asking
 
 
