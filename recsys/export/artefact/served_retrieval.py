@@ -90,7 +90,7 @@ class ServedRetrieval:
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
 
-        Raises UserError for a row that cannot be read and for a k that is out of range.
+        Raises UserError for a row that cannot be read, a k that is out of range, and candidates that are all unknown.
         """
         return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
 
@@ -99,6 +99,11 @@ class ServedRetrieval:
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
+            if query.candidates and not len(self._places(query.candidates)):
+                shown = str(query.candidates[0])[:80]
+                raise UserError(
+                    f"candidates: the model knows none of them, such as {shown!r}; leave it out to rank all"
+                )
         if not queries:
             return []
         lists = dict(self._lists(queries))
