@@ -10,7 +10,7 @@ import orjson
 
 from recsys.pages import render
 from recsys.server.core import Core
-from recsys.server.rest_v2 import server_metadata, spec_json
+from recsys.server.rest_v2 import output_specs, server_metadata, spec_json
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
@@ -138,5 +138,5 @@ def _model(loaded: LoadedVersion, address: str, token: bool) -> dict[str, Any]:
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
     command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
     specs = [("input", spec_json(s)) for s in loaded.servable.inputs]
-    specs += [("output", spec_json(s)) for s in loaded.servable.outputs]
+    specs += [("output", spec_json(s)) for s in output_specs(loaded)]
     return {"name": loaded.name, "version": loaded.version, "command": command, "specs": specs}
