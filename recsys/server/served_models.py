@@ -29,6 +29,7 @@ from recsys.server.request_error import RequestError
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
 BASELINE = "baseline"  # requests for the current version that are compared with the canary's
+NUMBERS = {"INT64", "FP64"}  # types of inputs that take one another's values
 MOST_KEYS = 1000  # sets of keys that are remembered
 
 
@@ -335,7 +336,7 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
     for name, datatype in given.items():
         if name not in inputs:
             return f"has no input {name}"
-        if inputs[name].datatype != datatype:
+        if inputs[name].datatype != datatype and not {inputs[name].datatype, datatype} <= NUMBERS:
             return f"takes {inputs[name].datatype} for the input {name}, not {datatype}"
     if needed := next((s.name for s in b.inputs if not s.optional and s.name not in given), None):
         return f"needs the input {needed}"

@@ -146,6 +146,16 @@ UNLIKE = [
 ]
 
 
+def test_numbers_take_the_place_of_whole_numbers(models: Path) -> None:
+    """Exports of other versions of recsys may name the other type for the same column."""
+    alias(models, version="1")
+    fake_models.write_model(models / "ctr" / "1", inputs=["a:INT64", "b"])
+    fake_models.write_model(models / "ctr" / "9", inputs=["a:FP64", "b"])
+    with serving(models) as served:
+        for version in ("9", "1"):
+            assert load(served, {"parameters": {"version": version}}).status_code == 200
+
+
 @pytest.mark.parametrize(("manifest", "why"), UNLIKE)
 def test_a_version_that_is_unlike_the_one_that_answers_is_refused(
     models: Path, manifest: dict[str, object], why: str, capfd: pytest.CaptureFixture[str]
