@@ -25,7 +25,7 @@ ERRORS = {
 OTHER_PATHS = {
     "/feedback": ("post", "Say what users did with answers, by request id"),
     "/v2/health/live": ("get", "Whether the server runs"),
-    "/v2/health/ready": ("get", "Whether all models are loaded"),
+    "/v2/health/ready": ("get", "Whether requests are answered; not without a loaded model"),
     "/v2": ("get", "Metadata of the server"),
     "/v2/repository/index": ("post", "List all models and versions"),
     "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
