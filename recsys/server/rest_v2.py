@@ -316,7 +316,7 @@ def metadata_version(core: Core, name: str, version: str | None) -> LoadedVersio
 
 def repository_index(core: Core, body: bytes) -> list[dict[str, str]]:
     """Return the models and versions; only those that are loaded if the request has {"ready": true}."""
-    request = parse_json(body) if body.strip() else {}
+    request = {} if body.strip() in (b"", b"null") else parse_json(body)
     check_keys(request, ("ready",))
     return core.registry.index(ready=request.get("ready") is True)
 

@@ -306,7 +306,7 @@ def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
 def test_logs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(model, log="requests", token="s3cret") as served:
         headers = {"Authorization": "Bearer s3cret", "x-request-id": "mine"}
-        requests.post(f"{served.url}/predict", json={"rows": [{}, {}]}, headers=headers)
+        requests.post(f"{served.url}/predict", json={"rows": [{"a": 1}, {}]}, headers=headers)
         requests.post(f"{served.url}/predict", json={"rows": [{"a": "x"}]}, headers=headers)
         for _ in range(200):
             requests.get(f"{served.url}/nix")
