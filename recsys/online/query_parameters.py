@@ -41,6 +41,13 @@ def _items(given: Any, key: str) -> list[str] | None:
     return [str(i) for i in items]
 
 
+def unknown_candidates(candidates: Sequence[Any]) -> UserError:
+    """Return the error for candidates of which the model knows none. Otherwise, those that it does not know are left out."""
+    return UserError(
+        f"candidates: the model knows none of them, such as {str(candidates[0])[:80]!r}; leave it out to rank all items"
+    )
+
+
 def of_history(error: UserError) -> UserError:
     """Return the error of a row with the name that rows have in a query."""
     if not isinstance(error, RowError):

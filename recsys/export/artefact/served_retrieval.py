@@ -19,6 +19,7 @@ from recsys.index import Index
 from recsys.online.fast_queries import FastQueries
 from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
+from recsys.online.query_parameters import unknown_candidates
 from recsys.online.row_frames import RowFrames
 from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row, TensorSpec
@@ -100,10 +101,7 @@ class ServedRetrieval:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
             if query.candidates and not len(self._places(query.candidates)):
-                shown = str(query.candidates[0])[:80]
-                raise UserError(
-                    f"candidates: the model knows none of them, such as {shown!r}; leave it out to rank all"
-                )
+                raise unknown_candidates(query.candidates)
         if not queries:
             return []
         lists = dict(self._lists(queries))
