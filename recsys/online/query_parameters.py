@@ -42,7 +42,7 @@ def _items(given: Any, key: str) -> list[str] | None:
 
 
 def unknown_candidates(candidates: Sequence[Any]) -> UserError:
-    """Return the error for candidates of which the model knows none. Otherwise, those that it does not know are left out."""
+    """Return the error for candidates of which the model knows none; single ones that it does not know are left out."""
     return UserError(
         f"candidates: the model knows none of them, such as {str(candidates[0])[:80]!r}; leave it out to rank all items"
     )
