@@ -10,7 +10,7 @@ import orjson
 
 from recsys.pages import render
 from recsys.server.core import Core
-from recsys.server.rest_v2 import server_metadata, spec_json
+from recsys.server.rest_v2 import output_specs, server_metadata, spec_json
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
@@ -25,7 +25,7 @@ ERRORS = {
 OTHER_PATHS = {
     "/feedback": ("post", "Say what users did with answers, by request id"),
     "/v2/health/live": ("get", "Whether the server runs"),
-    "/v2/health/ready": ("get", "Whether all models are loaded"),
+    "/v2/health/ready": ("get", "Whether requests are answered; not without a loaded model"),
     "/v2": ("get", "Metadata of the server"),
     "/v2/repository/index": ("post", "List all models and versions"),
     "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
@@ -138,5 +138,5 @@ def _model(loaded: LoadedVersion, address: str, token: bool) -> dict[str, Any]:
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
     command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
     specs = [("input", spec_json(s)) for s in loaded.servable.inputs]
-    specs += [("output", spec_json(s)) for s in loaded.servable.outputs]
+    specs += [("output", spec_json(s)) for s in output_specs(loaded)]
     return {"name": loaded.name, "version": loaded.version, "command": command, "specs": specs}
