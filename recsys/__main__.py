@@ -3,6 +3,8 @@
 import sys
 from importlib import import_module
 
+from recsys.cli.console import results
+
 # Each command is a module recsys.COMMAND that has a `main` function, or a package that has a __main__ module.
 COMMANDS = {
     "new": "Look at your files and write their YAML; or write the skeleton of a model or an experiment.",
@@ -46,12 +48,12 @@ def main() -> None:
     """Run the command that the first argument names, with the rest as its arguments."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_usage())
+        results.print(_usage(), markup=False)
         return
     if arguments[0] in ("-V", "--version"):
         from recsys.cli.versions import describe
 
-        print(describe())
+        results.print(describe(), markup=False)
         return
     name = arguments[0]
     if name not in COMMANDS:

@@ -1,6 +1,7 @@
 """The extras of the package, and the line that says which one a command lacks."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from recsys.errors import UserError
 
@@ -32,6 +33,12 @@ def is_installed(module: str) -> bool:
         return False
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: uv's in a checkout, whose environment has no pip."""
+    checkout = (Path(__file__).parents[1] / "pyproject.toml").is_file()
+    return f"uv sync --inexact --extra {extra}" if checkout else f"pip install 'recsys[{extra}]'"
+
+
 def check_extra(extra: str, reason: str, *modules: str) -> None:
     """Raise UserError if modules of an extra are not installed.
 
@@ -42,4 +49,4 @@ def check_extra(extra: str, reason: str, *modules: str) -> None:
     """
     missing = next((m for m in modules or EXTRAS[extra] if not is_installed(m)), None)
     if missing is not None:
-        raise UserError(f"{reason}: needs {missing}, which is not installed; run: pip install 'recsys[{extra}]'")
+        raise UserError(f"{reason}: needs {missing}, which is not installed; run: {install_command(extra)}")

@@ -24,11 +24,7 @@ from recsys.files.outputs import check_output
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.cli.versions import check_versions
-    from recsys.config.kinds import check_scores_rows
-    from recsys.data.prepare.writer import bad_rows_file
-    from recsys.online.predict_files import input_files, predict_files, predict_mean
-    from recsys.training.run_dir import choose_checkpoint, open_run
+    from recsys.online.predict_files import input_files
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
@@ -38,6 +34,12 @@ def _command(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "input"):
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(command_line.strings(cfg.input))
+    from recsys.cli.versions import check_versions  # these imports take seconds; a missing file is said before
+    from recsys.config.kinds import check_scores_rows
+    from recsys.data.prepare.writer import bad_rows_file
+    from recsys.online.predict_files import predict_files, predict_mean
+    from recsys.training.run_dir import choose_checkpoint, open_run
+
     first, *others = runs = command_line.strings(cfg.run)
     trained, path = open_run(first)
     output = Path(cfg.output)

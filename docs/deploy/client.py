@@ -60,14 +60,19 @@ def infer(client: Any, model: str, rows: list[Row]) -> list[float]:
 
     inputs = []
     for spec in client.get_model_metadata(model, headers=headers()).inputs:  # cache these in a client of your own
-        values = [row.get(spec.name) for row in rows]
+        values = [[row.get(spec.name)] for row in rows]
         if spec.datatype == "BYTES":
-            array = np.array(["" if v is None else str(v) for v in values], dtype=object)  # empty: missing
-        elif all(v is not None for v in values):
-            array = np.array(values, {"FP64": np.float64, "INT64": np.int64}[spec.datatype])
+            array = np.array([["" if v is None else str(v)] for [v] in values], dtype=object)  # empty: missing
+        elif spec.datatype == "FP64":
+            array = np.array(values, np.float64)  # None becomes NaN: missing
+        elif all(v is not None for [v] in values):
+            array = np.array(values, {"INT64": np.int64, "BOOL": np.bool_}[spec.datatype])
+        elif any(v is not None for [v] in values):
+            array = np.array(values, np.float64)  # recsys.serve takes it; for Triton, send such rows on their own
         else:
-            array = np.array([np.nan if v is None else v for v in values], np.float64)
-        tensor = triton.InferInput(spec.name, list(array.shape), "FP64" if array.dtype == np.float64 else spec.datatype)
+            continue  # missing in all rows
+        datatype = "FP64" if array.dtype == np.float64 else spec.datatype
+        tensor = triton.InferInput(spec.name, list(array.shape), datatype)
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
     answer = client.infer(model, inputs, headers=headers(), client_timeout=TIMEOUT)

@@ -1,34 +1,107 @@
-"""`--help` of the commands that do one thing: the usage, and each key with its default and its meaning.
+"""`--help` of the commands: the usage, the choices of the groups of conf/, and each key with its value and meaning.
 
-The meanings are the comments in the schema (recsys/schema/command_schemas.py): the one behind a field or, if there is
-none, the lines above it.
+The meanings are the comments in the schemas (recsys/schema/): the one behind a field or, if there is none, the lines
+above it. Those of the keys of a model, a loss or another choice are the comments in its YAML file.
 """
 
 import importlib
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 from rich.text import Text
 
 from recsys.cli.console import results
-from recsys.config.compose import COMMANDS
+from recsys.cli.secrets import masked
+from recsys.config.compose import COMMANDS, compose_with_choices, file_of_choice
+from recsys.errors import UserError
 from recsys.ranges import NotEmpty, Range
 
 COMMAND_SCHEMAS = "recsys.schema.command_schemas"
-COMPOSED = ("train", "plan", "preprocess", "doctor", "new")  # --help is Hydra's, with the groups of conf/
+COMPOSED = ("train", "plan", "preprocess", "doctor")  # their configs have choices of the groups of conf/
+FIRST = ("model", "loss", "data", "sharding")  # groups in the order of the help; then the others
+HIDDEN = "data."  # keys of data sets, which a general --help leaves out: they belong into YAML files
+VALUE_WIDTH = 30
 
 
-def show(command: str) -> None:
-    """Print the help of a command."""
+def show(command: str, overrides: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+    """Print the help of a command.
+
+    Args:
+        command: the command's name.
+        overrides: choices and keys, as on the command line; the help shows the values that they lead to.
+        words: show only the keys whose name or meaning contains one of these words.
+    """
+    found = list(keys(COMMANDS[command]))
+    choices, groups = dict[str, str | None](), dict[str, list[str]]()
+    if command in COMPOSED:
+        cfg, choices, groups = compose_with_choices(command, overrides)
+        found = list(_composed(found, cfg, choices))
+    if words:
+        matches = [k for k in found if any(w.lower() in f"{k.name} {k.meaning}".lower() for w in words)]
+        if not matches:
+            raise UserError(f"--help {' '.join(words)}: no key of recsys.{command} has that in its name or meaning")
+        results.print(_key_table(matches, groups))
+        return
     results.print(usage(command), markup=False)
-    table = Table("key", "default", "meaning", box=None, pad_edge=False, header_style="bold")
-    for key in keys(COMMANDS[command]):
-        table.add_row(Text(key.name), Text(key.default), Text(key.meaning))
-    results.print(table)
-    results.print("\nSet a key with KEY=VALUE. --cfg job prints the config; --hydra-help lists Hydra's own options.")
+    hidden = [k for k in found if groups and k.name.startswith(HIDDEN)]
+    if groups:
+        table = _table("group", "now", "choices")
+        for group in sorted(groups, key=[*FIRST, *sorted(groups)].index):
+            table.add_row(group, choices[group] or "null", Text(", ".join(groups[group])))
+        results.print(table, "")
+    results.print(_key_table([k for k in found if k not in hidden], groups), "")
+    if groups:
+        results.print("Take a choice with GROUP=CHOICE: a file of conf/GROUP, or of a folder conf/GROUP of your own.")
+    results.print("Set a key with KEY=VALUE. --help WORD shows the keys that have a word in their name or meaning.")
+    if hidden:
+        results.print(f"The {len(hidden)} keys of data sets are left out here: --help {HIDDEN} shows them.")
+    results.print("--cfg job prints the config; --hydra-help lists Hydra's own options.")
+
+
+def _key_table(found: list["Key"], groups: object) -> Table:
+    table = _table("key", "value" if groups else "default", "meaning")
+    for key in found:
+        table.add_row(Text(key.name.removeprefix("create.")), Text(key.default), Text(key.meaning))
+    return table
+
+
+def _table(*head: str) -> Table:
+    return Table(*head, box=None, pad_edge=False, header_style="bold")
+
+
+def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None]) -> Iterator["Key"]:
+    """Yield the keys with their values in a config; a choice that is a class has the keys of its YAML file."""
+    values: Any = masked(OmegaConf.to_container(cfg))
+    for key in found:
+        value: Any = values
+        for part in key.name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if not isinstance(value, dict) or "_target_" not in value:
+            yield Key(key.name, key.type, _cut(_text(value)), key.meaning, key.limits)
+            continue
+        yield Key(key.name, key.type, str(value["_target_"]).rpartition(".")[2], key.meaning, None)
+        group = {"optim.dense": "optim", "optim.scheduler": "schedule"}.get(key.name, key.name)
+        meanings = _yaml_comments(group, choices.get(group))
+        for name, part in value.items():
+            if name != "_target_":
+                yield Key(f"{key.name}.{name}", "", _cut(_text(part)), meanings.get(name, ""), None)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
+
+
+def _yaml_comments(group: str, choice: str | None) -> dict[str, str]:
+    """Return the comments behind the keys of the YAML file of a choice."""
+    file = file_of_choice(group, choice) if choice else None
+    lines = file.read_text().splitlines() if file is not None else []
+    found = (re.match(r"\s*(\w+):.*?\s# (.+)", line) for line in lines)
+    return {m[1]: m[2] for m in found if m}
 
 
 @dataclass(frozen=True)
@@ -78,6 +151,8 @@ def _hint(f: Field[Any]) -> str:
 def _text(default: Any) -> str:
     if default == "???":
         return "needed"
+    if isinstance(default, dict | list):
+        return str(default).replace("'", "")
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 

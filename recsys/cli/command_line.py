@@ -65,7 +65,7 @@ def named_words(keys: Sequence[str], usage: str) -> list[str]:
     """
     arguments = sys.argv[1:]
     check_flags(arguments)
-    words = _bare_words(arguments)
+    words = [] if any(a in HELP for a in arguments) else _bare_words(arguments)
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
@@ -74,6 +74,8 @@ def named_words(keys: Sequence[str], usage: str) -> list[str]:
 
 def folders_among(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Divide arguments into names of folders, which may contain a =, and all others."""
+    if any(a in HELP for a in arguments):  # words are looked up in the help
+        return [], list(arguments)
     folders = [a for a in arguments if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     return folders, [a for a in arguments if a not in folders]
 
@@ -111,16 +113,15 @@ def status(
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
 
-    from recsys.cli import command_help
     from recsys.config.compose import conf_dir, file_overrides, free_keys, register
 
     silence()
     register()
     given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)
-    if command not in command_help.COMPOSED and any(a in HELP for a in given):
-        command_help.show(command)
-        return 0
+    if any(a in HELP for a in given):
+        words, overrides = _bare_words(given), [a for a in given if "=" in a and not a.startswith("-")]
+        return call(lambda: _help(command, overrides, words), command, overrides)
     log_to(None)  # an earlier command in this process may have set its own log file
     code = 0
 
@@ -143,7 +144,17 @@ def status(
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
         return say_error(str(e), e.status)
+    except BrokenPipeError:  # of Hydra's print, into a pipe such as `| head`; the command's own errors come from `call`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return failures.OURS
     return code
+
+
+def _help(command: str, overrides: list[str], words: list[str]) -> None:
+    from recsys.cli import command_help
+
+    with explained(overrides, command):
+        command_help.show(command, overrides, words)
 
 
 def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:

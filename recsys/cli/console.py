@@ -242,10 +242,13 @@ class Bar:
         else:
             log(self._line())
 
-    def close(self) -> None:
-        self._closed = True
+    def close(self, result: str | None = None) -> None:
+        """End the bar. result: text that replaces the note, and has a line of its own on a terminal."""
+        self._closed, self.note = True, result or self.note
         if self._live is not None:
             self._live.stop()
+            if result is not None:
+                console.print(result, markup=False)
         if self._in_place:
             _count_bars(-1)
             if self.done > self._first:  # the line of a bar within another one, such as a validation, is not kept

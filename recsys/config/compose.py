@@ -97,6 +97,27 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
         return hydra_compose(command, free_keys(overrides, command))
 
 
+def compose_with_choices(
+    command: str, overrides: Sequence[str] = ()
+) -> tuple[DictConfig, dict[str, str | None], dict[str, list[str]]]:
+    """Return a command's config, the choice that it has for each group, and the names of each group's choices."""
+    with composing():
+        cfg = hydra_compose(command, free_keys(overrides, command), return_hydra_config=True)
+        groups = [g for g in cfg.hydra.runtime.choices if not g.startswith("hydra/")]
+        choices = {g: cfg.hydra.runtime.choices[g] for g in groups}
+        loader = GlobalHydra.instance().config_loader()
+        names = {g: loader.get_group_options(g) for g in groups}
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, choices, names
+
+
+def file_of_choice(group: str, choice: str) -> Path | None:
+    """Return the YAML file of a group's choice: the user's own, or that of recsys."""
+    files = (folder / group / f"{choice}.yaml" for folder in (Path.cwd() / "conf", conf_dir()))
+    return next((f for f in files if f.is_file()), None)
+
+
 def file_overrides(file: Path) -> list[str]:
     """Return the overrides with which Hydra composes a file of the user's as it composes the files of conf/.
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from recsys.cli.versions import VersionMismatch, check_versions, version_of
 from recsys.doctor.probe import SECONDS
 from recsys.errors import UserError
-from recsys.extras import EXTRAS, is_installed
+from recsys.extras import EXTRAS, install_command, is_installed
 from recsys.memory import GIB
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
@@ -64,7 +64,7 @@ def packages(_: DictConfig) -> Iterator[Finding]:
         yield Finding("problem", "torch, torchrec, fbgemm", e.problem, e.command)
     missing = [extra for extra, modules in EXTRAS.items() if not all(map(is_installed, modules))]
     if missing:
-        fix = f"if you need one, such as {missing[0]}: pip install 'recsys[{missing[0]}]'"
+        fix = f"if you need one, such as {missing[0]}: {install_command(missing[0])}"
         yield Finding("note", "extras", "not installed: " + ", ".join(missing), fix)
     if is_installed("pyspark") and shutil.which("java") is None:
         yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")

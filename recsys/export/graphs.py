@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys.data.arrays import single_valued
+from recsys.errors import UserError
+from recsys.export import not_exported
 from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
 from recsys.features import FeatureSpec, Label
@@ -100,8 +102,18 @@ def trace(
     arrays = {p.name: torch.zeros(EXAMPLE_TABLE, p.columns, dtype=p.dtype) for p in parts}
     sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
     shapes = dynamic_shapes(inputs, one_length=one_length)
-    with quiet_exporter(), torch.no_grad():
-        return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
+    graph.eval()
+
+    def export() -> torch.export.ExportedProgram:
+        return torch.export.export(graph, (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
+
+    with quiet_exporter(), torch.no_grad(), not_exported.explained():
+        try:
+            return export()
+        except torch._dynamo.exc.UserError as e:  # private: torch.export raises it for a dynamic size that is constant
+            if (problem := not_exported.specialising_line(graph, export)) is not None:
+                raise UserError(problem) from e
+            raise
 
 
 def to_onnx(
@@ -129,7 +141,7 @@ def to_onnx(
     """
     import onnx
 
-    with quiet_exporter(), torch.no_grad():  # with gradients, scan has no form
+    with quiet_exporter(), torch.no_grad(), not_exported.explained():  # with gradients, scan has no form
         converted = torch.onnx.export(
             program,
             (),

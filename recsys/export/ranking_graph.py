@@ -65,7 +65,7 @@ def signature_of(rows: RawRows, features: FeatureSpec, outputs: list[str]) -> di
     """Return the signature: raw columns, features and predictions."""
     return signature.to_json(
         {
-            "inputs": signature.raw_inputs(rows.types),
+            "inputs": signature.raw_inputs(rows.types, rows.fitted.data),
             "tensors": signature.feature_inputs(features),
             "outputs": signature.outputs(outputs),
         }

@@ -29,6 +29,7 @@ from recsys.export.restored import StoredTask
 from recsys.features import FeatureSpec
 from recsys.models.common.items import Scorer
 from recsys.models.common.lists import padded_to
+from recsys.online.raw_rows import RawRows
 from recsys.online.recommender import Recommender
 from recsys.online.servable import TensorSpec
 from recsys.sharding.tables import tables as table_infos
@@ -147,9 +148,10 @@ def recommended(recommender: Recommender, raw: pl.DataFrame) -> Examples:
     return Examples(histories, lists.select("items", "scores").to_dicts(), {"k": k})
 
 
-def signature_of(types: pl.Schema, features: FeatureSpec, read: Sequence[str]) -> dict[str, Any]:
+def signature_of(rows: RawRows, features: FeatureSpec, read: Sequence[str]) -> dict[str, Any]:
     """Return the signature: rows of one history in, items and scores out. read: the graph's inputs"""
-    inputs = tuple(TensorSpec(s.name, s.datatype, (-1,), optional=True) for s in signature.raw_inputs(types))
+    columns = signature.raw_inputs(rows.types, rows.fitted.data)
+    inputs = tuple(TensorSpec(s.name, s.datatype, (-1,), optional=True) for s in columns)
     tensors = tuple(s for s in signature.feature_inputs(features) if s.name in read)
     outputs = (TensorSpec("items", "BYTES", (-1,)), TensorSpec("scores", "FP32", (-1,)))
     return signature.to_json({"inputs": inputs, "tensors": tensors, "outputs": outputs})

@@ -241,7 +241,7 @@ def _retrieval(
         described = write_retrieval(recommender, task, form.tables, folder)
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
     about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
-    about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
+    about |= {"items": recommender.nameable, "signature": signature_of(rows, features, read), "metrics": {}}
     about |= described
     if form.index is not None:
         about["index"] = _write_index(Artefact(folder, about), rows, raw, form.index)

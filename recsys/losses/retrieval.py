@@ -6,7 +6,7 @@ which have T chosen items.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -47,11 +47,13 @@ class Negatives:
     ids: (M,) negatives shared by all queries, or (T, n) separate negatives for each chosen item
     log_share: (N,) logarithm of each candidate's expected share of a sample; None if the loss does not need it
     sampling_rate: number of sampled negatives divided by the number of all other items
+    complete: whether `ids` has each candidate once
     """
 
     ids: Tensor
     log_share: Tensor | None = None
     sampling_rate: float = 1.0
+    complete: bool = False
 
 
 @dataclass
@@ -127,7 +129,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         self.label_smoothing = label_smoothing
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return Negatives(torch.arange(1, len(popularity), device=targets.device))
+        return _all_candidates(targets, popularity)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
@@ -144,9 +146,14 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
 
 
+def _all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
+    return Negatives(torch.arange(1, len(popularity), device=targets.device), complete=True)
+
+
 class SampledSoftmax(nn.Module, RetrievalLoss):
     """Cross-entropy over the chosen item and sampled negatives that all queries share.
 
+    If uniform negatives would be half of all candidates or more, all candidates are taken, as in FullSoftmax.
     Each score is reduced by the logarithm of the item's expected share of the sample; without that correction, items
     that are sampled often would score too low (Bengio & Senecal 2008; Yi et al. 2019,
     https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is not used as its negative.
@@ -179,6 +186,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        if self.negatives == "uniform" and 2 * self.count >= len(popularity) - 1:
+            return _all_candidates(targets, popularity)
         ids = sample_ids(self.negatives, (self.count,), targets, popularity)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return Negatives(ids)
@@ -187,6 +196,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of shared negatives (M, d)."""
         targets, query_of_target, negatives = inputs.targets, inputs.query_of_target, inputs.negatives
+        if negatives.complete and self.hardest is None and type(inputs.scorer) is Scorer:
+            return FullSoftmax()(replace(inputs, queries=inputs.queries / self.temperature))
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
         if self.temperature != 1:

@@ -1,4 +1,4 @@
-"""python -m recsys.new data=mine files='logs/*.csv' [label=clicked] ... | model=mine | experiment=mine
+"""python -m recsys.new data=mine files='logs/*.csv' [label=clicked] ... | model=mine [kind=retrieval] | experiment=mine
 
 data= looks at the files and writes conf/data/mine.yaml: how to read them, what each column holds, the label, the
 features and the split, each with the reason. Where the files do not tell, it asks, and exits with status 3.
@@ -21,8 +21,11 @@ def _command(cfg: DictConfig) -> None:
     if len(given) != 1:
         hint = f"not {' and '.join(f'{k}=' for k in given)}" if given else "such as data=mine files='logs/*.csv'"
         raise UserError(f"recsys.new: type exactly one of data=NAME, model=NAME and experiment=NAME, {hint}")
-    [(kind, name)] = given.items()
-    if kind == "data":
+    [(what, name)] = given.items()
+    if what != "model" and cfg.kind != "ranking":
+        advice = "; for retrieval, set label=null" if what == "data" else ""
+        raise UserError(f"kind={cfg.kind}: applies only to model=NAME{advice}")
+    if what == "data":
         files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files
         positive = cfg.positive if cfg.positive in ("auto", None) else tuple(command_line.strings(cfg.positive))
         answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, positive, cfg.header, cfg.yes)
@@ -33,7 +36,10 @@ def _command(cfg: DictConfig) -> None:
     for key, default in unset.items():
         if cfg[key] != default:
             raise UserError(f"{key}={cfg[key]}: applies only to data=NAME; leave it out")
-    (new_model if kind == "model" else new_experiment)(name)
+    if what == "model":
+        new_model(name, cfg.kind)
+    else:
+        new_experiment(name)
 
 
 def main() -> None:

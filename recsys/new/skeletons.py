@@ -40,7 +40,7 @@ from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from {module} import {title}
 
 
-def test_logits_are_those_of_plain_lookups() -> None:
+def test_logits_equal_those_of_plain_lookups() -> None:
     features = FeatureSpec(
         dense=(DenseFeature("price"),),
         sparse=(SparseFeature("user", 5, "user"), SparseFeature("item", 7, "item")),
@@ -57,6 +57,78 @@ def test_logits_are_those_of_plain_lookups() -> None:
     expected = inputs @ weights["logits.weight"].T + weights["logits.bias"]
     torch.testing.assert_close(model(dense, sparse), expected)
 '''
+
+RETRIEVER = '''"""{title}: replace this line by one sentence that says what the model computes, then the paper."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.common.items import Items, QueryBatch, next_items
+from recsys.models.common.lists import list_means
+from recsys.models.protocols import RetrievalModel
+
+
+class {title}(nn.Module, RetrievalModel):
+    """The query vector is the mean of the vectors of all items of a list except the last one, which is the target."""
+
+    def __init__(self, features: FeatureSpec, *, dim: int = 16, device: torch.device | None = None) -> None:
+        super().__init__()
+        self.items = Items(features, dim, device=device)
+
+    def make_queries(self, batch: Batch) -> QueryBatch:
+        lists = batch.sparse[self.items.name]
+        items, lengths = lists.values().long(), lists.lengths().long()
+        queries = next_items(items, lengths, every=False)  # one query per list; targets are added below
+        if not self.training:
+            return queries
+        lists_with_items = (lengths > 0).nonzero()[:, 0]
+        last = (lengths.cumsum(0) - 1)[lists_with_items]
+        known = items[last] > 0  # unknown items (id 0) cannot be targets
+        return replace(queries, targets=items[last[known]], query_of_target=lists_with_items[known])
+
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
+        """Return query vectors (B, dim) from the vectors (P, dim) of query_batch.inputs."""
+        return list_means(vectors, query_batch.lengths)
+'''
+
+RETRIEVER_YAML = """# python -m recsys.train model={name} data=sample_sequences
+defaults:
+  - override /loss@_global_.loss: full_softmax
+  - override /optim@_global_.optim: adam
+  - override /trainer@_global_.trainer: sequences
+_target_: {module}.{title}
+dim: 16
+"""
+
+RETRIEVER_TEST = '''"""{title} computes what an independent implementation computes with the same weights."""
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec, SparseFeature
+from {module} import {title}
+
+
+def test_queries_are_means_of_all_items_but_the_last() -> None:
+    items = SparseFeature("items", 9, "items", multi_valued=True)
+    model = {title}(FeatureSpec(dense=(), sparse=(items,), labels=(), item="items"), dim=4)
+    lists = KeyedJaggedTensor(
+        keys=["items"], values=torch.tensor([3, 5, 8, 2, 4]), lengths=torch.tensor([3, 2])
+    )
+    batch = Batch(torch.zeros(2, 0), lists, torch.zeros(2, 0))
+    query_batch = model.make_queries(batch)
+    assert query_batch.targets.tolist() == [8, 4]
+    [table] = model.items.parameters()
+    queries = model.encode(batch, query_batch, model.items(query_batch.inputs))
+    torch.testing.assert_close(queries, torch.stack([table[[3, 5]].mean(0), table[2]]))
+'''
+
+MODELS = {"ranking": (MODEL, MODEL_YAML, MODEL_TEST), "retrieval": (RETRIEVER, RETRIEVER_YAML, RETRIEVER_TEST)}
 
 EXPERIMENT = """# @package _global_
 # python -m recsys.train experiment={name}

@@ -56,8 +56,10 @@ def new_data(name: str, files: Any, answers: Answers) -> bool:
     return not is_open
 
 
-def new_model(name: str) -> None:
-    """Write a model that trains at once, its YAML and, in a checkout, its test."""
+def new_model(name: str, kind: str) -> None:
+    """Write a model that trains at once, its YAML and, in a checkout, its test. kind: ranking or retrieval"""
+    if kind not in skeletons.MODELS:
+        raise UserError(f"kind={kind}: must be {' or '.join(skeletons.MODELS)}")
     path = _config_path("model", name)
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise UserError(f"model={name}: must be a Python name in small letters, such as my_model")
@@ -67,15 +69,13 @@ def new_model(name: str) -> None:
     if not checkout and (name in sys.stdlib_module_names or _is_installed(name)):
         raise UserError(f"model={name}: Python has a module {name} already; choose another name")
     code = Path("recsys") / "models" / f"{name}.py" if checkout else Path(f"{name}.py")
-    texts = {
-        code: skeletons.MODEL.format(title=title),
-        path: skeletons.MODEL_YAML.format(name=name, module=module, title=title),
-    }
+    model, config, test = (text.format(name=name, module=module, title=title) for text in skeletons.MODELS[kind])
+    texts = {code: model, path: config}
     if checkout:
-        texts[Path("tests") / "models" / f"test_{name}.py"] = skeletons.MODEL_TEST.format(module=module, title=title)
+        texts[Path("tests") / "models" / f"test_{name}.py"] = test
     _write(texts)
     say(f"written: {', '.join(map(str, texts))}")
-    say(f"train with: python -m recsys.train model={name}")
+    say(f"train with: {config.splitlines()[0].removeprefix('# ')}")
 
 
 def new_experiment(name: str) -> None:

@@ -264,13 +264,14 @@ class NewConfig:
 
     create: CreateConfig = field(default_factory=CreateConfig)  # on the command line without `create.`
     files: Any = None  # a file, folder or glob, or a list of them
-    # columns; auto: choose them | null: there is none (without a label, the data are for retrieval)
+    # the column, or columns; auto: choose | null: there is none (without a label, the data are for retrieval)
     label: str | None = "auto"
-    user: str | None = "auto"
-    item: str | None = "auto"
-    time: str | None = "auto"
+    user: str | None = "auto"  # the column of users, as above
+    item: str | None = "auto"  # the column of items, as above
+    time: str | None = "auto"  # the column of times, as above
     positive: Any = "auto"  # the value, or values, of the label that are positive; null: each value is a class
     header: bool | None = None  # whether the first line of text names the columns; null: look at it
+    kind: str = "ranking"  # of a new model: ranking | retrieval
     yes: bool = False  # take the likeliest answer where the files do not tell, instead of asking
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from recsys.errors import did_you_mean
-from recsys.server import json_api, openapi, rest_v2, triton_extensions
+from recsys.server import json_api, openapi, rest_v2, triton_extensions, v2_extensions
+from recsys.server.bodies import check_encoding, decompressed
 from recsys.server.core import Call, Core
 from recsys.server.request_error import RequestError, one_line, status_of
 
@@ -148,7 +149,11 @@ class App:
         if request.path not in OPEN:
             self._check_sender(request)
         if request.method == "POST":
-            request.body = await self._read(request, receive)
+            check_encoding(request.encoding)
+            body = decompressed(await self._read(request, receive), request.encoding, self._largest)
+            if body is None:
+                raise self._too_large()
+            request.body = body
             request.call.protocol = "json"
             self.core.set_timeout(request.call, request.timeout_us())
         return await self._route(request)
@@ -164,8 +169,6 @@ class App:
 
     async def _read(self, request: HttpRequest, receive: Receive) -> bytes:
         """Return the body of a request. Raises RequestError if it is too large or takes too long."""
-        if request.encoding not in (None, b"identity"):
-            raise RequestError(415, "Content-Encoding: bodies must not be compressed")
         if request.length is not None and int(request.length) > self._largest:
             raise self._too_large()
         message = await receive()
@@ -247,10 +250,11 @@ class App:
             return Response(orjson.dumps({parts[1]: up}), status=200 if up else 503)
         if parts == ["repository", "index"]:
             _check_method(request, "POST")
-            return Response(orjson.dumps(core.registry.index()))
+            return Response(orjson.dumps(rest_v2.repository_index(core, request.body)))
         if parts[:2] == ["repository", "models"] and len(parts) == 4 and parts[3] in ("load", "unload"):
             _check_method(request, "POST")
             return await self._repository(request, parts[2], parts[3])
+        v2_extensions.check_supported(parts[0])
         raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
 
     async def _v2_model(self, request: HttpRequest, name: str, rest: list[str]) -> Response:
@@ -267,6 +271,7 @@ class App:
             return Response(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
         if rest == ["stats"]:
             return self._statistics(request, name, version)
+        v2_extensions.check_supported("/".join(rest))
         if rest not in ([], ["ready"], ["config"]):
             raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
         _check_method(request, "GET")
@@ -274,7 +279,7 @@ class App:
         if rest == ["ready"]:
             return Response(orjson.dumps({"name": name, "ready": True}))
         if rest == ["config"]:
-            config = triton_extensions.model_config(loaded, self.core.settings)
+            config = triton_extensions.model_config(self.core.registry.get(name), loaded, self.core.settings)
             return Response(orjson.dumps(triton_extensions.to_json(config)))
         return Response(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
 

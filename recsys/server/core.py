@@ -180,11 +180,15 @@ class Core:
     def check_columns(self, loaded: LoadedVersion, row: Mapping[str, Any], where: str) -> None:
         """Log the columns of a row that the model does not read, each once.
 
-        Raises RequestError if it reads none of them.
+        Raises RequestError if it reads none of them, or if there are none.
         """
         unread = loaded.unread(tuple(row))
-        if unread and len(unread) == len(row):
-            hint = did_you_mean(unread[0][:80], loaded.servable.columns)
+        if len(unread) == len(row):
+            columns = loaded.servable.columns
+            if not row:
+                example = f'{{"{min(columns)}": null}}' if columns else "{}"
+                raise RequestError(400, f"{where}: has no column; send those that are known, or {example} if none is")
+            hint = did_you_mean(unread[0][:80], columns)
             raise RequestError(400, f"{where}: model {loaded.name} reads no column {unread[0][:80]}{hint}")
         for column in unread:
             if len(self._unread) < MOST_WARNINGS and (loaded.name, column) not in self._unread:

@@ -15,12 +15,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from recsys.errors import UserError
 from recsys.online.servable import TensorSpec
-from recsys.server import rest_v2, triton_extensions
+from recsys.server import rest_v2, triton_extensions, v2_extensions
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.payloads import Payload
 from recsys.server.request_error import RequestError, one_line, status_of
-from recsys.server.rest_v2 import check_keys
 from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_tensors import V2Tensor, bad
 
@@ -32,6 +31,7 @@ CODES = {
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -71,30 +71,31 @@ class Service:
             versions=[v.version for v in model.versions.values()],
             platform=rest_v2.PLATFORM,
             inputs=map(_spec, loaded.servable.inputs),
-            outputs=map(_spec, loaded.servable.outputs),
+            outputs=map(_spec, rest_v2.output_specs(loaded)),
         )
 
     async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
         loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
-        return pb.ModelConfigResponse(config=triton_extensions.model_config(loaded, self.core.settings))
+        model = self.core.registry.get(request.name)
+        return pb.ModelConfigResponse(config=triton_extensions.model_config(model, loaded, self.core.settings))
 
     async def ModelStatistics(self, request: Any, call: Call, context: Context) -> Message:
         return triton_extensions.statistics_of(self.core, request.name or None, request.version or None)
 
     async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
-        rows = [r for r in self.core.registry.index() if r["state"] == "READY" or not request.ready]
+        rows = self.core.registry.index(request.ready)
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**r) for r in rows])
 
     async def RepositoryModelLoad(self, request: Any, call: Call, context: Context) -> Message:
         parameters = _parameters(request.parameters)
-        check_keys(parameters, rest_v2.LOAD_KEYS, "parameters.")
+        v2_extensions.check_load(parameters)
         version = parameters.get("version")
         await self.core.registry.load(request.model_name, None if version is None else str(version))
         self.core.announce_reload()
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call, context: Context) -> Message:
-        check_keys(_parameters(request.parameters), rest_v2.LOAD_KEYS, "parameters.")
+        v2_extensions.check_load(_parameters(request.parameters))
         await self.core.registry.unload(request.model_name)
         self.core.announce_reload()
         return pb.RepositoryModelUnloadResponse()
@@ -107,7 +108,8 @@ class Service:
         core.set_timeout(call, parameters.get("timeout"))
         version = request.model_version or None
         loaded = core.route(call, request.model_name, version, request.SerializeToString)
-        rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
+        v2_extensions.check_parameters(parameters, rest_v2.known_parameters(loaded))
+        v2_extensions.check_outputs(_parameters(o.parameters) for o in request.outputs)
         payload: Payload | None = _plain_columns(request, loaded, core.settings.max_rows)
         if payload is None:
             rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
@@ -129,6 +131,7 @@ class Service:
                 if isinstance(request, DecodeError):
                     raise bad("the message is not a ModelInferRequest")
                 answer = pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(request, call, context))
+                answer.infer_response.parameters["triton_final_response"].bool_param = True
             except Exception as e:
                 error, answer = e, pb.ModelStreamInferResponse(error_message=one_line(e))
                 answer.infer_response.id = getattr(request, "id", "")
@@ -154,6 +157,9 @@ def _parse_inputs(request: Any) -> list[V2Tensor]:
     raw = request.raw_input_contents
     if not request.inputs:
         raise bad("inputs must have at least one input")
+    for item in request.inputs:
+        if "shared_memory_region" in item.parameters:
+            raise bad(f"input {item.name[:80]}: {v2_extensions.NO_SHARED_MEMORY}")
     if raw and len(raw) != len(request.inputs):
         raise bad(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
     for item in request.inputs:
@@ -162,8 +168,6 @@ def _parse_inputs(request: Any) -> list[V2Tensor]:
             raise bad(f"input {item.name[:80]}: has {given[0]} beside raw_input_contents; send one of them")
         if len(given) > 1:
             raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
-        if "shared_memory_region" in item.parameters:
-            raise bad(f"input {item.name[:80]}: {rest_v2.NO_SHARED_MEMORY}")
     if raw:
         return [v2.from_bytes(i.name, i.datatype, tuple(i.shape), r) for i, r in zip(request.inputs, raw, strict=True)]
     return [_from_contents(i) for i in request.inputs]
@@ -268,9 +272,7 @@ def _decoder(message: type[Message]) -> Callable[[bytes], Any]:
 def _handlers(core: Core) -> dict[str, grpc.RpcMethodHandler]:
     service, handlers = Service(core), {}
     for described in pb.DESCRIPTOR.services_by_name[SERVICE].methods:
-        method = getattr(service, described.name, None)
-        if method is None:  # UNIMPLEMENTED
-            continue
+        method: Any = getattr(service, described.name, None) or _missing(described.name)
         decode = _decoder(GetMessageClass(described.input_type))
         if described.client_streaming:
             handlers[described.name] = grpc.stream_stream_rpc_method_handler(_stream(method), decode, _encode)
@@ -278,6 +280,16 @@ def _handlers(core: Core) -> dict[str, grpc.RpcMethodHandler]:
             guarded = _guarded(core, described.name, method)
             handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, _encode)
     return handlers
+
+
+def _missing(name: str) -> Method:
+    """Return a method that says which extension it belongs to."""
+
+    async def refuse(*_: Any) -> Message:
+        v2_extensions.check_supported(name)
+        raise RequestError(501, f"{name}: is not supported by this server")
+
+    return refuse
 
 
 def _encode(message: Message) -> bytes:

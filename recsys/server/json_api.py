@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import orjson
 
+from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
 from recsys.online.servable import Query
 from recsys.server.core import Call, Core
 from recsys.server.feedback import EXAMPLE, check_feedback
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.request_error import RequestError
-from recsys.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
+from recsys.server.rest_v2 import parse_json
 from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_tensors import bad, to_json
 

@@ -35,6 +35,9 @@ class Observer:
             if result.features is not None:
                 metrics.features.observe(result.transform_seconds)
             metrics.model.observe(result.model_seconds)
+        metrics.features_of_requests.inc(sum(w.transform_seconds for w in works))
+        metrics.model_of_requests.inc(sum(w.model_seconds for w in works))
+        metrics.mark_answered()
         self._busy += seconds
         now = perf_counter()
         if not results or self._sampling > SAMPLE_SHARE * self._busy or now - self._last < AT_MOST_EVERY:

@@ -11,7 +11,7 @@ import orjson
 from recsys.pages import render
 from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
 from recsys.server.core import Core
-from recsys.server.rest_v2 import server_metadata
+from recsys.server.rest_v2 import output_specs, server_metadata
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
@@ -33,7 +33,7 @@ MODEL_PATHS = {
 OTHER_PATHS = {
     "/feedback": ("post", "Say what users did with answers, by request id"),
     "/v2/health/live": ("get", "Whether the server runs"),
-    "/v2/health/ready": ("get", "Whether all models are loaded"),
+    "/v2/health/ready": ("get", "Whether requests are answered; not without a loaded model"),
     "/v2": ("get", "Metadata of the server"),
     "/v2/repository/index": ("post", "List all models and versions"),
     "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
@@ -168,7 +168,7 @@ def _model(loaded: LoadedVersion, address: str, *, token: bool) -> dict[str, Any
     path = f"/models/{loaded.name}/{'predict' if ranks else 'recommend'}"
     row = next(iter(loaded.servable.example), {})
     specs: list[Cells] = []
-    for what, of_kind in (("input", loaded.servable.inputs), ("output", loaded.servable.outputs)):
+    for what, of_kind in (("input", loaded.servable.inputs), ("output", output_specs(loaded))):
         for spec in of_kind:
             value = row.get(spec.name) if what == "input" else None
             example = Cell("") if value is None else cut(str(value), 40, "code")

@@ -12,6 +12,7 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.online.python_values import RowError
+from recsys.online.query_parameters import of_history
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
 from recsys.server.request_error import RequestError
 
@@ -171,7 +172,7 @@ class QueriesPayload:
         try:
             lists = servable.recommend(self.queries)
         except UserError as e:
-            raise self._named(servable, _of_history(e)) from e
+            raise self._named(servable, of_history(e)) from e
         return Result(lists, model_seconds=perf_counter() - started)
 
     def _named(self, servable: Servable, error: UserError) -> UserError:
@@ -183,7 +184,7 @@ class QueriesPayload:
                 servable.recommend([query])
             except UserError as e:
                 where = "." if isinstance(e, RowError) else ": "
-                return RequestError(400, f"queries[{i}]{where}{_of_history(e)}")
+                return RequestError(400, f"queries[{i}]{where}{of_history(e)}")
         return error
 
     def divide(self, outputs: list[Any], start: int, end: int) -> list[Any]:
@@ -192,13 +193,6 @@ class QueriesPayload:
     def raw_rows(self) -> list[Row]:
         """Return the histories for the log of samples, one after another."""
         return [row for q in self.queries for row in q.rows]
-
-
-def _of_history(error: UserError) -> UserError:
-    """Return the error of a row with the name that rows have in a query."""
-    if not isinstance(error, RowError):
-        return error
-    return RowError(error.column, error.value, error.why, error.row, "history")
 
 
 Payload = RowsPayload | ColumnsPayload | TensorsPayload | QueriesPayload

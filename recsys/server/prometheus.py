@@ -33,7 +33,14 @@ class ModelMetrics:
         self.parse, self.queue, self.features, self.model, self.total, self.failed = (
             metrics.seconds.labels(model, version, part) for part in parts
         )
+        self.features_of_requests, self.model_of_requests = (
+            metrics.batch_seconds.labels(model, version, part) for part in ("features", "model")
+        )
         self.shadow_dropped = metrics.shadow_dropped.labels(model, version)
+
+    def mark_answered(self) -> None:
+        """Let now be the time of the last answers."""
+        self._metrics.times.labels(*self._names, "answered").set_to_current_time()
 
     def sample(self, unknown: Mapping[str, float], outputs: Any) -> None:
         """Add the shares of unknown ids, and the predictions, of one batch."""
@@ -66,6 +73,8 @@ class Metrics:
             "Seconds of a request, by part; features and model count once per batch, failed requests in total, too"
         )
         self.seconds = Histogram("recsys_seconds", help_seconds, (*MODEL, "part"), buckets=SECONDS, **to)
+        help_batch = "Seconds of the batches that requests were in, by part; a batch of two requests counts twice"
+        self.batch_seconds = Counter("recsys_request_batch_seconds", help_batch, (*MODEL, "part"), **to)
         self.batch_rows = Histogram("recsys_batch_rows", "Rows of a batch", MODEL, buckets=ROWS, **to)
         help_queue = "Rows that wait for a model"
         self.queue_rows = Gauge("recsys_queue_rows", help_queue, MODEL, multiprocess_mode="livesum", **to)
@@ -76,7 +85,7 @@ class Metrics:
         help_shadow = "Requests that the shadow model did not get"
         self.shadow_dropped = Counter("recsys_shadow_dropped", help_shadow, MODEL, **to)
         self.sample_dropped = Counter("recsys_sample_dropped", "Sampled requests that were not written", **to)
-        help_times = "Unix time of the newest training event, of the export, and since when the version is loaded"
+        help_times = "Unix time of the newest training event, of the export, of the load, and of the last answers"
         self.times = Gauge("recsys_model_time_seconds", help_times, (*MODEL, "of"), multiprocess_mode="livemax", **to)
         self.reloads = Counter("recsys_reloads", "Loads of models", ("model", "result"), **to)
         self.feedback = Counter("recsys_feedback", "Pieces of feedback that have come", ("result",), **to)

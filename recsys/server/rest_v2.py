@@ -2,51 +2,65 @@
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import orjson
 
-from recsys.errors import did_you_mean
-from recsys.online.servable import Query, TensorSpec
+from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
+from recsys.online.servable import TensorSpec
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.payloads import ColumnsPayload, Payload, QueriesPayload, TensorsPayload
 from recsys.server.request_error import RequestError
 from recsys.server.served_models import LoadedVersion, ServedModel
+from recsys.server.v2_extensions import (
+    EXTENSIONS,
+    NO_SHARED_MEMORY,
+    check_load,
+    check_outputs,
+    check_parameters,
+)
 from recsys.server.v2_tensors import V2Tensor, bad
 
-EXTENSIONS = [
-    "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
-    "parameters", "statistics",
-]  # fmt: skip
-QUERY_KEYS = ("k", "filter_history", "exclude", "candidates")
-LOAD_KEYS = ("version", "unload_dependents")
-PROTOCOL_KEYS = ("timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
-NO_SHARED_MEMORY = "this server has no shared memory; leave shared_memory_region out, and send the values"
 _LENGTH = struct.Struct("<I")
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a request. Raises RequestError."""
+    """Return the JSON object of a request; NaN, which Python's json and tritonclient write, is null.
+
+    Raises RequestError.
+    """
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as e:
-        raise bad(f"the body is not JSON: {e}") from e
+        value = _with_nan(body, e)
     if type(value) is not dict:
         raise bad("the body must be a JSON object")
     return value
 
 
-def check_keys(given: Iterable[str], known: Sequence[str], where: str = "", allowed: Sequence[str] = ()) -> None:
-    """Raise RequestError for a key that is not known. allowed: further keys, which messages do not name"""
-    if unknown := next((k for k in given if k not in known and k not in allowed), None):
-        raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
+def _with_nan(body: bytes, error: orjson.JSONDecodeError) -> Any:
+    """Return a body that orjson has refused, if the only reason is a NaN in it."""
+    try:
+        if b"NaN" not in body:
+            raise error
+        value = json.loads(body, parse_constant=_constant)
+        orjson.dumps(value)  # raises TypeError for texts and numbers that orjson does not read
+    except (ValueError, TypeError, RecursionError) as e:
+        raise bad(f"the body is not JSON: {e}") from e
+    return value
+
+
+def _constant(name: str) -> None:
+    if name != "NaN":
+        raise ValueError(f"{name} is not a number")
 
 
 def _described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -159,12 +173,12 @@ def make_payload(loaded: LoadedVersion, inputs: Sequence[V2Tensor], parameters: 
     names = {t.name for t in inputs}
     if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:
         v2.check_names(inputs, servable.tensors, loaded.name)
+        check_parameters(parameters)
         return TensorsPayload(v2.to_arrays(inputs), inputs[0].shape[0])
     v2.check_names(inputs, servable.inputs, loaded.name)
     rows, columns = v2.rows_of(inputs), v2.to_columns(inputs)
     if servable.kind == "ranking":
         return ColumnsPayload(columns, rows)
-    check_keys(parameters, QUERY_KEYS, "parameters.", PROTOCOL_KEYS)
     history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if not servable.context:
         return QueriesPayload([make_query(history, parameters)])
@@ -173,31 +187,22 @@ def make_payload(loaded: LoadedVersion, inputs: Sequence[V2Tensor], parameters: 
     return QueriesPayload([replace(make_query([], parameters), context=history[0])])
 
 
-def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "") -> Query:
-    """Return a request for items. where: the place of the query in the body, for messages. Raises RequestError."""
-    k, keep = parameters.get("k"), parameters.get("filter_history")
-    if k is not None and (type(k) is not int or not 0 < k < 2**31):
-        raise bad(f"{where}k: must be a whole number from 1 to 2147483647")
-    if keep is not None and type(keep) is not bool:
-        raise bad(f"{where}filter_history: must be true or false")
-    candidates = _items(parameters.get("candidates"), f"{where}candidates")
-    return Query(history, k, keep, _items(parameters.get("exclude"), f"{where}exclude") or [], candidates)
+def known_parameters(loaded: LoadedVersion) -> Sequence[str]:
+    """Return the names of the parameters that a model reads."""
+    return QUERY_KEYS if loaded.servable.kind == "retrieval" else ()
 
 
-def _items(given: Any, key: str) -> list[str] | None:
-    """Return a list of items, or None. Parameters of the protocol are text, separated by commas."""
-    if given is None:
-        return None
-    items = given.split(",") if isinstance(given, str) else given
-    if type(items) is not list or any(type(i) not in (str, int) for i in items):
-        raise bad(f"{key}: must be a list of items")
-    return [str(i) for i in items]
+def output_specs(loaded: LoadedVersion) -> list[TensorSpec]:
+    """Return the outputs in tensors. Predictions are (rows, 1): Triton has no other shape for a batch of numbers."""
+    servable = loaded.servable
+    column = servable.kind == "ranking"
+    return [replace(s, shape=(-1, 1)) if column and len(s.shape) == 1 else s for s in servable.outputs]
 
 
 def output_arrays(outputs: Any) -> dict[str, np.ndarray]:
-    """Return outputs as arrays; items and scores of one query are (k,)."""
+    """Return outputs as arrays of the shapes in `output_specs`; items and scores of one query are (k,)."""
     if isinstance(outputs, dict):
-        return outputs
+        return {name: array[:, None] if array.ndim == 1 else array for name, array in outputs.items()}
     items, *numbers = outputs[0]
     texts = np.array([str(i) for i in items], dtype=object)
     names = ("scores", "propensities")
@@ -225,6 +230,7 @@ async def infer(
     parameters = _parameters(request)
     core.set_timeout(call, parameters.get("timeout"))
     loaded = core.route(call, name, version, lambda: body)
+    check_parameters(parameters, known_parameters(loaded))
     check_size(core, loaded, _described_inputs(request))
     payload: Payload | None = plain_columns(request, body, json_size, loaded, core.settings.max_rows)
     if payload is None:
@@ -254,15 +260,6 @@ def _wanted_outputs(request: Mapping[str, Any], all_binary: bool) -> tuple[list[
     check_outputs(map(_parameters, outputs))
     binary = {o["name"] for o in outputs if _parameters(o).get("binary_data", all_binary)}
     return [o["name"] for o in outputs], binary if outputs else all_binary
-
-
-def check_outputs(parameters: Iterable[Mapping[str, Any]]) -> None:
-    """Raise RequestError if an output asks for an extension that this server does not have."""
-    for own in parameters:
-        if "classification" in own:
-            raise bad("outputs: the extension classification is not supported; leave the parameter out")
-        if "shared_memory_region" in own:
-            raise bad(f"outputs: {NO_SHARED_MEMORY}")
 
 
 def _encode(
@@ -298,7 +295,7 @@ def model_metadata(model: ServedModel, loaded: LoadedVersion) -> dict[str, Any]:
         "versions": [v.version for v in model.versions.values()],
         "platform": PLATFORM,
         "inputs": [spec_json(s) for s in loaded.servable.inputs],
-        "outputs": [spec_json(s) for s in loaded.servable.outputs],
+        "outputs": [spec_json(s) for s in output_specs(loaded)],
         "parameters": {"kind": loaded.servable.kind, "tensors": [spec_json(s) for s in loaded.servable.tensors]},
     }
 
@@ -317,6 +314,13 @@ def metadata_version(core: Core, name: str, version: str | None) -> LoadedVersio
     return current
 
 
+def repository_index(core: Core, body: bytes) -> list[dict[str, str]]:
+    """Return the models and versions; only those that are loaded if the request has {"ready": true}."""
+    request = {} if body.strip() in (b"", b"null") else parse_json(body)
+    check_keys(request, ("ready",))
+    return core.registry.index(ready=request.get("ready") is True)
+
+
 def load_version(body: bytes, query: bytes) -> str | None:
     """Return the version that a request to load a model names, in its parameters or in the query string."""
     from urllib.parse import parse_qs
@@ -324,7 +328,7 @@ def load_version(body: bytes, query: bytes) -> str | None:
     request = parse_json(body) if body.strip() else {}
     parameters = _parameters(request)
     check_keys(request, ("parameters",))
-    check_keys(parameters, LOAD_KEYS, "parameters.")
+    check_load(parameters)
     if "version" in parameters and parameters["version"] is None:
         raise bad("parameters.version: must be a text, the name of a version")
     named = parse_qs(query.decode("latin-1")).get("version", [None])[0]

@@ -29,6 +29,7 @@ from recsys.server.request_error import RequestError
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
 BASELINE = "baseline"  # requests for the current version that are compared with the canary's
+NUMBERS = {"INT64", "FP64"}  # types of inputs that take one another's values
 MOST_KEYS = 1000  # sets of keys that are remembered
 
 
@@ -115,12 +116,11 @@ class Registry:
         self._models: dict[str, ServedModel] = {}
         self._source_names: dict[str, str] = {}  # name in requests -> name in the source
         self._lock = asyncio.Lock()
-        self._failed = False  # whether the last `load_all` had an error
 
     @property
     def serves(self) -> bool:
-        """Return whether a model is served, or the last `load_all` had no error: the folder may be empty."""
-        return bool(self._models) or not self._failed
+        """Return whether a model is served."""
+        return bool(self._models)
 
     async def load_all(self) -> list[UserError]:
         """Load what is new or has changed, and return the errors. A model with an error keeps its loaded versions."""
@@ -131,7 +131,6 @@ class Registry:
                     await self._apply(name, await asyncio.to_thread(self._source.choice, name))
                 except UserError as e:
                     errors.append(e)
-        self._failed = bool(errors)
         return errors
 
     async def load(self, name: str, version: str | None = None) -> None:
@@ -214,16 +213,17 @@ class Registry:
         hint = did_you_mean(version[:80], versions)
         raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")
 
-    def index(self) -> list[dict[str, str]]:
-        """Return name, version, state and reason of each version in memory or in the folder."""
+    def index(self, ready: bool = False) -> list[dict[str, str]]:
+        """Return name, version, state and reason of each version in memory or in the folder. ready: only in memory"""
         rows = []
         for name in sorted({*self._models, *(n for n in self._source.names() if n)}):
             model = self._models.get(name)
             loaded = [v.version for v in model.versions.values()] if model else []
             for version in [*self._source.versions(self._source_names.get(name, name))] or loaded:
-                ready = version in loaded
-                state = {"state": "READY" if ready else "UNAVAILABLE", "reason": "" if ready else "not loaded"}
-                rows.append({"name": name, "version": version, **state})
+                if version in loaded:
+                    rows.append({"name": name, "version": version, "state": "READY", "reason": ""})
+                elif not ready:
+                    rows.append({"name": name, "version": version, "state": "UNAVAILABLE", "reason": "not loaded"})
         return rows
 
     def _unknown(self, name: str) -> RequestError:
@@ -336,7 +336,7 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
     for name, datatype in given.items():
         if name not in inputs:
             return f"has no input {name}"
-        if inputs[name].datatype != datatype:
+        if inputs[name].datatype != datatype and not {inputs[name].datatype, datatype} <= NUMBERS:
             return f"takes {inputs[name].datatype} for the input {name}, not {datatype}"
     if needed := next((s.name for s in b.inputs if not s.optional and s.name not in given), None):
         return f"needs the input {needed}"

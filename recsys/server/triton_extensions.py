@@ -18,24 +18,24 @@ from recsys.online.servable import TensorSpec
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.core import Core
 from recsys.server.prometheus import Metrics
-from recsys.server.rest_v2 import PLATFORM
+from recsys.server.rest_v2 import PLATFORM, output_specs
 from recsys.server.served_models import LoadedVersion, ServedModel
 
-# part of recsys_seconds -> statistics; features and model count once for each batch, the others for each request
-PARTS = {"queue": "queue", "features": "compute_input", "model": "compute_infer"}
+PARTS = {"features": "compute_input", "model": "compute_infer"}  # of recsys_request_batch_seconds -> statistics
 Versions = Sequence[tuple[str, str]]  # names of models and of versions
 
 
-def model_config(loaded: LoadedVersion, settings: ServeConfig) -> Message:
-    """Return the configuration of a model. Rows are the dimension of a batch, but for retrieval models."""
+def model_config(model: ServedModel, loaded: LoadedVersion, settings: ServeConfig) -> Message:
+    """Return the configuration of a version of a model. Rows are the dimension of a batch, but for retrieval models."""
     servable = loaded.servable
     batches = servable.kind == "ranking"
+    versions = [int(v.version) for v in model.versions.values() if v.version.isdecimal()]
     config = model_config_pb2.ModelConfig(name=loaded.name, platform=PLATFORM, backend=PLATFORM)
     config.max_batch_size = settings.max_rows if batches else 0
-    config.version_policy.specific.SetInParent()
+    config.version_policy.specific.versions.extend(versions)
     for spec in servable.inputs:
         config.input.add(optional=spec.optional, **_tensor(spec, batches))
-    for spec in servable.outputs:
+    for spec in output_specs(loaded):
         config.output.add(**_tensor(spec, batches))
     if batches:
         config.dynamic_batching.preferred_batch_size.extend(settings.preferred_batch)
@@ -67,22 +67,25 @@ def _statistics(metrics: Metrics, versions: Versions) -> Message:
         model.execution_count = round(counts[(*pair, "recsys_batch_rows_count")])
         failed = counts[(*pair, "recsys_seconds_count", "failed")], counts[(*pair, "recsys_seconds_sum", "failed")]
         total = counts[(*pair, "recsys_seconds_count", "total")], counts[(*pair, "recsys_seconds_sum", "total")]
-        stats = model.inference_stats
+        stats, succeeded = model.inference_stats, total[0] - failed[0]
+        model.last_inference = round(counts[(*pair, "recsys_model_time_seconds", "answered")] * 1e3)
         _set(stats.fail, *failed)
-        _set(stats.success, total[0] - failed[0], total[1] - failed[1])
+        _set(stats.success, succeeded, total[1] - failed[1])
+        _set(stats.queue, succeeded, counts[(*pair, "recsys_seconds_sum", "queue")])
         for part, name in PARTS.items():
-            count, seconds = (counts[(*pair, f"recsys_seconds_{what}", part)] for what in ("count", "sum"))
-            _set(getattr(stats, name), count, seconds)
+            _set(getattr(stats, name), succeeded, counts[(*pair, "recsys_request_batch_seconds_total", part)])
+        _set(stats.compute_output, succeeded, 0.0)  # a part of compute_infer
     return answer
 
 
 def _counts(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Return the metrics of all workers by model, version, name and, of seconds, part."""
+    """Return the metrics of all workers by model, version, name and, of seconds and times, what they measure."""
     counts: dict[tuple[str, ...], float] = defaultdict(float)
     for sample in metrics.samples():
         if "le" not in sample.labels and "model" in sample.labels:
             key = (sample.labels["model"], sample.labels.get("version", ""), sample.name)
-            counts[(*key, sample.labels["part"]) if "part" in sample.labels else key] += sample.value
+            what = sample.labels.get("part") or sample.labels.get("of")
+            counts[key if what is None else (*key, what)] += sample.value
     return counts
 
 

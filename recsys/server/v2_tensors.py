@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,11 @@ _LENGTH = struct.Struct("<I")
 
 
 class V2Tensor(NamedTuple):
-    """An input of a request. values: a flat array; for BYTES a list of bytes or str"""
+    """An input of a request.
+
+    values: a flat array; for BYTES a list of bytes, str or None; for whole numbers and truth values, a list if a value
+        is missing (None)
+    """
 
     name: str
     datatype: str
@@ -53,7 +58,7 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
 
 
 def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
-    """Return an input whose values are a JSON list, flat or nested.
+    """Return an input whose values are a JSON list, flat or nested; null is a missing value.
 
     Args:
         name, datatype, shape, data: as in the request, unchecked.
@@ -67,15 +72,23 @@ def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
     values = _flattened(data, name)
     check_count(name, dimensions, len(values))
     kinds = set(map(type, values))
+    has_missing = NoneType in kinds
+    kinds.discard(NoneType)
     if datatype == "BYTES":
         if kinds - {str}:
-            raise bad(f"input {name[:80]}: BYTES takes texts; an empty text is a missing value")
+            raise bad(f"input {name[:80]}: BYTES takes texts; null or an empty text is a missing value")
         return V2Tensor(name, datatype, dimensions, values)
     dtype = NUMPY[datatype]
     if wrong := kinds - _JSON_TYPES[dtype.kind]:
         raise bad(f"input {name[:80]}: {datatype} does not take a value of the type {wrong.pop().__name__}")
     try:
-        return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
+        if not has_missing:
+            return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
+        if dtype.kind == "f":
+            values = [math.nan if v is None else v for v in values]
+            return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
+        np.array([v for v in values if v is not None], dtype)  # checks the range
+        return V2Tensor(name, datatype, dimensions, values)
     except OverflowError as e:
         raise bad(f"input {name[:80]}: a value is out of the range of {datatype}") from e
 
@@ -142,12 +155,16 @@ def rows_of(tensors: Sequence[V2Tensor]) -> int:
 
 def to_columns(tensors: Sequence[V2Tensor]) -> dict[str, list[Any]]:
     """Return raw columns as lists of Python values. Empty BYTES become None, a missing value."""
-    return {t.name: _texts(t) if t.datatype == "BYTES" else t.values.tolist() for t in tensors}
+    return {t.name: _texts(t) if t.datatype == "BYTES" else _numbers(t) for t in tensors}
+
+
+def _numbers(tensor: V2Tensor) -> list[Any]:
+    return tensor.values if type(tensor.values) is list else tensor.values.tolist()
 
 
 def _texts(tensor: V2Tensor) -> list[str | None]:
     try:
-        return [(v if type(v) is str else v.decode()) or None for v in tensor.values]
+        return [v.decode() or None if type(v) is bytes else v or None for v in tensor.values]
     except UnicodeDecodeError as e:
         raise bad(f"input {tensor.name[:80]}: a value is not UTF-8 text") from e
 
@@ -158,7 +175,11 @@ def to_arrays(tensors: Sequence[V2Tensor]) -> dict[str, np.ndarray]:
 
 
 def _array(tensor: V2Tensor) -> np.ndarray:
-    return np.array(_texts(tensor), dtype=object) if tensor.datatype == "BYTES" else tensor.values
+    if tensor.datatype == "BYTES":
+        return np.array(_texts(tensor), dtype=object)
+    if type(tensor.values) is list:
+        raise bad(f"input {tensor.name[:80]}: a feature of the type {tensor.datatype} cannot be null")
+    return tensor.values
 
 
 def check_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:

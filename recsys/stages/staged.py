@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from recsys.errors import UserError
+from recsys.online.query_parameters import unknown_candidates
 from recsys.online.servable import Query, Row
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
@@ -117,7 +118,7 @@ class StagedRecommender:
     def visitor(self, query: Query) -> Visitor:
         """Return the user of a request, with columns, features and events.
 
-        Raises UserError for a k that is out of range.
+        Raises UserError for a k that is out of range, and for candidates that are all unknown.
         """
         s = self.settings
         k = s.k if query.k is None else query.k
@@ -143,6 +144,8 @@ class StagedRecommender:
             seen = self._seen[self.events.places(key)]
         exclude = self.catalogue.numbers([str(i) for i in query.exclude])
         wanted = None if query.candidates is None else self.catalogue.numbers([str(i) for i in query.candidates])
+        if query.candidates and wanted is not None and (wanted < 0).all():
+            raise unknown_candidates(query.candidates)
         return Visitor(key, user, context, events, seen, k, exclude, wanted)
 
     @cached_property

@@ -145,7 +145,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
         return f"{weakness}, after {steps:,} steps only; try trainer=until_best, or a smaller trainer.batch_size"
     if epochs == 1:
         return f"{weakness}, after one epoch; try trainer=until_best"
-    return f"{weakness}; try model=gbm, or a larger min_count of the features (pip install 'recsys[gbm]')"
+    return f"{weakness}; try model=gbm, or a larger min_count of the features"
 
 
 def _weaknesses(test: dict[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import csv
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +209,15 @@ def over(trainer: pl.Trainer, value: bool) -> bool:
 
 
 class EvaluationBar(pl.Callback):
-    """Shows a bar for validation and test."""
+    """Shows a bar for validation and test, and after a validation during training its metric and the best so far.
 
-    def __init__(self) -> None:
+    Args:
+        monitor: the metric that is shown.
+        compared: compares a validation's metric with the best before.
+    """
+
+    def __init__(self, monitor: str, compared: Callable[[float], str]) -> None:
+        self._monitor, self._compared = monitor, compared
         self._bar: Bar | None = None
 
     def _start(self, title: str, loaders: Any) -> None:
@@ -223,9 +230,9 @@ class EvaluationBar(pl.Callback):
         left = (self._bar.total or 0) - self._bar.done  # the ranks' last batches differ by a row
         self._bar.advance(min(rows * world_size(), left))
 
-    def _stop(self) -> None:
+    def _stop(self, result: str | None = None) -> None:
         if self._bar is not None:
-            self._bar.close()
+            self._bar.close(result)
             self._bar = None
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -242,7 +249,11 @@ class EvaluationBar(pl.Callback):
         self._advance(batch)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._stop()
+        result = None
+        if trainer.state.fn == "fit" and self._monitor in trainer.callback_metrics:
+            value = float(trainer.callback_metrics[self._monitor])
+            result = f"{self._monitor} {value:.5f} {self._compared(value)}"
+        self._stop(result)
 
     def on_test_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._stop()

@@ -51,14 +51,21 @@ class Checkpoints(pl.Callback):
         self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
         self._saved_at = time.monotonic()
         self.best: float = -math.inf
+        self._best_step = 0
         self._last_step = -1
         self._due_after_validation = False
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": self.best, "best_step": self._best_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best = state["best"]
+        self.best, self._best_step = state["best"], state.get("best_step", 0)
+
+    def compared(self, value: float) -> str:
+        """Return how the metric of a validation compares with the best one before, in words for people."""
+        if self.best == -math.inf or self.sign * value > self.best:
+            return "(the best so far)"
+        return f"(best: {self.sign * self.best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -82,7 +89,8 @@ class Checkpoints(pl.Callback):
             return
         value = self.sign * float(trainer.callback_metrics[self.monitor])
         if value > self.best or self.best == -math.inf:
-            self.best = value if not math.isnan(value) else self.best
+            if not math.isnan(value):
+                self.best, self._best_step = value, trainer.global_step
             self._save(trainer, "best")
         if self._due_after_validation:  # so that a resumed run does not miss this validation
             self._due_after_validation = False

@@ -1,11 +1,14 @@
 """Print the metrics of a run."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.cli.console import results, say
 from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, of_label, shown_tables
 from recsys.training.advice import too_few_steps, too_good, too_weak
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
 
@@ -15,8 +18,6 @@ def show_tables(rows: dict[str, Any]) -> None:
 
     rows: the metrics of each split; the first ones say which metrics there are
     """
-    from rich.table import Table
-
     first = next(iter(rows.values()))
     if any("/" in name for name in first):
         rows = {f"{s}, {label}": metrics for s, m in rows.items() for label, metrics in of_label(m).items()}
@@ -30,16 +31,29 @@ def show_tables(rows: dict[str, Any]) -> None:
         rows = {f"{s}, {p}": metrics for s, m in rows.items() for p, metrics in by_protocol(m).items()}
         tables = shown_tables(list(dict.fromkeys(n for metrics in rows.values() for n in metrics)), several_targets)
     for title, names in tables.items():
-        table = Table(title=title, title_justify="left")
-        for column in ("", *names):
-            table.add_column(column, justify="right" if column else "left")
+        cells = [["", *names]]
         for row, metrics in rows.items():
             if any(n in metrics for n in names):
-                cells = [metrics.get(n) for n in names]
-                table.add_row(
-                    row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
+                values = [metrics.get(n) for n in names]
+                cells.append(
+                    [row, *("" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:.5f}" for v in values)]
                 )
-        results.print(table)
+        table = _table(title, cells)
+        width = results.measure(table, options=results.options.update(max_width=1000)).maximum
+        fits = width <= results.width
+        results.print(table if fits else _table(title, [list(line) for line in zip(*cells, strict=True)]))
+
+
+def _table(title: str, cells: list[list[str]]) -> "Table":
+    """Return a table of cells, of which the first line is the head."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in cells[0]:
+        table.add_column(column, justify="right" if column else "left")
+    for line in cells[1:]:
+        table.add_row(*line)
+    return table
 
 
 def show_targets(metrics: dict[str, Any], split: str) -> None:

@@ -111,9 +111,17 @@ def build_trainer(
     """
     accelerator = cfg.accelerator
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
+    checkpoints = Checkpoints(
+        path / "checkpoints",
+        every_n_steps=cfg.checkpoint.every_n_steps,
+        every_minutes=cfg.checkpoint.every_minutes,
+        monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+        keep_best=cfg.checkpoint.keep_best,
+        keep_last=cfg.checkpoint.keep_last,
+    )
     callbacks: list[pl.Callback] = [
         throughput,
-        EvaluationBar(),
+        EvaluationBar(checkpoints.monitor, checkpoints.compared),
         _Record(path),
         Interrupts(cfg.trainer.save_on_interrupt),
     ]
@@ -130,16 +138,7 @@ def build_trainer(
         say(f"all {cfg.trainer.max_epochs} epochs are trained; to stop early, set data.split.validation")
     elif c.patience is not None and cfg.trainer.max_epochs > 1:
         callbacks.append(StopEarly(monitor_of(cfg, c.monitor), c.patience))
-    callbacks.append(
-        Checkpoints(
-            path / "checkpoints",
-            every_n_steps=cfg.checkpoint.every_n_steps,
-            every_minutes=cfg.checkpoint.every_minutes,
-            monitor=monitor_of(cfg, cfg.checkpoint.monitor),
-            keep_best=cfg.checkpoint.keep_best,
-            keep_last=cfg.checkpoint.keep_last,
-        )
-    )
+    callbacks.append(checkpoints)
     every = cfg.trainer.validate_every_n_steps
     if "wandb" in cfg.logger and loggers:
         from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import

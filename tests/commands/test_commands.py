@@ -1,5 +1,6 @@
 """`recsys` and `python -m recsys`: the list of commands, versions, and each command by its name."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points, version
@@ -11,6 +12,7 @@ from forks import run_forked, warm_python
 from recsys import __main__ as entry
 from recsys.cli import command_help
 from recsys.config.compose import COMMANDS
+from recsys.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +90,7 @@ sys.exit(command_line.status("report", command))
 
 
 COMMANDS_WITH_KEYS = (
+    "new",
     "serve",
     "export",
     "loadtest",
@@ -107,8 +110,60 @@ def test_help_says_what_each_key_means(command: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert shown.startswith(f"python -m recsys.{command} ") and "Powered by Hydra" not in shown
     keys = list(command_help.keys(COMMANDS[command]))
-    assert all(f"\n{key.name} " in shown for key in keys)
+    assert all(f"\n{key.name.removeprefix('create.')} " in shown for key in keys)
     assert [key.name for key in keys if not key.meaning] == []
+
+
+@pytest.mark.parametrize("command", command_help.COMPOSED)
+def test_help_of_composed_commands_has_choices_values_and_meanings(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_help.show(command)
+    shown = capsys.readouterr().out
+    assert shown.startswith("python -m recsys.")
+    data = shown[shown.index("\ndata ") :].split("\n\n")[0]
+    assert all(name in data for name in ("criteo_1tb", "movielens_100k", "yelp"))
+    assert "--help data. shows them" in shown and "\ndata.label" not in shown
+    command_help.show(command, words=["data.label.column"])
+    assert "null: rows have no label" in capsys.readouterr().out
+
+
+def test_help_shows_the_values_of_the_choices_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "conf" / "loss" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("_target_: recsys.losses.SampledSoftmax\ncount: 77  # of all the negatives\n")
+    monkeypatch.chdir(tmp_path)
+    command_help.show("train", ["model=sasrec", "data=movielens_1m", "loss=mine", "model.dim=48"])
+    rows = [line.rstrip().split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert ["model.dim", "48"] in rows and ["loss.count", "77", "of all the negatives"] in rows
+    assert any(r[:2] == ["optim.sparse.lr", "0.001"] for r in rows)  # of model=sasrec
+    assert any(r[:2] == ["loss", "mine"] for r in rows) and any(r[:2] == ["loss", "SampledSoftmax"] for r in rows)
+    with pytest.raises(UserError, match=r"--help zipf: no key of recsys\.train has that"):
+        command_help.show("train", words=["zipf"])
+
+
+def test_help_masks_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    command_help.show("train", ["data.root=postgresql://me:hunter2@host/db"], ["data.root"])
+    shown = capsys.readouterr().out
+    assert "data.root" in shown and "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["recsys"], ["recsys.train", "--help"], ["recsys.train", "--cfg", "job"], ["recsys.models"]]
+)
+def test_a_pipe_that_is_closed_early_is_no_error(arguments: list[str], tmp_path: Path) -> None:
+    """As in `python -m recsys.train --cfg job | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         prepare(replace(data, prepared="s3://bucket/prepared"))
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(
-        UserError, match=r"data.root=gs://b/x: needs gcsfs, which is not installed; run: pip install 'recsys\[gcs\]'$"
+        UserError, match=r"data.root=gs://b/x: needs gcsfs, which is not installed; run: uv sync --inexact --extra gcs$"
     ):
         resolve_path("gs://b/x", "data.root")
     memory.pipe("/broken/f.parquet", b"PAR1 and nothing")

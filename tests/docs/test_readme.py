@@ -34,7 +34,7 @@ WORDS = {
 COMMANDS = sorted({
     (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0]))))  # [what may be left out]
     for page in PAGES
-    for m in re.finditer(r"^(?: {4})?(?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
+    for m in re.finditer(r"^(?: {4})?(?:uv run (?:--no-dev )?)?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
     if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
 })  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
 def test_the_first_command_in_a_fresh_clone(tmp_path: Path) -> None:
     """The two lines of the README that a newcomer types, but for `pip install uv`, in an environment of their own."""
     lines = re.findall(r"^    (uv run .*|pip install uv)$", (ROOT / "README.md").read_text(), re.M)
-    assert lines[0] == "pip install uv" and lines[1].startswith("uv run python -m recsys.train ")
+    assert lines[0] == "pip install uv" and lines[1].startswith("uv run --no-dev python -m recsys.train ")
     if shutil.which("uv") is None:
         pytest.skip("uv is not installed")
     clone = tmp_path / "clone"

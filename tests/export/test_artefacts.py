@@ -6,12 +6,12 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from fake_triton import Request, TritonError, config_of, loaded, texts
 from forks import ok, run_forked
 from google.protobuf import text_format
 from milvus_servers import free_port, lite, whole
@@ -26,7 +26,7 @@ from recsys.export.artefact.load_artefact import model_of
 from recsys.export.artefact.run_single_graph import SingleGraph
 from recsys.export.artefact.session import TableSession, open_session
 from recsys.export.artefact.verify import verify
-from recsys.export.triton.recommend import TritonPythonModel
+from recsys.export.triton import recommend, transforms
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
@@ -352,52 +352,55 @@ def test_lists_are_those_of_predict(listed: Path) -> None:
     assert message == "format=torchscript: applies to models that score rows; leave it out"
 
 
-class TritonRequest(dict[str, Any]):
-    """A request as Triton's Python backend passes it: tensors by name, and parameters as JSON."""
-
-    def __init__(self, rows: list[dict[str, Any]], **parameters: Any) -> None:
-        columns = {name: [str(row[name]).encode() for row in rows] for name in (rows[0] if rows else ())}
-        super().__init__({n: SimpleNamespace(as_numpy=lambda v=v: np.array(v, object)) for n, v in columns.items()})
-        self._parameters = parameters
-
-    def parameters(self) -> str:
-        return json.dumps(self._parameters)
-
-
 def check_triton(repository: Path, history: list[dict[str, Any]], model: Any) -> None:
     """Triton's schema parses the configuration, and the Python model in it answers like the artefact."""
     [folder] = (path for path in repository.iterdir() if path.is_dir())
-    config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    assert (config.backend, config.max_batch_size, [o.name for o in config.output]) == (
-        "python",
-        0,
-        ["items", "scores"],
-    )
+    config = config_of(folder)
+    assert (config.backend, config.max_batch_size) == ("python", 0)
+    assert [o.name for o in config.output] == ["items", "scores"]
     assert not config.model_warmup  # the column of times has no empty value, and Triton would not load the model
-    utils = SimpleNamespace(
-        get_input_tensor_by_name=lambda request, name: request.get(name),
-        Tensor=lambda name, array: (name, array.tolist()),
-        TritonError=str,
-        InferenceResponse=lambda output_tensors, error=None: error or dict(output_tensors),
-    )
-    inputs = [{"name": i.name} for i in config.input]
-    served = TritonPythonModel()
-    served.initialize(
-        {"model_config": json.dumps({"input": inputs}), "model_repository": str(folder), "model_version": "1"}
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "triton_python_backend_utils", utils)
-        [(items, scores)] = model.recommend([Query(history, 4, exclude=["nothing"])])
-        good, none, wrong, strange = served.execute(
+    [(items, scores)] = model.recommend([Query(history, 4, exclude=["nothing"])])
+    rows = texts(history)
+    with loaded(recommend.TritonPythonModel(), folder) as served:
+        good, none, *wrong = served.execute(
             [
-                TritonRequest(history, k=4, exclude="nothing"),
-                TritonRequest([]),
-                TritonRequest(history, k=0),
-                TritonRequest(history, filter_history="yes"),
+                Request(rows, k=4, exclude="nothing"),
+                Request({}),
+                Request(rows, k=0),
+                Request(rows, k=10**6),
+                Request(rows, filter_history="yes"),
+                Request(rows, kk=3),
+                Request(rows, candidates="nothing,nobody"),
+                Request(rows, candidates=""),
+                Request(rows | {"time": np.array([b"x"] * len(history), object)}),
+                Request(rows | {"item": np.array([b"\xff"] * len(history), object)}),
             ]
         )
     assert good == {"items": list(map(str, items)), "scores": pytest.approx(scores)} and len(none["items"]) > 0
-    assert wrong.startswith("k=0: must be from 1 to ") and strange == "parameter filter_history: must be true or false"
+    says = [
+        "k: must be a whole number from 1 to ",
+        "k=1000000: must be from 1 to ",
+        "filter_history: must be true or false",
+        "parameters.kk: no such key; did you mean k?",
+        "candidates: the model knows none of them, such as 'nothing'; leave it out",
+        "candidates: names no item; ",
+        "history[0]: column time: 'x' is neither a number nor a time",
+        "input item: a value is not UTF-8 text",
+    ]
+    for error, start in zip(wrong, says, strict=True):
+        assert error.startswith(start) and error.code == TritonError.INVALID_ARG, error
+
+
+def test_a_bad_row_in_triton_fails_its_own_request(artefact: Path) -> None:
+    """With the code of a mistake of the caller, which is 400 over HTTP."""
+    good, bad = texts([{"int_1": "3", "cat_1": "a"}]), texts([{"int_1": "oops", "cat_1": "a"}])
+    with loaded(transforms.TritonPythonModel(), artefact / "triton" / "clicks_transforms") as model:
+        [alone] = model.execute([Request(good)])
+        answers = model.execute([Request(good), Request(bad), Request(good, k=3), Request(good)])
+        assert model.execute([Request(good), Request(good)]) == [alone, alone]
+    assert answers[0] == answers[3] == alone and set(alone) == {"dense", "ids"}
+    assert answers[1] == "rows[0]: column int_1: 'oops' is not a number" and answers[2] == "parameters.k: no such key"
+    assert answers[1].code == answers[2].code == TritonError.INVALID_ARG
 
 
 def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:

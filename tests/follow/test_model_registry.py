@@ -124,7 +124,7 @@ def test_a_server_follows(registry: ModelRegistry, tmp_path: Path) -> None:
     with serving(registry.folder.parent, loader_function=load) as served:
 
         def prediction() -> float:
-            answer = requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+            answer = requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]})
             return answer.json()["predictions"][0]
 
         assert prediction() == 0.5

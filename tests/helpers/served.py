@@ -123,7 +123,7 @@ class Command:
         assert self.process.poll() is None, log.read_text()
 
     def predict(self, session: requests.Session | None = None) -> float:
-        answer = (session or requests).post(f"{self.url}/models/ctr/predict", json={"rows": [{}]}, timeout=20)
+        answer = (session or requests).post(f"{self.url}/models/ctr/predict", json={"rows": [{"a": None}]}, timeout=20)
         assert answer.status_code == 200, answer.text
         return round(answer.json()["predictions"][0], 3)
 

@@ -160,6 +160,21 @@ def test_each_target_is_its_owners() -> None:
     assert value(smooth, q, query_of_target, t, v, negatives) == pytest.approx(twice, rel=1e-5)
 
 
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 999), who=owned, temperature=st.sampled_from([0.5, 1.0]))
+def test_few_candidates_are_all_taken(seed: int, who: tuple[int, list[int]], temperature: float) -> None:
+    """Uniform negatives that would be half of all candidates or more: the softmax over all of them, exactly."""
+    q, query_of_target, t, v, popularity = numbers(seed, *who)
+    candidates = Popularity(popularity)
+    assert not SampledSoftmax(count=(N - 1) // 2 - 1).sample(t, candidates).complete
+    assert not SampledSoftmax(count=N, negatives="popularity").sample(t, candidates).complete
+    loss = SampledSoftmax(count=-(-(N - 1) // 2), temperature=temperature)
+    negatives = loss.sample(t, candidates)
+    assert negatives.ids.tolist() == list(range(1, N))
+    full = value(FullSoftmax(), q / temperature, query_of_target, t, v, FullSoftmax().sample(t, candidates))
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(full, rel=1e-5)
+
+
 def test_only_the_hardest_of_the_drawn_count() -> None:
     q, query_of_target, t, v, popularity = numbers(3, 3, [0, 1, 2])
     loss = SampledSoftmax(count=6, hardest=2)

@@ -221,7 +221,7 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError) as e:
         build_model(cfg, FEATURES, torch.device("meta"))
     assert str(e.value) == (
-        "model: library=xgboost: needs xgboost, which is not installed; run: pip install 'recsys[gbm]'"
+        "model: library=xgboost: needs xgboost, which is not installed; run: uv sync --inexact --extra gbm"
     )
 
 

@@ -64,6 +64,8 @@ def test_files_that_are_left_out_are_said(run: Commands, tmp_path: Path) -> None
         (("model=dlrm",), "recsys has a model of this name"),
         (("model=mine", "files=log.csv"), "applies only to data=NAME"),
         (("experiment=mine", "label=x"), "applies only to data=NAME"),
+        (("model=mine", "kind=ranker"), "kind=ranker: must be ranking or retrieval"),
+        (("data=mine", "files=log.csv", "kind=retrieval"), "kind=retrieval: applies only to model=NAME; for retrieval"),
         (("dat=mine",), "no such key; did you mean data?"),
     ],
 )
@@ -98,42 +100,50 @@ def test_several_files(run: Commands, tmp_path: Path) -> None:
     assert rows
 
 
-@pytest.mark.parametrize("name", ["mine", pytest.param("my_model", marks=pytest.mark.slow)])
-def test_model_trains_at_once(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert run.said(f"model={name}")[0] == 0
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("mine", "ranking"),
+        ("my_retriever", "retrieval"),
+        pytest.param("my_model", "ranking", marks=pytest.mark.slow),
+    ],
+)
+def test_model_trains_at_once(
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    status, said = run.said(f"model={name}", f"kind={kind}")
+    data = "" if kind == "ranking" else " data=sample_sequences"
+    assert status == 0 and f"train with: python -m recsys.train model={name}{data}" in said
     monkeypatch.syspath_prepend(str(tmp_path))
     assert (tmp_path / f"{name}.py").is_file()
-    assert train(compose("train", [f"model={name}", *LIMITS]))
+    assert train(compose("train", [f"model={name}", *data.split(), *LIMITS, "trainer.max_epochs=1"]))
     assert "exists already" in run(f"model={name}")[1][0]
 
 
-def test_model_in_a_checkout(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", list(skeletons.MODELS))
+def test_model_in_a_checkout(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(write_config, "_is_checkout", lambda: True)
-    assert run.said("model=mine")[0] == 0
+    assert run.said("model=mine", f"kind={kind}")[0] == 0
     code = (tmp_path / "recsys" / "models" / "mine.py").read_text()
     assert "_target_: recsys.models.mine.Mine\n" in (tmp_path / "conf" / "model" / "mine.yaml").read_text()
     names: dict[str, Any] = {}
     exec(compile(code, "mine.py", "exec"), names)  # the skeleton and its test, side by side
     test = (tmp_path / "tests" / "models" / "test_mine.py").read_text()
     exec(compile(test.replace("from recsys.models.mine import Mine\n", ""), "test_mine.py", "exec"), names)
-    names["test_logits_are_those_of_plain_lookups"]()
+    [compares] = [names[n] for n in names if n.startswith("test_")]
+    compares()
 
 
-def test_the_skeleton_is_what_contributing_shows() -> None:
+def test_the_skeletons_are_what_the_page_shows() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how_to" / "add" / "model.md").read_text()
     shown = page[page.index("class MyModel(nn.Module):") : page.index("Create embedding tables only")]
     body = skeletons.MODEL.format(title="MyModel").partition("class MyModel(nn.Module):\n")[2]
     without_docs = [line for line in body.splitlines() if '"""' not in line and line.strip()]
     assert all(line.strip() in shown for line in without_docs)
     ast.parse(skeletons.MODEL.format(title="MyModel"))
-
-
-def test_experiment(run: Commands) -> None:
-    assert run.said("experiment=mine")[0] == 0
-    assert train(compose("train", ["experiment=mine", "data.sample.rows=2000", "trainer.batch_size=256"]))
-    assert "exists already" in run("experiment=mine")[1][0]
-
-
-def test_help_is_quick(tmp_path: Path, run_command: Any) -> None:
-    done = run_command("recsys.new", "--help", cwd=tmp_path)
-    assert done.returncode == 0 and "write conf/data/NAME.yaml" in done.stdout
+    retriever = skeletons.RETRIEVER.format(title="MyRetriever").partition("\n\n")[2]
+    assert f"```python\n{retriever}```" in page
+    config = skeletons.RETRIEVER_YAML.format(
+        name="myretriever", module="recsys.models.myretriever", title="MyRetriever"
+    )
+    assert f"```yaml\n{config}```" in page

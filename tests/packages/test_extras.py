@@ -17,7 +17,7 @@ from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.export.__main__ import write
-from recsys.extras import EXTRAS, check_extra
+from recsys.extras import EXTRAS, check_extra, install_command
 from recsys.index.build_index import check_server
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.supervisor import check_settings
@@ -61,13 +61,21 @@ SMALL = ("redis", "otel", "stages")  # what a slow test installs unless RECSYS_T
 
 
 def pattern(module: str, extra: str) -> str:
-    return rf"needs {re.escape(module)}, which is not installed; run: pip install 'recsys\[{extra}\]'$"
+    return rf"needs {re.escape(module)}, which is not installed; run: {re.escape(install_command(extra))}$"
 
 
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> object:
     """Return a function that lets this process lack a module."""
     return lambda module: monkeypatch.setattr("recsys.extras.is_installed", lambda name: name != module)
+
+
+def test_pip_installs_an_extra_of_the_wheel_and_uv_that_of_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install_command("otel") == "uv sync --inexact --extra otel"
+    monkeypatch.setattr("recsys.extras.__file__", str(tmp_path / "site-packages" / "recsys" / "extras.py"))
+    assert install_command("otel") == "pip install 'recsys[otel]'"
 
 
 def test_extras_are_those_of_the_project() -> None:

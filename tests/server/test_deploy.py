@@ -68,7 +68,7 @@ def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: E
     parts = [f"recsys.export.artefact.{p.stem}" for p in (ROOT / "recsys/export/artefact").glob("[a-z]*.py")]
     done = image.run("-c", f"import {', '.join(parts)}; print('all'); import torch")
     assert done.stdout == "all\n" and "No module named 'torch'" in done.stderr, done.stderr
-    serve(fake_models.write_model(tmp_path / "ctr"), tmp_path, image, "loader=fake_models:load", rows=[{}])
+    serve(fake_models.write_model(tmp_path / "ctr"), tmp_path, image, "loader=fake_models:load", rows=[{"a": None}])
 
 
 @pytest.mark.slow

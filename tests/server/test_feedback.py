@@ -123,7 +123,7 @@ def test_feedback_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch:
 
 def test_answers_say_their_version_and_are_reported(tmp_path: Path) -> None:
     with serving(fake_models.write_model(tmp_path / "ctr"), feedback=str(tmp_path / "feedback")) as served:
-        answer = requests.post(f"{served.url}/predict", json={"rows": [{}]})
+        answer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]})
         assert answer.headers["x-model-version"] == "1"
         [report] = served.core.take_reports()
         [(model, version, role, request, rows, seconds, failed, _)] = report["answers"]

@@ -70,7 +70,7 @@ def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
         ("a", "FP64", [-1, 1]),
         ("b", "BYTES", [-1, 1]),
     ]
-    assert [(o.name, o.datatype, list(o.shape)) for o in metadata.outputs] == [("p", "FP32", [-1])]
+    assert [(o.name, o.datatype, list(o.shape)) for o in metadata.outputs] == [("p", "FP32", [-1, 1])]
     assert {(m.name, m.version) for m in client.get_model_repository_index().models} >= {("ctr", "2"), ("items", "7")}
 
 
@@ -93,15 +93,15 @@ def test_infers_raw_columns(client: triton.InferenceServerClient) -> None:
     inputs = raw_inputs(np.array([[1.0], [2.0], [-3.0]]), ["b7", "", "b30"])
     found = client.infer("ctr", inputs, request_id="17")
     assert (found.get_response().id, found.get_response().model_version) == ("17", "1")
-    np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0), rtol=1e-6)
+    np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0)[:, None], rtol=1e-6)
     other = client.infer("ctr", inputs, model_version="2", outputs=[triton.InferRequestedOutput("p")])
-    np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1), rtol=1e-6)
+    np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1)[:, None], rtol=1e-6)
 
 
 def test_infers_feature_tensors(client: triton.InferenceServerClient) -> None:
     values = triton.InferInput("values", [2, 2], "FP32")
     values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
-    np.testing.assert_allclose(client.infer("ctr", [values]).as_numpy("p"), sigmoid(3, 0.5), rtol=1e-6)
+    np.testing.assert_allclose(client.infer("ctr", [values]).as_numpy("p"), sigmoid(3, 0.5)[:, None], rtol=1e-6)
 
 
 def test_infers_items(client: triton.InferenceServerClient) -> None:
@@ -127,7 +127,7 @@ def test_a_stream(client: triton.InferenceServerClient) -> None:
         client.async_stream_infer("ctr", raw_inputs(np.array([[1.0]]), [b]), request_id=b)
     client.stop_stream()
     assert [a.as_numpy("p").tolist() for a in (answers[0], answers[2])] == [
-        pytest.approx([p]) for p in sigmoid(1.7, 1.8)
+        [pytest.approx([p])] for p in sigmoid(1.7, 1.8)
     ]
     assert "column b: 'x' is not a code such as b7" in str(answers[1])
 
@@ -240,7 +240,8 @@ def test_a_load_with_what_it_does_not_take(stub: Any, key: str) -> None:
     ):
         with pytest.raises(grpc.RpcError) as e:
             call(request)
-        assert e.value.details().startswith(f"parameters.{key}: no such key"), e.value.details()
+        why = "no such key" if key == "zz" else "a model is loaded as it was exported"
+        assert e.value.details().startswith(f"parameters.{key}: {why}"), e.value.details()
 
 
 def test_a_message_that_cannot_be_decoded(served: Served) -> None:

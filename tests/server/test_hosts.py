@@ -22,7 +22,7 @@ from recsys.server.hosts import Hosts
 from recsys.server.request_error import RequestError
 
 EVIL = "http://evil.example"
-ROWS = {"rows": [{}]}
+ROWS = {"rows": [{"a": None}]}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_clients_work_as_before(served: Served) -> None:
             client.load_model("ctr")
             a = triton.InferInput("a", [1], "FP64")
             a.set_data_from_numpy(np.array([0.0]))
-            assert client.infer("ctr", [a]).as_numpy("p").tolist() == [0.5]
+            assert client.infer("ctr", [a]).as_numpy("p").tolist() == [[0.5]]
     with socket.create_connection(("127.0.0.1", served.settings.port)) as connection:
         connection.sendall(b"GET /v2 HTTP/1.0\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")

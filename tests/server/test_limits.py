@@ -38,12 +38,12 @@ def model(tmp_path: Path) -> Path:
 def infer(client: triton.InferenceServerClient, **more: object) -> list[float]:
     a = triton.InferInput("a", [1], "FP64")
     a.set_data_from_numpy(np.array([0.0]))
-    return client.infer("ctr", [a], **more).as_numpy("p").tolist()  # type: ignore[no-any-return]
+    return client.infer("ctr", [a], **more).as_numpy("p")[:, 0].tolist()  # type: ignore[no-any-return]
 
 
 def test_a_token(model: Path) -> None:
     with serving(model, token="s3cret") as served:
-        body = {"rows": [{}]}
+        body = {"rows": [{"a": None}]}
         for header in (None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer ", "Bearer s3cret2"):
             answer = requests.post(
                 f"{served.url}/predict", json=body, headers={} if header is None else {"Authorization": header}
@@ -89,7 +89,7 @@ def test_tls(model: Path, tmp_path: Path) -> None:
     subprocess.run([*command, "-keyout", key, "-out", cert, *subject], check=True, capture_output=True)
     with serving(model, tls_cert=str(cert), tls_key=str(key)) as served:
         assert served.url.startswith("https")
-        answer = requests.post(f"{served.url}/predict", json={"rows": [{}]}, verify=str(cert))
+        answer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]}, verify=str(cert))
         assert answer.json() == {"predictions": [0.5]}
         with triton.InferenceServerClient(served.grpc, ssl=True, root_certificates=str(cert)) as client:
             assert infer(client) == [0.5]
@@ -117,7 +117,7 @@ def test_slow_callers_do_not_keep_connections(model: Path) -> None:
             assert 0.1 < time.monotonic() - started < 2
         with requests.Session() as session:  # a connection that is kept may wait between its requests
             for _ in range(2):
-                assert session.post(f"{served.url}/predict", json={"rows": [{}]}).status_code == 200
+                assert session.post(f"{served.url}/predict", json={"rows": [{"a": None}]}).status_code == 200
                 time.sleep(0.3)
 
 
@@ -282,7 +282,7 @@ def test_a_full_queue(tmp_path: Path) -> None:
 
 
 def predict(served: Served) -> requests.Response:
-    return requests.post(f"{served.url}/predict", json={"rows": [{}]})
+    return requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]})
 
 
 def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
@@ -299,14 +299,14 @@ def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
             t.join()
         time.sleep(0.3)
         assert found == [504] * 3 and len(batches) == 1
-        longer = requests.post(f"{served.url}/predict", json={"rows": [{}]}, headers={"timeout": "900000"})
+        longer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]}, headers={"timeout": "900000"})
         assert longer.status_code == 200  # the request's own deadline replaces the default
 
 
 def test_logs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(model, log="requests", token="s3cret") as served:
         headers = {"Authorization": "Bearer s3cret", "x-request-id": "mine"}
-        requests.post(f"{served.url}/predict", json={"rows": [{}, {}]}, headers=headers)
+        requests.post(f"{served.url}/predict", json={"rows": [{"a": 1}, {}]}, headers=headers)
         requests.post(f"{served.url}/predict", json={"rows": [{"a": "x"}]}, headers=headers)
         for _ in range(200):
             requests.get(f"{served.url}/nix")

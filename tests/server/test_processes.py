@@ -46,7 +46,7 @@ def test_workers_share_ports_and_are_restarted_reloaded_and_drained(tmp_path: Pa
         with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
             a = triton.InferInput("a", [1], "FP64")
             a.set_data_from_numpy(np.array([0.0]))
-            assert client.infer("ctr", [a]).as_numpy("p").tolist() == [0.5]
+            assert client.infer("ctr", [a]).as_numpy("p").tolist() == [[0.5]]
         metrics = requests.get(f"{server.url}/metrics").text
         assert 'recsys_requests_total{model="ctr",protocol="json",status="200",version="1"} 40.0' in metrics
 
@@ -95,7 +95,7 @@ def test_a_table_that_is_cut_short_ends_the_service_of_its_model_alone(tmp_path:
         with pytest.raises(requests.ConnectionError):
             server.predict()
         until(lambda: server.log.read_text().count('"event":"loaded"') == 3 and other(server).status_code == 200)
-        refused = requests.post(f"{server.url}/models/ctr/predict", json={"rows": [{}]})
+        refused = requests.post(f"{server.url}/models/ctr/predict", json={"rows": [{"a": None}]})
         assert refused.status_code == 404 and "model ctr: is not loaded; load it with POST" in refused.text
         time.sleep(1.5)
         lines = server.log.read_text().splitlines()
@@ -109,7 +109,7 @@ def test_a_table_that_is_cut_short_ends_the_service_of_its_model_alone(tmp_path:
 
 def other(server: Command) -> requests.Response:
     try:
-        return requests.post(f"{server.url}/models/other/predict", json={"rows": [{}]})
+        return requests.post(f"{server.url}/models/other/predict", json={"rows": [{"a": None}]})
     except requests.ConnectionError:
         return requests.Response()
 
@@ -160,7 +160,7 @@ def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> Non
 
 def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: Path) -> None:
     """A caller that does not know yet that the server drains sends on a new or an idle connection."""
-    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 18\r\n\r\n" + b'{"rows":[{"a":0}]}'
     with serving(fake_models.write_model(tmp_path / "ctr")) as served:
         address = ("127.0.0.1", served.settings.port)
         with socket.create_connection(address, 5) as idle, socket.create_connection(address, 5) as new:
@@ -176,7 +176,7 @@ def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: P
 
 
 def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_path: Path) -> None:
-    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 18\r\n\r\n" + b'{"rows":[{"a":0}]}'
     settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")))
 
     async def drain() -> list[bytes]:

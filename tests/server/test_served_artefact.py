@@ -50,7 +50,7 @@ def test_a_ranking_model(tmp_path: Path) -> None:
         answer = requests.post(f"{served.url}/predict", json={"rows": rows}).json()
         np.testing.assert_allclose(answer["predictions"], expected, atol=1e-6)
         for result in infer(served, rows):
-            np.testing.assert_allclose(result.as_numpy("probability"), expected, atol=1e-6)
+            np.testing.assert_allclose(result.as_numpy("probability")[:, 0], expected, atol=1e-6)
 
 
 def test_a_retrieval_model(tmp_path: Path) -> None:

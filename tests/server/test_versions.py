@@ -41,7 +41,7 @@ def alias(models: Path, **content: object) -> None:
 def version_of(served: Served, **headers: str) -> str:
     """Return the version that answers, from its prediction."""
     names = {k.replace("_", "-"): v for k, v in headers.items()}
-    answer = SESSION.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}, headers=names)
+    answer = SESSION.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}, headers=names)
     assert answer.status_code == 200, answer.text
     return {0.5: "1", 0.881: "2", 0.982: "3"}[round(answer.json()["predictions"][0], 3)]
 
@@ -88,8 +88,8 @@ def test_roll_forward_and_back_with_one_call(models: Path) -> None:
         assert requests.post(f"{served.url}/v2/repository/models/ctr/load?version=1").status_code == 200
         assert version_of(served) == "1"
         assert load(served, action="unload").status_code == 200
-        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
-        assert requests.get(f"{served.url}/v2/health/ready").status_code == 200
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}).status_code == 404
+        assert requests.get(f"{served.url}/v2/health/ready").status_code == 503  # nothing is served
         assert load(served).status_code == 200
         assert version_of(served) == "1"  # the rollback is not forgotten
 
@@ -102,7 +102,7 @@ def test_unload_and_load_forget_nothing(models: Path) -> None:
         assert load(served, action="unload").status_code == 200
         alias_file = models / "ctr" / ALIAS
         assert json.loads(alias_file.read_text()) == chosen | {"unloaded": True}
-        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}).status_code == 404
         assert Repository(models).choice("ctr").current is None  # for the next start, too
         assert load(served).status_code == 200
         assert json.loads(alias_file.read_text()) == chosen
@@ -144,6 +144,16 @@ UNLIKE = [
     ({"inputs": ["a", "b:INT64"]}, "takes INT64 for the input b, not BYTES"),
     ({"inputs": ["a", "b", "c:FP64:needed"]}, "needs the input c"),
 ]
+
+
+def test_numbers_take_the_place_of_whole_numbers(models: Path) -> None:
+    """Exports of other versions of recsys may name the other type for the same column."""
+    alias(models, version="1")
+    fake_models.write_model(models / "ctr" / "1", inputs=["a:INT64", "b"])
+    fake_models.write_model(models / "ctr" / "9", inputs=["a:FP64", "b"])
+    with serving(models) as served:
+        for version in ("9", "1"):
+            assert load(served, {"parameters": {"version": version}}).status_code == 200
 
 
 @pytest.mark.parametrize(("manifest", "why"), UNLIKE)
@@ -203,7 +213,7 @@ def test_changes_of_the_alias_file_are_applied(models: Path) -> None:
         assert version_of(served) == "2"  # a mistake changes nothing
         alias(models, version=None)
         poll()
-        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}).status_code == 404
         (models / "ctr" / ALIAS).unlink()
         poll()
         assert version_of(served) == "3"
@@ -234,7 +244,7 @@ def test_a_canary_answers_its_share_and_the_same_keys(models: Path) -> None:
         served.call(served.core.registry.reload_changed())
         second = [version_of(served, x_routing_key=k) for k in keys]
         assert all(b == "2" for a, b in zip(first, second, strict=True) if a == "2")  # nobody goes back
-        named = requests.post(f"{served.url}/models/ctr/versions/1/predict", json={"rows": [{}]})
+        named = requests.post(f"{served.url}/models/ctr/versions/1/predict", json={"rows": [{"a": None}]})
         assert named.json()["predictions"] == [0.5]
 
 
@@ -270,7 +280,7 @@ def test_reloads_lose_no_request(models: Path) -> None:
             try:
                 with requests.Session() as session:
                     while not done.is_set():
-                        answer = session.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+                        answer = session.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]})
                         found.append(f"{answer.status_code}")
             except BaseException as e:
                 failed.append(e)
@@ -290,7 +300,7 @@ def test_reloads_lose_no_request(models: Path) -> None:
 def test_a_version_that_is_replaced_frees_its_memory_and_its_thread_at_once(models: Path) -> None:
     """It must not wait until Python collects cycles: large models would be in memory several times."""
     with serving(models) as served:
-        requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+        requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]})
         [old] = [weakref.ref(v.batcher) for v in served.core.registry.get("ctr").versions.values()]
         gc.disable()
         try:

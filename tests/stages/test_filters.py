@@ -53,7 +53,7 @@ def test_seen() -> None:
 
 def test_a_bloom_filter_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recsys.extras.is_installed", lambda name: name != "rbloom")
-    said = r"bloom=1: a Bloom filter of \d+ events: needs rbloom, which is not installed; run: .*'recsys\[stages\]'$"
+    said = r"bloom=1: a Bloom filter of \d+ events: needs rbloom, which is not installed; run: .*--extra stages$"
     with pytest.raises(UserError, match=said):
         kept(Seen(bloom=1, errors=1e-6), "u")
 
@@ -134,7 +134,11 @@ def test_explains_what_each_stage_made_of_a_request() -> None:
 
 def test_excluded_and_wanted_items() -> None:
     found = small_stages.recommender(ITEMS, {"all": small_stages.Listed(range(6))})
-    [a, b] = found.answers([Query([], k=6, exclude=["i0", "nosuch"]), Query([], k=6, candidates=["i3", "i1"])])
+    with pytest.raises(UserError, match=r"^candidates: the model knows none of them, such as 'nosuch'; leave it out"):
+        found.answers([Query([], k=6, candidates=["nosuch", "i99"])])
+    [a, b] = found.answers(
+        [Query([], k=6, exclude=["i0", "nosuch"]), Query([], k=6, candidates=["i3", "i1", "nosuch"])]
+    )
     assert a.items.tolist() == [1, 2, 3, 4, 5] and b.items.tolist() == [1, 3]
     with pytest.raises(UserError, match="k=7: must be from 1 to 6"):
         found.answers([Query([], k=7)])

@@ -340,7 +340,7 @@ def test_mistakes_of_submitit(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert re.search(r"error: sweep.launcher=slurm: Could not detect .srun", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert sweep(*slurm) == 2
-    assert "needs submitit, which is not installed; run: pip install 'recsys[slurm]'" in capsys.readouterr().err
+    assert "needs submitit, which is not installed; run: uv sync --inexact --extra slurm" in capsys.readouterr().err
 
 
 def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

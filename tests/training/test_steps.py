@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from recsys.cli.console import results
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.errors import UserError
@@ -23,6 +24,7 @@ from recsys.training.optimizers import split_parameters
 from recsys.training.run import train
 from recsys.training.run_dir import write_manifest
 from recsys.training.schedules import warmup_cosine, warmup_polynomial
+from recsys.training.show_metrics import show_tables
 
 ROWS = 4000
 ALL = [  # every comfort at once
@@ -213,8 +215,23 @@ def test_training_stops_when_validation_no_longer_improves(home: Path, capsys: p
     said = capsys.readouterr().err
     assert "stopped after epoch 4: validation/auc has not improved for 3 validations" in said
     assert made.metrics["protocol"]["checkpoint"].endswith("best-00000025")  # of the first epoch
+    shown = f"validation/auc {made.metrics['validation']['auc']:.5f}"
+    assert said.count(f"  {shown} (the best so far)") == 1 and said.count(f"(best: {shown[-7:]} after step 25)") == 3
+    assert f"  {shown} (the best so far)" in (home / "until_best" / "train.log").read_text()
     run(home, "all_epochs", "trainer.max_epochs=2", "data.split.validation=0", *rates)
     assert "all 2 epochs are trained; to stop early, set data.split.validation" in capsys.readouterr().err
+
+
+def test_metrics_that_are_too_many_for_the_width_are_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    splits = {s: {"auc": 0.75, "logloss": 0.5, "rows": 1000} for s in ("test", "validation")}
+    for width, first in ((120, "auc"), (40, "test")):
+        monkeypatch.setattr(results, "_width", width)
+        show_tables(splits)
+        head, *lines = (line for line in capsys.readouterr().out.splitlines() if line[0] in "┃│")
+        assert head.split()[2] == first
+        assert len(lines) == (2 if first == "auc" else 3) and all("…" not in line for line in lines)
 
 
 def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from recsys.index import Index
 from recsys.online.fast_queries import FastQueries
 from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
+from recsys.online.query_parameters import unknown_candidates
 from recsys.online.row_frames import RowFrames
 from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row, TensorSpec
@@ -90,7 +91,7 @@ class ServedRetrieval:
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
 
-        Raises UserError for a row that cannot be read and for a k that is out of range.
+        Raises UserError for a row that cannot be read, a k that is out of range, and candidates that are all unknown.
         """
         return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
 
@@ -99,6 +100,8 @@ class ServedRetrieval:
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
+            if query.candidates and not len(self._places(query.candidates)):
+                raise unknown_candidates(query.candidates)
         if not queries:
             return []
         lists = dict(self._lists(queries))

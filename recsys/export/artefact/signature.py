@@ -9,21 +9,34 @@ from typing import Any
 import polars as pl
 
 from recsys.data.arrays import single_valued
+from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.features import FeatureSpec
 from recsys.online.servable import Datatype, TensorSpec
 
 Signature = dict[str, tuple[TensorSpec, ...]]
 
 
-def raw_inputs(types: pl.Schema) -> tuple[TensorSpec, ...]:
-    """Return a tensor of the rows' values for each raw column; times, lists and the like are text."""
-    return tuple(TensorSpec(name, _datatype(dtype), (-1, 1), optional=True) for name, dtype in types.items())
+def raw_inputs(types: pl.Schema, data: ResolvedData) -> tuple[TensorSpec, ...]:
+    """Return a tensor of the rows' values for each raw column; times, lists and the like are text.
+
+    Whole numbers are FP64, so that NaN is a missing value, unless they may be ids, of which FP64 would lose digits.
+    """
+    numbers = _numbers(data)
+    return tuple(TensorSpec(n, _datatype(dtype, n in numbers), (-1, 1), optional=True) for n, dtype in types.items())
 
 
-def _datatype(dtype: pl.DataType) -> Datatype:
-    if dtype.is_integer():
+def _numbers(data: ResolvedData) -> set[str]:
+    """Return the raw columns that dense features alone read, as numbers."""
+    read = {column for column, ways in data.column_reads.items() if ways == {"number"}}
+    sparse = {column for name, c in data.sparse_columns.items() for column in c.cross or [c.column or name]}
+    group = set() if data.group is None else {data.group.by, data.group.order}
+    return read - sparse - group
+
+
+def _datatype(dtype: pl.DataType, is_number: bool) -> Datatype:
+    if dtype.is_integer() and not is_number:
         return "INT64"
-    if dtype.is_float():
+    if dtype.is_integer() or dtype.is_float():
         return "FP64"
     return "BOOL" if dtype == pl.Boolean else "BYTES"
 

@@ -17,8 +17,9 @@ MODULES = {"faiss-cpu": "faiss"}  # of packages whose module has another name
 HEAD = """\
 # What the models of this repository import. Install it into the Python that Triton's Python backend runs:
 #     pip install -r requirements.txt
-# If that Python must keep numpy 1, write pyarrow<20 below: later versions do not import with it.
 """
+# Some builds of Triton pin numpy 1: with it, pyarrow imports below version 20 only, which runs with numpy 2 as well.
+ANY_NUMPY = {"numpy": "", "pyarrow": ">=18,<20"}
 
 
 def packages_of(artefact: Artefact, python_graph: bool) -> list[str]:
@@ -41,8 +42,7 @@ def with_versions(packages: Iterable[str]) -> dict[str, str]:
         asked = [re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*([^;\s]*)", line) for line in requires("recsys") or []]
     except PackageNotFoundError:
         asked = []
-    versions = {m[1]: m[2] for m in asked if m is not None}
-    versions["numpy"] = ""  # the models run with numpy 1 as well, which some builds of Triton pin
+    versions = {m[1]: m[2] for m in asked if m is not None} | ANY_NUMPY
     return {MODULES.get(name, name): f"{name}{versions.get(name, '')}" for name in packages}
 
 

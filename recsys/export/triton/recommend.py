@@ -10,11 +10,11 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.export.artefact import load
-from recsys.export.triton.request_columns import raw_columns
+from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
+from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
 from recsys.online.servable import Query
 
 FOLDER = "artefact"
-TYPES = {"k": int, "filter_history": bool, "exclude": str, "candidates": str}
 
 
 class TritonPythonModel:
@@ -35,16 +35,11 @@ class TritonPythonModel:
         try:
             [(items, scores)] = self._model.recommend([self._query(pb, request)])
         except UserError as e:
-            return pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(e)))
+            return refusal(pb, of_history(e))
         names = np.array([str(i) for i in items], dtype=object)
         return pb.InferenceResponse([pb.Tensor("items", names), pb.Tensor("scores", np.array(scores, np.float32))])
 
     def _query(self, pb: Any, request: Any) -> Query:
         columns, _ = raw_columns(pb, request, self._inputs)
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        given = json.loads(request.parameters() or "{}")
-        for key, kind in TYPES.items():
-            if key in given and type(given[key]) is not kind:
-                raise UserError(f"parameter {key}: must be {'true or false' if kind is bool else kind.__name__}")
-        lists = {key: given[key].split(",") for key in ("exclude", "candidates") if key in given}
-        return Query(rows, given.get("k"), given.get("filter_history"), **lists)
+        return make_query(rows, parameters_of(request, QUERY_KEYS))

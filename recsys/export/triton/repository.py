@@ -50,14 +50,17 @@ def import_all():
     except ImportError as e:
         fix = "export with python_path=bundle, or install recsys's wheel there with pip install --no-deps"
         raise RuntimeError(f"recsys cannot be imported in Triton's Python ({e}); {fix}") from None
-    for name, package in PACKAGES.items():
+    errors = {}
+    for name in PACKAGES:
         try:
             import_module(name)
         except ImportError as e:
-            if name == "pyarrow" and "NumPy 2" in str(e):
-                package = "pyarrow<20"
-            fix = f"pip install '{package}'; all packages are in this repository's requirements.txt"
-            raise RuntimeError(f"{name} cannot be imported in Triton's Python ({e}); run: {fix}") from None
+            errors[name] = e
+    if errors:
+        wanted = " ".join(f"'{PACKAGES[name]}'" for name in errors)
+        why = f"{', '.join(errors)} cannot be imported in Triton's Python ({next(iter(errors.values()))})"
+        fix = f"pip install {wanted}; all packages are in this repository's requirements.txt"
+        raise RuntimeError(f"{why}; run: {fix}")
 
 
 class TritonPythonModel:

@@ -1,18 +1,44 @@
-"""Raw columns in requests to Triton's Python backend."""
+"""What requests to Triton's Python backend hold, and the error that a request gets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from recsys.errors import UserError
+from recsys.online.query_parameters import check_keys
 
 
 def raw_columns(pb: Any, request: Any, names: Iterable[str]) -> tuple[dict[str, list[Any]], int]:
-    """Return the values of each column that a request has, and the number of rows. pb: triton_python_backend_utils"""
+    """Return the values of each column that a request has, and the number of rows. pb: triton_python_backend_utils
+
+    Raises UserError for a text that is not UTF-8.
+    """
     found, rows = {}, 0
     for name in names:
         tensor = pb.get_input_tensor_by_name(request, name)
         if tensor is not None:
             values = tensor.as_numpy().reshape(-1)
             rows = len(values)
-            found[name] = [v.decode() for v in values] if values.dtype == object else values.tolist()
+            found[name] = _texts(name, values) if values.dtype == object else values.tolist()
     return found, rows
+
+
+def _texts(name: str, values: Any) -> list[str]:
+    try:
+        return [v.decode() for v in values]
+    except UnicodeDecodeError as e:
+        raise UserError(f"input {name}: a value is not UTF-8 text") from e
+
+
+def parameters_of(request: Any, known: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the parameters of a request. Raises UserError for one that is not known."""
+    parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
+    check_keys(parameters, known, "parameters.")
+    return parameters
+
+
+def refusal(pb: Any, error: UserError) -> Any:
+    """Return the answer to a request that cannot be read: 400 over HTTP, INVALID_ARGUMENT over gRPC."""
+    return pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error), pb.TritonError.INVALID_ARG))

@@ -10,7 +10,7 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.export.artefact.inputs import graph_inputs
-from recsys.export.triton.request_columns import raw_columns
+from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
 from recsys.online.row_transforms import RowTransforms
 
 FOLDER = "pipeline"
@@ -31,10 +31,10 @@ class TritonPythonModel:
         import triton_python_backend_utils as pb
 
         alone = self._pipeline.fitted.data.group is not None or len(requests) == 1
-        columns = [raw_columns(pb, request, self._inputs) for request in requests]
         if not alone:
-            sizes = [rows for _, rows in columns]
             try:
+                columns = [self._columns(pb, request) for request in requests]
+                sizes = [rows for _, rows in columns]
                 together = {n: [v for c, _ in columns for v in c[n]] for n in columns[0][0]}
                 arrays = self._features(together, sum(sizes))
                 bounds = np.cumsum(sizes)[:-1]
@@ -42,13 +42,17 @@ class TritonPythonModel:
                 return [self._response(pb, {n: x[i] for n, x in parts.items()}) for i in range(len(requests))]
             except (UserError, KeyError):
                 pass  # each request alone, so that only the bad ones fail
-        return [self._answer(pb, request_columns, rows) for request_columns, rows in columns]
+        return [self._answer(pb, request) for request in requests]
 
-    def _answer(self, pb: Any, columns: dict[str, list[Any]], rows: int) -> Any:
+    def _answer(self, pb: Any, request: Any) -> Any:
         try:
-            return self._response(pb, self._features(columns, rows))
+            return self._response(pb, self._features(*self._columns(pb, request)))
         except UserError as e:
-            return pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(e)))
+            return refusal(pb, e)
+
+    def _columns(self, pb: Any, request: Any) -> tuple[dict[str, list[Any]], int]:
+        parameters_of(request)
+        return raw_columns(pb, request, self._inputs)
 
     def _features(self, columns: dict[str, list[Any]], rows: int) -> dict[str, np.ndarray]:
         return graph_inputs(self._pipeline.arrays_of_columns(columns, rows), self._pipeline.features).feed
