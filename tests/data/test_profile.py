@@ -240,7 +240,10 @@ def test_every_kind_of_feature() -> None:
     tables = {t.name: t for t in found.tables}
     assert (tables["hashed"].rows, tables["q"].rows, tables["bag"].rows) == (51, 6, 4)
     assert (tables["hashed"].used or 0) <= 50 < tables["hashed"].distinct == 200
-    text = Plain(write(found)).text
+    html = write(found)
+    assert "<b>0</b><span>bad rows</span>" in html and ">information value</th>" in html
+    assert "<b>3</b><span>bad rows, 0.7 % of all</span>" in write(found, bad_rows=3)
+    text = Plain(html).text
     for told in ("target (smoothing 20, folds 5)", "sin, cos of hour, month", "(missing)", "l × r", "4 ranges"):
         assert told in text, told
 
