@@ -110,10 +110,10 @@ def trace(
     with quiet_exporter(), torch.no_grad(), not_exported.explained():
         try:
             return export()
-        except torch._dynamo.exc.UserError as e:  # private: torch.export raises it for a dynamic size that is constant
-            if (problem := not_exported.specialising_line(graph, export)) is not None:
-                raise UserError(problem) from e
-            raise
+        except Exception as e:  # the class of torch.export's errors is private
+            constant = "Constraints violated" in str(e)
+            problem = not_exported.specialising_line(graph, export) if constant else None
+            raise e if problem is None else UserError(problem) from e
 
 
 def to_onnx(
