@@ -6,7 +6,8 @@ They follow from experiments/published.yaml and the results of experiments.
 import csv
 import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from recsys.evaluation.resampling import student_bound
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
+NEAR, NEAR_AUC = 0.01, 0.001  # how much worse a figure may be than the published one
 PAGES = {kind: ROOT / "docs" / "benchmarks" / f"results_{kind}.md" for kind in ("retrieval", "ranking")}
 INTRODUCTION = """# Published figures of {kind} models, and ours
 
@@ -49,22 +51,75 @@ def found(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, st
     return chosen
 
 
-def cells(table: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the published figure, ours and the difference for each metric."""
+@dataclass
+class Figure:
+    """A figure of a row: as published, or the best of several published runs, and those of our runs."""
+
+    row: str  # title of the table and the model
+    metric: str
+    published: float | None
+    is_best: bool
+    ours: list[float]
+
+    @property
+    def gap(self) -> float | None:
+        """Return how far our mean is above the published figure: absolute for AUCs, otherwise relative to it."""
+        if self.published is None or not self.ours:
+            return None
+        mean = statistics.mean(self.ours)
+        return mean - self.published if "AUC" in self.metric else mean / self.published - 1
+
+    @property
+    def shortfall(self) -> float | None:
+        """Return how much worse than published we are; 0 if we are not, or if our interval has the published figure."""
+        if self.gap is None or self.published is None:
+            return None
+        half = interval(self.ours)
+        if half is not None and abs(statistics.mean(self.ours) - self.published) <= half:
+            return 0.0
+        return max(0.0, self.gap if self.metric == "logloss" else -self.gap)
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the published figure, ours and the difference as text."""
+        published = "" if self.published is None else f"{self.published:.4f}"
+        published = f"({published})" if published and self.is_best else published
+        if not self.ours:
+            return published, "not run", ""
+        mean, half = statistics.mean(self.ours), interval(self.ours)
+        shown = f"{mean:.4f}" + ("" if half is None else f" ± {half:.4f}") + f" ({len(self.ours)})"
+        apart = "" if self.gap is None else f"{self.gap:+.4f}" if "AUC" in self.metric else f"{self.gap:+.1%}"
+        return published, shown, apart
+
+
+def figures(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[Figure]:
+    """Return the figures of a row, one for each metric of its table."""
     lines = found(table, row)
+    result = []
     for metric, column in table["metrics"].items():
         value, best = row.get("published", {}).get(metric), row.get("best", {}).get(metric)
-        published = f"{value:.4f}" if value is not None else f"({best:.4f})" if best is not None else ""
-        if not lines:
-            yield published, "not run", ""
-            continue
         ours = [float(line[column]) for line in lines]
-        mean, half = statistics.mean(ours), interval(ours)
-        shown = f"{mean:.4f}" + ("" if half is None else f" ± {half:.4f}") + f" ({len(ours)})"
-        against = value if value is not None else best
-        is_auc = "AUC" in metric
-        apart = "" if against is None else f"{mean - against:+.4f}" if is_auc else f"{mean / against - 1:+.1%}"
-        yield published, shown, apart
+        name = f"{row['model']} ({table['title'].split(',')[0]})"
+        result.append(Figure(name, metric, best if value is None else value, value is None, ours))
+    return result
+
+
+def summary(tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many of the published figures are reached, and which are not."""
+    all_figures = [f for t in tables for row in t["rows"] for f in figures(t, row) if f.published is not None]
+    run = [f for f in all_figures if f.ours]
+    near = [f for f in run if (f.shortfall or 0) <= (NEAR_AUC if "AUC" in f.metric else NEAR)]
+    short: dict[str, list[str]] = {}
+    for f in run:
+        if f not in near:
+            short.setdefault(f.row, []).append(f"{f.metric} {f.cells()[2]}")
+    left = len(all_figures) - len(run)
+    text = (
+        f"**Of {len(all_figures)} published figures, {len(near)} are reached**: ours is better, or at most {NEAR:.0%} "
+        f"({NEAR_AUC} of AUC) worse, or has the published figure in its interval. {left or 'None'} were not run. "
+        f"{len(run) - len(near) or 'None'} of the others are not reached:"
+    )
+    missed = [f"- {row}: {', '.join(texts)}" for row, texts in short.items()]
+    return "\n".join([textwrap.fill(text, 120, break_on_hyphens=False), "", *missed])
 
 
 def section(table: Mapping[str, Any]) -> str:
@@ -80,8 +135,8 @@ def section(table: Mapping[str, Any]) -> str:
         f"|---|{'---|' * len(head)}---|",
     ]
     for row in table["rows"]:
-        figures = [c for of_metric in cells(table, row) for c in of_metric]
-        lines.append(f"| {row['model']} | {' | '.join(figures)} | {row.get('note', '')} |")
+        cells = [c for figure in figures(table, row) for c in figure.cells()]
+        lines.append(f"| {row['model']} | {' | '.join(cells)} | {row.get('note', '')} |")
     commands = dict.fromkeys(row["command"] for row in table["rows"])
     lines += ["", *(f"    {command}" for command in commands)]
     folder = table["results"].split("/")[0]
@@ -92,7 +147,8 @@ def page(kind: str) -> str:
     """Return the page of ranking models, whose tables have an AUC, or of retrieval models."""
     tables = yaml.safe_load((EXPERIMENTS / "published.yaml").read_text())
     chosen = [t for t in tables if ("ranking" if any("AUC" in m for m in t["metrics"]) else "retrieval") == kind]
-    return "\n\n".join([INTRODUCTION.format(kind=kind).rstrip(), *map(section, chosen)]) + "\n"
+    parts = [INTRODUCTION.format(kind=kind).rstrip(), summary(chosen), *map(section, chosen)]
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
