@@ -15,10 +15,11 @@ import yaml
 
 from recsys.__main__ import COMMANDS as SUMMARIES
 from recsys.cli.command_help import keys, usage
-from recsys.config.compose import COMMANDS, conf_dir
+from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
 from recsys.evaluation.metrics_table import METRICS
 from recsys.ranges import Range
 from recsys.schema import data_schema, run_schema
+from recsys.schema.class_facts import MODELS
 
 MARK = "<!-- written by docs/make_reference.py -->"
 PAGES = {  # of the keys of a training: page -> title, a rule for the names of its keys, a module for mappings in them
@@ -117,6 +118,30 @@ def classes_page(group: str, title: str) -> str:
     return "\n\n".join(parts)
 
 
+def defaults_page() -> str:
+    """Return the page of the settings with which retrieval models are trained, if you set none."""
+    retrieval = [name.rpartition(".")[0] for kind in ("retrieval", "closed_form") for name in MODELS[kind]]
+    retrieval += [f.stem for f in (conf_dir() / "model").glob("*.yaml") if "transformer.Transformer" in f.read_text()]
+    rows = []
+    for name in sorted(set(retrieval)):
+        cfg, choices, _ = compose_with_choices("train", [f"model={name}", "data=movielens_1m"])
+        own = " ".join(f"{k}={v}" for k, v in cfg.model.items() if k != "_target_")
+        loss = "fitted at once" if choices["loss"] is None else f"`{choices['loss']}`"
+        count = "" if cfg.loss is None else str(cfg.loss.get("count", ""))
+        rate = "" if cfg.loss is None else f"{cfg.optim.dense.lr:g}"
+        rows.append((f"`{name}`", loss, count, rate, f"`{own}`" if own else ""))
+    trainer = cfg.trainer
+    about = textwrap.fill(
+        "Values of the keys of `model`, and of the loss and the learning rates that a model's YAML chooses. All train "
+        f"with batches of {trainer.batch_size} rows for at most {trainer.max_epochs} epochs, until "
+        f"{trainer.early_stopping.patience} validations have brought no improvement. `experiment=sasrec_paper` and "
+        "others have the settings of papers; `python -m recsys.train model=sasrec --help` shows all keys and values.",
+        120,
+    )
+    head = ("model", "`loss`", "`loss.count`", "learning rate", "`model`")
+    return f"# Defaults of retrieval models\n\n{about}\n\n" + table(head, iter(rows))
+
+
 def metrics_page() -> str:
     """Return the page of metrics."""
     better = {"higher": "higher", "lower": "lower", None: ""}
@@ -147,6 +172,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield name, keys_page(name)
     yield "model_classes", classes_page("model", "Models and their parameters")
     yield "loss_classes", classes_page("loss", "Losses and their parameters")
+    yield "retrieval_defaults", defaults_page()
     yield "metrics", metrics_page()
     for module, names in API.items():
         yield f"api_{module.replace('.', '_')}", api_page(module, names)
