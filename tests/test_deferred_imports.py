@@ -90,6 +90,7 @@ def test_a_checkpoint_is_inspected_without_the_packages_of_training() -> None:
     assert not imported & {*HEAVY, "torchrec", "fbgemm_gpu", "pytorch_lightning"}
 
 
+@pytest.mark.slow
 def test_imports_can_be_eager(tmp_path: Path) -> None:
     program = "import recsys, sys, tensordict; print('tensordict.base' in sys.modules)"
     assert run(program, HOME=str(tmp_path), RECSYS_EAGER_IMPORTS="1") == "True"

@@ -63,6 +63,7 @@ def test_mistakes(run: recsys.TrainedRun, tmp_path: Path) -> None:
         recsys.load(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_a_scripts_traceback_is_pythons_own(run: recsys.TrainedRun) -> None:
     """torch.distributed writes [rank0]: before each line of a traceback, also after its group has ended."""
     code = f"import recsys\nr = recsys.load({str(run.path)!r})\nr.evaluate()\nr.predict(3)"

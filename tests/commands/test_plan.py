@@ -310,6 +310,7 @@ def test_the_page_needs_nothing_else_and_shows_every_table(cluster: str, nodes: 
     assert text.count("<div") == text.count("</div>")
 
 
+@pytest.mark.slow
 def test_many_tables_on_a_small_page(tmp_path: Path) -> None:
     """The number of tables of a large public model, 856, of prepared data; names are escaped."""
     rows = [10 ** (2 + i % 5) for i in range(855)]

@@ -226,6 +226,7 @@ def test_totals_are_those_of_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert nothing.is_empty() and nothing.schema == OneMachine().total(named, keys, 1 << 50).schema
 
 
+@pytest.mark.slow
 def test_order_progress_and_failures(tmp_path: Path) -> None:
     cluster = Spark(LOCAL, tmp_path)
     rows: list[float] = []

@@ -21,6 +21,7 @@ def test_pages_show_them() -> None:
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_plans_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheap half of the command: three plans side by side, as in the picture."""
     spec = importlib.util.spec_from_file_location("make", ROOT / "docs" / "pictures" / "make.py")

@@ -111,6 +111,7 @@ def test_wheel_carries_conf(tmp_path: Path) -> None:
     assert "recsys.models.dcn.DCN" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines as they stand, in one namespace."""
     monkeypatch.chdir(tmp_path)

@@ -105,6 +105,7 @@ def test_what_a_killed_job_leaves_is_removed_by_the_next(tmp_path: Path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_ranks_and_folder_of_a_killed_launcher_go(tmp_path: Path) -> None:
     """The ranks end with their launcher, so that a new job never shares the run's folder with them."""
     temporary, home = tmp_path / "tmp", tmp_path / "home"

@@ -60,6 +60,7 @@ def test_events_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture
     assert "4 events, 3 of them rejected" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The n-th file is not written; the next run has each event once, though it reads other batches."""
     replace = Path.replace

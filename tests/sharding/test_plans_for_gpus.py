@@ -42,7 +42,7 @@ def check_plan(found: PlanReport, overrides: list[str], pooled: bool) -> None:
     assert all(d.hbm_free >= 0 and d.ddr_free >= 0 for d in found.devices) and found.step_ms > 0
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sharding_is_planned(name: str, cluster: str) -> None:

@@ -1,5 +1,6 @@
 """Conditions in SQL and formulas: values, and mistakes with their place."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_formulas(text: str, expected: list[float]) -> None:
         ("[p_click]", "character 1: a formula has"),
         ("True", "character 1: a formula has"),
         ("context.device", "context has no column device"),
-        ("-" * 5000 + "1", "cannot be read: "),
+        ("-" * 5000 + "1", "cannot be read: " if sys.version_info < (3, 13) else "has 10,001 parts, more than 300"),
         ("1" + "+1" * 20_000, "cannot be read: "),
         ("1" + "+1" * 300, "has 901 parts, more than 300; shorten it"),
         ("\ud800", "cannot be read: "),

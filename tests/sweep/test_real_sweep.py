@@ -21,6 +21,7 @@ def recsys(cwd: Path, command: str, *args: str) -> subprocess.CompletedProcess[s
     return run_forked(f"recsys.{command}", *args, cwd=cwd, env=WARM, timeout=550)
 
 
+@pytest.mark.slow
 def test_a_grid_its_status_and_its_best(tmp_path: Path) -> None:
     done = recsys(tmp_path, "train", "-m", *SMALL, "optim.dense.lr=0.005,1e30", "run_dir=s", "sweep.jobs=2")
     assert done.returncode == 2, done.stderr[-2000:]

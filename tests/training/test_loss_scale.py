@@ -20,6 +20,7 @@ def run(home: Path, name: str, *more: str) -> Run:
     return train(compose("train", [*DATA, f"data.prepared={home}/prepared", *more, f"run_dir={home / name}"]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "more",
     [
@@ -53,6 +54,7 @@ def test_steps_that_overflow_are_skipped_until_the_scale_fits(tmp_path: Path, mo
     assert 0 < metrics["skipped_steps"] < 12 and metrics["steps"] == 12 - metrics["skipped_steps"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optim", ["adagrad", "adam"])
 def test_skipped_steps_leave_all_weights_as_they_are(tmp_path: Path, optim: str) -> None:
     """Dense weights, tables and the state of their optimizers."""
