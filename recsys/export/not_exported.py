@@ -4,7 +4,7 @@ import linecache
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,9 @@ def specialising_line(graph: nn.Module, export: Callable[[], Any]) -> str | None
     """
     watch = _Watch()
     hook = graph.register_forward_pre_hook(lambda _, arguments: watch.begin(arguments[1]))
-    try:
-        with watch:
-            export()
-    except Exception:  # the same as before
-        pass
-    finally:
-        hook.remove()
+    with suppress(Exception), watch:  # it fails as before
+        export()
+    hook.remove()
     problem = "the number of rows, or the length of the lists, is a constant from here on"
     return None if watch.place is None else _line(watch.place, problem)
 

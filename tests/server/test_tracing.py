@@ -18,7 +18,7 @@ import tritonclient.grpc as triton
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from served import serving
 
-TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # pragma: allowlist secret
 DROPPED = f"00-{TRACE}-{PARENT}-00"  # the caller has decided against a trace
 
 
