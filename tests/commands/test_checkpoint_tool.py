@@ -64,11 +64,10 @@ def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path:
 
 def test_a_resharded_run_holds_no_secret(run: Path, tmp_path: Path) -> None:
     cfg = load_config(run / "config.yaml")
-    cfg.data.root = "ftp://me:s3cret-pa55@host/a"  # pragma: allowlist secret
+    root = "ftp://me:s3cret-pa55@host/a"  # pragma: allowlist secret
+    cfg.data.root = root
     reshard(run, StoredCheckpoint(choose_checkpoint(run, "last")), RunConfig.of(cfg), tmp_path / "b", devices=2)
-    assert (
-        load_config(tmp_path / "b" / "config.yaml").data.root == "ftp://me:s3cret-pa55@host/a"
-    )  # this process's own  # pragma: allowlist secret
+    assert load_config(tmp_path / "b" / "config.yaml").data.root == root  # this process's own
     assert not any(b"s3cret-pa55" in f.read_bytes() for f in (tmp_path / "b").rglob("*") if f.is_file())
 
 
