@@ -99,10 +99,10 @@ def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatc
         ("sqlite:////nowhere/x.db", QUERY, "no such file: /nowhere/x.db"),
         ("nosuch://user:secret12@host/db", QUERY, "nosuch://***@host/db: "),  # pragma: allowlist secret
         (
-            "postgresql://user:secret12@localhost:1/db",
+            "postgresql://user:secret12@localhost:1/db",  # pragma: allowlist secret
             QUERY,
             "postgresql://***@localhost:1/db: ",
-        ),  # pragma: allowlist secret
+        ),
     ],
 )
 def test_mistakes(tmp_path: Path, root: str, query: str, expected: str) -> None:
