@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -24,7 +23,7 @@ from rich.table import Table
 
 from recsys.cli import command_line
 from recsys.cli.console import results
-from recsys.config.compose import compose, conf_dir
+from recsys.config.compose import compose, conf_dir, file_of_choice
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
@@ -72,8 +71,7 @@ def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
     shared: dict[str, RunConfig] = {}
     chosen = any(o.lstrip("+~").startswith("model") for o in overrides)
     for file in sorted((conf_dir() / "model").glob("*.yaml")):
-        own = Path.cwd() / "conf" / "model" / file.name  # the user's, which Hydra prefers
-        node: Any = OmegaConf.load(own if own.is_file() else file)
+        node: Any = OmegaConf.load(file_of_choice("model", file.stem) or file)
         defaults = str(node.pop("defaults", None))
         try:
             model: Any = OmegaConf.to_container(OmegaConf.create({"model": node}), resolve=True)

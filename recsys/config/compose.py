@@ -113,7 +113,7 @@ def compose_with_choices(
 
 
 def file_of_choice(group: str, choice: str) -> Path | None:
-    """Return the YAML file of a group's choice: the user's own, or that of recsys."""
+    """Return the YAML file of a group's choice: the user's own, which Hydra prefers, or the file in recsys's conf/."""
     files = (folder / group / f"{choice}.yaml" for folder in (Path.cwd() / "conf", conf_dir()))
     return next((f for f in files if f.is_file()), None)
 

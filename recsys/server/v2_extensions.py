@@ -1,4 +1,4 @@
-"""Extensions of the open inference protocol: those of this server, and how a request for another one is refused.
+"""List the protocol extensions that this server supports, and refuse requests for any other extension.
 
 https://github.com/triton-inference-server/server/tree/main/docs/protocol
 """

@@ -97,29 +97,34 @@ class ServedRetrieval:
 
     def find(self, queries: Sequence[Query]) -> list[Found]:
         """Return the items and scores of each query, best first; see `recommend`. Items are places in `names`."""
+        candidates: list[np.ndarray | None] = []  # places of the candidates that each query names
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
-            if query.candidates and not len(self._places(query.candidates)):
+            places = None if query.candidates is None else self._places(query.candidates)
+            if query.candidates and places is not None and not len(places):
                 raise unknown_candidates(query.candidates)
+            candidates.append(places)
         if not queries:
             return []
-        lists = dict(self._lists(queries))
-        return [lists.get(i) or self._popular(query) for i, query in enumerate(queries)]
+        lists = dict(self._lists(queries, candidates))
+        return [lists.get(i) or self._popular(query, candidates[i]) for i, query in enumerate(queries)]
 
-    def _popular(self, query: Query) -> Found:
+    def _popular(self, query: Query, candidates: np.ndarray | None) -> Found:
         """Return the most popular items, for a query whose rows data.where filters out."""
-        return self._best(query, self._scorer.without_history()[1 : 1 + self._items].copy(), np.zeros(0, np.int64))
+        scores = self._scorer.without_history()[1 : 1 + self._items].copy()
+        return self._best(query, candidates, scores, np.zeros(0, np.int64))
 
-    def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, Found]]:
+    def _lists(self, queries: Sequence[Query], candidates: Sequence[np.ndarray | None]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""
         for made in self._made(queries):
             places = [int(group) for group in made.groups]
-            if self._index is not None and all(queries[place].candidates is None for place in places):
+            if self._index is not None and all(candidates[place] is None for place in places):
                 yield from self._by_index(self._index, queries, made, places)
                 continue
             for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
-                yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
+                scores = row[1 : 1 + self._items].copy()
+                yield place, self._best(queries[place], candidates[place], scores, history)
 
     def _made(self, queries: Sequence[Query]) -> Iterable[Queries]:
         """Turn the queries into batches of inputs for the scorer."""
@@ -143,14 +148,20 @@ class ServedRetrieval:
                 items, scores = _without(left_out, *index.search(vector[None], k + len(left_out), exact=True))
             yield place, (items[:k], scores[:k])
 
-    def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> Found:
-        """Return places and scores of one query. scores: (N - 1,), beginning with candidate 1"""
+    def _best(self, query: Query, candidates: np.ndarray | None, scores: np.ndarray, history: np.ndarray) -> Found:
+        """Return places and scores of one query.
+
+        Args:
+            query: the query.
+            candidates: places of the items that it names as candidates; None for all items.
+            scores: (N - 1,), beginning with candidate 1.
+            history: ids of its history.
+        """
         scores[np.isnan(scores)] = -np.inf
         scores[self._left_out(query, history)] = -np.inf
-        if query.candidates is not None:
-            kept = self._places(query.candidates)
+        if candidates is not None:
             others = np.full_like(scores, -np.inf)
-            others[kept] = scores[kept]
+            others[candidates] = scores[candidates]
             scores = others
         places = _top_k(scores, query.k or self._k)
         places = places[scores[places] > -np.inf]

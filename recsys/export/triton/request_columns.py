@@ -1,4 +1,4 @@
-"""What requests to Triton's Python backend hold, and the error that a request gets."""
+"""Read requests to Triton's Python backend, and answer with an error."""
 
 from __future__ import annotations
 
