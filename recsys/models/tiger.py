@@ -24,8 +24,10 @@ class TIGER(nn.Module, RetrievalModel):
     search follows the trie of the items that exist, so that each result is an item; a score is the logarithm of the
     item's probability, and minus infinity for items that the beam did not reach.
 
-    Unlike the paper's T5, the encoder is causal, so that one pass trains on all prefixes of a list; places are learnt
-    vectors instead of relative biases, and there is no token for the user.
+    Unlike the paper's T5, the encoder is causal, so that one pass trains on all prefixes of a list; a softmax is over
+    the codes that items have after the same codes, not over all codes, so that the probabilities of all items add up
+    to 1 and nothing is spent on learning which items exist; places are learnt vectors instead of relative biases, and
+    there is no token for the user.
 
     Args:
         dim: width of states and embeddings.
@@ -90,11 +92,9 @@ class TIGER(nn.Module, RetrievalModel):
         states, lengths = self._states(self._coded[0].codes_of(vectors), query_batch.lengths)
         if not self.training:
             return self.search(states, lengths)
-        coded = self._coded[0]
-        assert coded.codes is not None
-        targets = coded.codes[query_batch.targets]
-        codes = targets.new_zeros(len(query_batch.inputs), self.levels).index_copy(0, query_batch.at, targets)
-        return self.log_probabilities(states, lengths, codes)[query_batch.at]
+        targets = query_batch.targets.new_zeros(len(query_batch.inputs))
+        targets = targets.index_copy(0, query_batch.at, query_batch.targets)
+        return self.log_probabilities(states, lengths, targets)[query_batch.at]
 
     def _states(self, codes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the encoder's states of B lists: codes (P, L) -> (P * L, dim), and the tokens of each list."""
@@ -106,26 +106,36 @@ class TIGER(nn.Module, RetrievalModel):
                 x = layer(x, lengths)
         return self.norms[0](x), lengths
 
-    def log_probabilities(self, states: Tensor, lengths: Tensor, codes: Tensor) -> Tensor:
-        """Return the logarithms of the probabilities of codes (P, L), given the codes before them and the slots so far.
+    def log_probabilities(self, states: Tensor, lengths: Tensor, items: Tensor) -> Tensor:
+        """Return the logarithms of the probabilities of items' codes, given the codes before them and the slots so far.
 
         Args:
             states: (P * L, dim), the encoder's.
             lengths: (B,) tokens of each list.
-            codes: (P, L), for each item of the lists those of the item that follows.
+            items: (P,), for each item of the lists the one that follows; 0 for none.
 
         Returns:
-            (P, L)
+            (P, L); of the codes that items have after the same codes. 0 for items without codes.
         """
-        before = self._coded[0].embed(codes)[:, :-1]
+        coded = self._coded[0]
+        assert coded.codes is not None and coded.trie is not None
+        codes = coded.codes[items]
+        before = coded.embed(codes)[:, :-1]
         x = torch.cat([self.begin.expand(len(codes), 1, -1), before], dim=1) + self.level_places[1]
         x = self.dropout(x)
         for layer in self.decoder:
             x = layer(x, states, lengths)
         x = self.norms[1](x)
-        logits = torch.stack([head(x[:, i]) for i, head in enumerate(self.heads)], dim=1)
-        losses = nn.functional.cross_entropy(logits.float().flatten(0, 1), codes.flatten(), reduction="none")
-        return -losses.view(codes.shape)
+        nodes, found = coded.trie.paths[items], []
+        for level, children in enumerate(coded.trie.children):
+            logits = self._logits(x[:, level], level, children[nodes[:, level]])
+            found.append(logits.gather(1, codes[:, level, None])[:, 0])
+        return torch.where(codes.any(dim=1, keepdim=True), torch.stack(found, dim=1), 0.0)
+
+    def _logits(self, x: Tensor, level: int, children: Tensor) -> Tensor:
+        """Return the logarithms of the probabilities of codes: (..., dim) -> (..., C), of the children (..., C)."""
+        logits = self.heads[level](x).float()[..., : children.shape[-1]]
+        return logits.masked_fill(children < 0, -torch.inf).log_softmax(dim=-1)
 
     def search(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Search the trie for the most probable items of each list, with a beam.
@@ -152,9 +162,8 @@ class TIGER(nn.Module, RetrievalModel):
             x = x + self.level_places[1, level]
             for i, layer in enumerate(self.decoder):
                 x, own[i] = layer.step(x, own[i], memory[i], mask)
-            logits = self.heads[level](self.norms[1](x)).float().log_softmax(dim=2)[:, :, : children.shape[1]]
             nexts = children.to(block.device)[nodes]  # (B, W, C)
-            totals = torch.where(nexts >= 0, scores[:, :, None] + logits, -torch.inf).flatten(1)
+            totals = (scores[:, :, None] + self._logits(self.norms[1](x), level, nexts)).flatten(1)
             scores, best = totals.topk(min(self.beam, totals.shape[1]), dim=1)
             nodes = nexts.flatten(1).gather(1, best).clamp(min=0).long()
             if level < self.levels - 1:

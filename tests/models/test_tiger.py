@@ -50,17 +50,13 @@ def lists_of(*lists: list[int]) -> Batch:
     return Batch(torch.zeros(len(lists), 0), KeyedJaggedTensor(["item"], values, lengths=lengths), torch.zeros(0))
 
 
-def log_probabilities(model: TIGER, history: list[int], targets: Tensor) -> Tensor:
-    """Return the logarithm of the probability of each target's codes (M, L) after a history: all at once, by force."""
+def log_probabilities(model: TIGER, history: list[int], targets: list[int]) -> Tensor:
+    """Return the logarithm of the probability of each target (M,) after a history: all at once, by force."""
     codes = model.items.codes
     assert codes is not None
-    found = []
-    for target in targets:
-        states, lengths = model._states(codes[history], torch.tensor([len(history)]))
-        slots = torch.zeros(len(history), LEVELS, dtype=torch.long)
-        slots[-1] = target
-        found.append(model.log_probabilities(states, lengths, slots)[-1].sum())
-    return torch.stack(found)
+    states, lengths = model._states(codes[history], torch.tensor([len(history)]))
+    slots = torch.tensor([[*[0] * (len(history) - 1), target] for target in targets])
+    return torch.stack([model.log_probabilities(states, lengths, x)[-1].sum() for x in slots])
 
 
 @pytest.mark.parametrize("history", [[1], [3, 1, 2], [5, 5, 2, 7, 1]])
@@ -71,12 +67,13 @@ def test_a_beam_as_wide_as_the_items_is_an_exhaustive_search(history: list[int])
     with torch.no_grad():
         _, queries = task(lists_of([*history, 9], [2, 3]))  # evaluation reads all but the last item
         scores = task.scorer.score_all(queries, task.item_vectors(range(41), 41))
-        expected = log_probabilities(model, history, codes[1:])
+        expected = log_probabilities(model, history, list(range(1, 41)))
     torch.testing.assert_close(scores[0, 1:], expected, atol=1e-4, rtol=1e-4)
     assert scores[0, 0] == -math.inf
     ids, found = queries[0].chunk(2)
     assert (found[:40].diff() <= 0).all() and (found[40:] == -math.inf).all()  # the best first, then nothing
     assert sorted(ids[:40].tolist()) == list(range(1, 41))
+    torch.testing.assert_close(found[:40].exp().sum(), torch.tensor(1.0))  # no probability goes to codes of no item
 
 
 @settings(max_examples=25, deadline=None)
@@ -121,10 +118,20 @@ def test_training_equals_the_search() -> None:
     codes = codes_of(30, seed=3)
     model, task = tiger(codes, beam=4)
     lists = [[1, 2, 3, 4], [7, 8], [9, 10, 11, 12, 13, 14], *([i, i + 1, i + 2] for i in range(1, 12))]
-    expected = [log_probabilities(model, x[:n], codes[x[n]][None]) for x in lists for n in range(1, len(x))]
+    expected = [log_probabilities(model, x[:n], [x[n]]) for x in lists for n in range(1, len(x))]
     task.train()
     loss, _ = task(lists_of(*lists))
     torch.testing.assert_close(loss, -torch.cat(expected).mean(), atol=1e-5, rtol=1e-5)
+    loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_targets_without_codes_add_nothing() -> None:
+    model, task = tiger(torch.cat([codes_of(10, seed=5), torch.zeros(1, LEVELS, dtype=torch.long)]), beam=4)
+    task.train()
+    loss, _ = task(lists_of([1, 2, 11, 3]))  # item 11 has no codes
+    expected = [log_probabilities(model, x, [y]) for x, y in (([1], 2), ([1, 2, 11], 3))]
+    torch.testing.assert_close(loss, -torch.cat(expected).sum() / 3)
     loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 

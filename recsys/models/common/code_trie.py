@@ -18,9 +18,11 @@ class CodeTrie:
 
     children: for each level, (nodes, C) int32, the child for each code: a node of the next level or, at the last level,
         an item; -1 for a code that no item has after this prefix
+    paths: (N, L), the node of each item's prefix before each level; 0 for items without codes
     """
 
     children: tuple[Tensor, ...]
+    paths: Tensor
 
     @classmethod
     def from_codes(cls, codes: Tensor) -> "CodeTrie":
@@ -35,8 +37,9 @@ class CodeTrie:
         size = int(codes.max()) + 1 if codes.numel() else 1
         items = codes.any(dim=1).nonzero()[:, 0]
         node = torch.zeros(len(items), dtype=torch.long, device=codes.device)
-        nodes, children = 1, []
+        nodes, children, paths = 1, [], torch.zeros_like(codes, dtype=torch.long)
         for level in range(codes.shape[1]):
+            paths[items, level] = node
             keys, child = torch.unique(node * size + codes[items, level], return_inverse=True)
             if level == codes.shape[1] - 1 and len(keys) < len(items):
                 raise ValueError(
@@ -49,7 +52,7 @@ class CodeTrie:
                 table[keys[child]] = items.int()
             children.append(table.view(nodes, size))
             node, nodes = child, len(keys)
-        return cls(tuple(children))
+        return cls(tuple(children), paths)
 
 
 class CodedItems(nn.Module):
