@@ -21,6 +21,7 @@ MOST_OF_TRAINING = 0.1  # time of validations, as a share of the training's
 LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard deviations of their initial values
 MOST_CUT = 0.1  # share of the training interactions that the length of lists may leave out
 LOOKED_AT = 100_000  # lists
+LEAST_OF_POPULAR = 0.9  # of the NDCG of the most popular items, below which a model has not learnt
 RISING = 0.002  # relative improvement of the last validation, from which more epochs are worth their time
 
 
@@ -52,6 +53,23 @@ def cut_by(max_length: int, lengths: np.ndarray) -> str | None:
         f"data.sequences.max_length={max_length} leaves out {cut(max_length):.0%} of the training interactions: set "
         f"data.sequences.max_length={longer} and model.max_length={longer}, or data.sequences.stride={max_length}, "
         "which makes several rows of a long list"
+    )
+
+
+def below_popularity(metric: str, value: float, popular: float) -> str | None:
+    """Return a line about a model that ranks worse than the items' counts do, or None.
+
+    Args:
+        metric: the name of the metric, with its split.
+        value: that of the model.
+        popular: that of the list of the most popular items.
+    """
+    if value >= LEAST_OF_POPULAR * popular:
+        return None
+    return (
+        f"{metric} {value:.5f} is below that of the most popular items, {popular:.5f}: the model has not learnt; try a "
+        "higher optim.sparse.lr and optim.dense.lr, more epochs (trainer.max_epochs, trainer.early_stopping.patience), "
+        "or another loss"
     )
 
 

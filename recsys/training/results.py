@@ -5,15 +5,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys.cli.console import say
 from recsys.config.run_config import RunConfig
+from recsys.data.batch_tensors import candidates_of
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
+from recsys.distributed.ranks import Ranks
 from recsys.evaluation.evaluators import Evaluator
+from recsys.evaluation.popular_items import PopularItems
 from recsys.files.atomic import write_json
+from recsys.training.advice import below_popularity
 from recsys.training.bayes import best_metrics
 from recsys.training.run_dir import add_results, protocol
 from recsys.training.show_metrics import show
+from recsys.training.trainer import split_loader
+
+QUERIES = 5000  # that the list of the most popular items is measured on
 
 
 @dataclass
@@ -53,7 +61,25 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     write_json(path / "metrics.json", metrics)
     results.log(metrics)
     add_results(path)
-    show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)
+    real = cfg.data.root is not None or cfg.data.spec is not None
+    show(metrics, path, real=real)
+    metric = f"ndcg@{max(cfg.protocol.k)}"
+    if real and metric in metrics["test"]:
+        popular = popular_items(cfg, prepared)[metric]
+        if (line := below_popularity(f"test {metric}", metrics["test"][metric], popular)) is not None:
+            say(line)
+
+
+def popular_items(cfg: RunConfig, prepared: Prepared) -> dict[str, float]:
+    """Return the metrics of the list of the most popular items, on the first QUERIES test rows."""
+    counts = candidates_of(prepared.fitted).popularity.numpy()
+    popular = PopularItems(counts, filter_history=cfg.protocol.filter_history)
+    for batch in split_loader(cfg, prepared, "test", Ranks(0, 0, 1, 1)):
+        assert batch.targets is not None and batch.history is not None
+        popular.update(batch.targets, batch.history)
+        if popular.queries >= QUERIES:
+            break
+    return popular.metrics(tuple(cfg.protocol.k))
 
 
 def write_details(
