@@ -35,7 +35,8 @@ class UltraGCN(nn.Module, RetrievalModel):
         user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of the vectors.
         pair_weights: w1, w2, w3 and w4.
-        negative_weight: weight of the mean over the negatives.
+        negative_weight: weight of the mean over the negatives. The original's 300 for Gowalla takes tens of thousands of
+            steps until the vectors say more than the items' popularity; 10 takes a few thousand (experiments/gowalla).
         neighbours: number of neighbours of each item.
         neighbour_weight: weight of the second term (lambda in the paper).
         init_std: standard deviation of the initial embeddings.
@@ -51,7 +52,7 @@ class UltraGCN(nn.Module, RetrievalModel):
         user: str | None = None,
         dim: Width = 64,
         pair_weights: Sequence[Weight] = (1e-6, 1.0, 1e-6, 1.0),
-        negative_weight: Weight = 300.0,
+        negative_weight: Weight = 10.0,
         neighbours: Annotated[int, Range(at_least=1)] = 10,
         neighbour_weight: Weight = 5e-4,
         init_std: Deviation = 1e-4,
