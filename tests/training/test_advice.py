@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.training.advice import cut_by, still_improving, too_few_steps, too_good, too_weak
+from recsys.training.advice import below_popularity, cut_by, still_improving, too_few_steps, too_good, too_weak
 
 
 def test_metrics_that_are_too_good() -> None:
@@ -52,6 +52,16 @@ def test_a_short_epoch() -> None:
     )
     assert too_few_steps({"steps": 15, "epochs": 2}) is None and too_few_steps({"steps": 200, "epochs": 1}) is None
     assert too_few_steps({}) is None  # fitted at once
+
+
+def test_a_model_that_ranks_worse_than_counts() -> None:
+    assert below_popularity("test ndcg@20", 0.01807, 0.15247) == (
+        "test ndcg@20 0.01807 is below that of the most popular items, 0.15247: the model has not learnt; try a higher "
+        "optim.sparse.lr and optim.dense.lr, more epochs (trainer.max_epochs, trainer.early_stopping.patience), or another "
+        "loss"
+    )
+    assert below_popularity("test ndcg@20", 0.14, 0.15) is None  # within the noise of small data
+    assert below_popularity("test ndcg@20", 0.0, 0.0) is None
 
 
 def test_a_training_that_ended_too_early() -> None:
