@@ -35,8 +35,8 @@ class UltraGCN(nn.Module, RetrievalModel):
         user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of the vectors.
         pair_weights: w1, w2, w3 and w4.
-        negative_weight: weight of the mean over the negatives. The original's 300 for Gowalla takes tens of thousands of
-            steps until the vectors say more than the items' popularity; 10 takes a few thousand (experiments/gowalla).
+        negative_weight: weight of the mean over the negatives. With the original's 300 for Gowalla, vectors say no more
+            than the items' popularity for several times as many steps as with 10 (experiments/gowalla).
         neighbours: number of neighbours of each item.
         neighbour_weight: weight of the second term (lambda in the paper).
         init_std: standard deviation of the initial embeddings.
