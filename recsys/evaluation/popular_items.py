@@ -11,7 +11,7 @@ class PopularItems:
 
     Args:
         popularity: (N,) counts. Candidates are 1 ... N - 1.
-        filter_history: whether the items of a query's history are no candidates, except for targets.
+        filter_history: whether to leave out the items of a query's history, except for targets.
     """
 
     def __init__(self, popularity: np.ndarray, *, filter_history: bool) -> None:

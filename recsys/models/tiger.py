@@ -27,7 +27,7 @@ class TIGER(nn.Module, RetrievalModel):
     Unlike the paper's T5, the encoder is causal, so that one pass trains on all prefixes of a list; a softmax is over
     the codes that items have after the same codes, not over all codes, so that the probabilities of all items add up
     to 1 and nothing is spent on learning which items exist; places are learnt vectors instead of relative biases, and
-    there is no token for the user.
+    users have no token.
 
     Args:
         dim: width of states and embeddings.
