@@ -37,6 +37,7 @@ DEFERRED: dict[str, set[str]] = {
     "torch.distributed._tensor": set(),
     "scipy": set(),
     "matplotlib": set(),
+    "transformers": set(),  # torchmetrics imports it where it is installed: seconds
 }
 _state = threading.local()  # importing: whether this thread imports a module of IMPORTERS
 
@@ -117,6 +118,9 @@ class DeferredModule(ModuleType):
                 SourceFileLoader.exec_module(self.__loader__, self)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":  # of scipy, for scikit-learn while a module of IMPORTERS imports that
+            self.load_deferred()
+            return self.__version__
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         if name in DEFERRED.get(self.__name__, ()) or (_importing() and name != "__all__"):

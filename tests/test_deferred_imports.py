@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,19 @@ assert torch.optim.SGD(linear.parameters(), lr=0.1).step() is None
 print("all real")
 """
     assert run(program, HOME=str(tmp_path)) == "all real"
+
+
+def test_packages_that_torchmetrics_finds_installed(tmp_path: Path) -> None:
+    """Transformers is not loaded; scikit-learn, which other packages load, reads the version of scipy."""
+    for name, code in {
+        "transformers": "raise RuntimeError('loaded')",
+        "sklearn": "import scipy\nfound = scipy.__version__",
+        "torchmetrics": "from transformers import AutoModel\nimport sklearn\nfrom scipy import stats",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(code)
+    program = "import recsys, torchmetrics, sklearn; print(sklearn.found, torchmetrics.stats.norm.cdf(0))"
+    assert run(program, PYTHONPATH=str(tmp_path), HOME=str(tmp_path)) == f"{version('scipy')} 0.5"
 
 
 def test_a_checkpoint_is_inspected_without_the_packages_of_training() -> None:

@@ -24,7 +24,8 @@ class MultVAE(nn.Module, RetrievalModel):
     Args:
         hidden: width of the encoder's first layer and of the decoder's last.
         latent: width of the normal distribution.
-        dropout: share of a set's items that the encoder does not see in training.
+        dropout: share of a set's items that the encoder does not see in training; the others count more there, so that
+            the sum keeps its size.
         beta: weight of the KL term.
         anneal: steps over which that weight grows from 0 to beta.
         init_std: standard deviation of the initial embeddings.
@@ -84,9 +85,10 @@ class MultVAE(nn.Module, RetrievalModel):
 
     def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
         """Sum the rows of each set's items, divided by the square root of their number: (P,), (B,) -> (B, hidden)."""
-        sizes = lengths
+        sizes, seen = lengths, 1.0
         if self.training and self.dropout:
-            kept = torch.rand(len(items), device=items.device) >= self.dropout
+            seen = 1 - self.dropout
+            kept = torch.rand(len(items), device=items.device) < seen
             items, sizes = first_kept(items, kept, lengths)
         sparse = KeyedJaggedTensor([self.items.name], items.int(), lengths=sizes.int())
-        return self.read(sparse)[:, 0] / lengths.clamp(min=1).sqrt()[:, None]
+        return self.read(sparse)[:, 0] / (seen * lengths.clamp(min=1).sqrt()[:, None])

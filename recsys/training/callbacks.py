@@ -96,7 +96,7 @@ class Throughput(pl.Callback):
         compiled = getattr(module, "compiled", None)
         if compiled is not None and not compiled.seconds:
             with trainer.precision_plugin.forward_context():
-                compiled.warm_up(batch)
+                compiled.warm_up(batch.to(module.device))  # a pipeline's batches are in the memory of the host
             self.resume_clock()
         if self._bar is None:
             self._bar = Bar("training", self._total, "samples", done=self.samples)

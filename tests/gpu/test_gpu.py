@@ -125,6 +125,9 @@ def test_batches_are_copied_while_the_gpu_works(tmp_path: Path) -> None:
     state = loader.state_dict()
     assert state["step"] == 1  # batches copied ahead were not handed out
     batches.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name.startswith("loader"):
+            thread.join(timeout=30)
     assert not [t for t in threading.enumerate() if t.name.startswith("loader")]
 
 
@@ -224,9 +227,9 @@ def small_run(folder: Path, name: str, *more: str) -> dict[str, Any]:
         ("tf32", ["trainer.tf32=true"], 1e-3),
         ("compiled", ["trainer.compile=true"], 1e-3),
         ("graphs", ["trainer.compile=true", "trainer.cuda_graphs=true"], 1e-3),
-        ("graphs, 16-mixed", ["trainer.compile=true", "trainer.cuda_graphs=true", "trainer.precision=16-mixed"], 3e-3),
-        ("fp16 tables", ["sharding.table_dtype=fp16"], 3e-3),
-        ("fp16 tables, cached", ["sharding.table_dtype=fp16", "sharding.kernels=[fused_uvm_caching]"], 3e-3),
+        ("graphs_16-mixed", ["trainer.compile=true", "trainer.cuda_graphs=true", "trainer.precision=16-mixed"], 3e-3),
+        ("fp16_tables", ["sharding.table_dtype=fp16"], 3e-3),
+        ("fp16_tables_cached", ["sharding.table_dtype=fp16", "sharding.kernels=[fused_uvm_caching]"], 3e-3),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
