@@ -71,5 +71,5 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         if bool(((lengths - 1).abs() > _TOLERANCE).any()):
             raise UserError(
                 "loss=cosine_contrastive: needs cosines, but this model's item vectors do not have length 1; set "
-                "model.normalise=true (model=mf, two_tower) or use model=simplex"
+                "model.normalise=true (model=mf, two_tower, lightgcn) or use model=simplex"
             )

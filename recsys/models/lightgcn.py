@@ -26,6 +26,7 @@ class PropagatedItems(nn.Module):
         user: name of the user feature.
         dim: width of the vectors.
         layers: number of sparse products.
+        normalise: whether to scale the propagated vectors to length 1.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -37,6 +38,7 @@ class PropagatedItems(nn.Module):
         user: str,
         dim: int,
         layers: int,
+        normalise: bool,
         init_std: float,
         device: torch.device | None = None,
     ) -> None:
@@ -46,7 +48,7 @@ class PropagatedItems(nn.Module):
         self.table = Items(features, dim, about=False, init_std=init_std, device=device)
         self.register_buffer("item_vectors", torch.zeros(self.table.rows, dim))
         self.user, self.user_rows = user, features.feature(user).cardinality
-        self.name, self.rows, self.layers = self.table.name, self.table.rows, layers
+        self.name, self.rows, self.layers, self.normalise = self.table.name, self.table.rows, layers, normalise
         self.candidates = None
         self.adjacency: Tensor | None = None  # (U + N, U + N)
         # of the last call in training: user vectors (U, dim) after and before the products, and the squared lengths of
@@ -65,7 +67,9 @@ class PropagatedItems(nn.Module):
         return vectors[self.user_rows + known]
 
     def propagate(self) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of all users and items, and the mean of all layers, both (U + N, dim)."""
+        """Return the embeddings of all users and items, and the mean of all layers (of length 1 with `normalise`), both
+        (U + N, dim).
+        """
         assert self.adjacency is not None, "set_interactions must be called before training"
         device = self.adjacency.device
         every_user = KeyedJaggedTensor(
@@ -79,14 +83,15 @@ class PropagatedItems(nn.Module):
         for _ in range(self.layers):
             x = SymmetricProduct.apply(self.adjacency, x)
             total = total + x
-        return start, total / (self.layers + 1)
+        return start, nn.functional.normalize(total, dim=1) if self.normalise else total / (self.layers + 1)
 
 
 class LightGCN(nn.Module, RetrievalModel):
     """Dot product of a user vector and an item vector, both means over `layers` products with the normalised graph.
 
     Each step propagates the embeddings of all users and items. The propagated vectors are buffers, so that a checkpoint
-    can be evaluated, exported and served without the graph. Use loss=bpr, as the paper does.
+    can be evaluated, exported and served without the graph. The paper trains with loss=bpr. With `normalise`, scores
+    are cosines, for loss=sampled_softmax with a temperature, or loss=cosine_contrastive.
 
     Args:
         user: name of the user feature; by default, the only single-valued feature other than the item.
@@ -94,6 +99,7 @@ class LightGCN(nn.Module, RetrievalModel):
         layers: number of sparse products; 0 is matrix factorisation.
         l2: weight of half the squared lengths of the embeddings of a step's users, targets and negatives, divided by
             the number of targets.
+        normalise: whether to scale the propagated vectors to length 1.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -108,12 +114,13 @@ class LightGCN(nn.Module, RetrievalModel):
         dim: Width = 64,
         layers: Annotated[int, Range(at_least=0, limit=16)] = 3,
         l2: Annotated[float, Range(at_least=0)] = 1e-4,
+        normalise: bool = False,
         init_std: Deviation = 0.1,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         who = user_feature(features, user, "LightGCN")
-        self.items = PropagatedItems(features, who.name, dim, layers, init_std, device)
+        self.items = PropagatedItems(features, who.name, dim, layers, normalise, init_std, device)
         self.register_buffer("user_vectors", torch.zeros(who.cardinality, dim))
         self.user, self.l2 = who.name, l2
         self._penalty: Tensor | None = None

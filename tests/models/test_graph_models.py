@@ -137,14 +137,18 @@ def test_lightgcn_and_its_gradients(pairs: set[tuple[int, int]], layers: int) ->
         np.testing.assert_allclose(given_.grad, expected.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_lightgcn_evaluates_with_the_vectors_of_its_last_refresh() -> None:
+@pytest.mark.parametrize("normalise", [False, True])
+def test_lightgcn_evaluates_with_the_vectors_of_its_last_refresh(normalise: bool) -> None:
     pairs = {(1, 2), (1, 3), (2, 3), (4, 6)}
-    model = LightGCN(PAIRS, dim=DIM, layers=3, init_std=1.0)
+    model = LightGCN(PAIRS, dim=DIM, layers=3, normalise=normalise, init_std=1.0)
     model.set_interactions(interactions(pairs))
     model.refresh()
+    trained = model.items(torch.arange(ITEMS)).detach()
+    torch.testing.assert_close(model.items.item_vectors, trained)
     model.eval()
     start = np.concatenate([table(model.items.users), table(model.items.table)])
     wanted = propagated(pairs, start, 3)
+    wanted = unit(wanted) if normalise else wanted
     query = model.encode(rows := batch([1, 4], [[2], [6]]), model.make_queries(rows), torch.zeros(0, DIM))
     np.testing.assert_allclose(query.detach(), wanted[[1, 4]], rtol=1e-5, atol=1e-6)
     ids = torch.arange(ITEMS + 1)  # the last one is not in the table
