@@ -8,7 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from recsys.errors import UserError
-from recsys.losses.retrieval import LossInputs, Negatives, Popularity, RetrievalLoss, check_negatives, sample_ids
+from recsys.losses.retrieval import (
+    LossInputs,
+    Negatives,
+    Popularity,
+    RetrievalLoss,
+    all_candidates,
+    check_negatives,
+    sample_ids,
+    takes_all,
+)
 from recsys.ranges import Range
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
@@ -21,7 +30,7 @@ class CosineContrastive(nn.Module, RetrievalLoss):
 
     Args:
         negatives: uniform, popularity or in_batch (the batch's own chosen items).
-        count: number of negatives.
+        count: number of negatives. If shared, uniform ones would be half of all candidates or more, all are taken.
         margin: negatives whose score is at most this add nothing.
         weight: weight of the negatives.
         shared: whether all chosen items of a batch share one sample, which takes one matrix product; otherwise each
@@ -43,6 +52,8 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         self._checked = False
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        if self.shared and takes_all(self.negatives, self.count, popularity):
+            return all_candidates(targets, popularity)
         shape = (self.count,) if self.shared else (len(targets), self.count)
         return Negatives(sample_ids(self.negatives, shape, targets, popularity))
 

@@ -129,7 +129,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         self.label_smoothing = label_smoothing
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return _all_candidates(targets, popularity)
+        return all_candidates(targets, popularity)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
@@ -146,7 +146,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
 
 
-def _all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
+def all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
     return Negatives(torch.arange(1, len(popularity), device=targets.device), complete=True)
 
 
@@ -186,8 +186,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        if self.negatives == "uniform" and 2 * self.count >= len(popularity) - 1:
-            return _all_candidates(targets, popularity)
+        if takes_all(self.negatives, self.count, popularity):
+            return all_candidates(targets, popularity)
         ids = sample_ids(self.negatives, (self.count,), targets, popularity)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return Negatives(ids)
@@ -320,6 +320,11 @@ def check_negatives(negatives: str, count: int) -> None:
         raise ValueError(f"negatives={negatives}: must be one of {', '.join(NEGATIVES)}")
     if count < 1:
         raise ValueError(f"count={count}: must be at least 1")
+
+
+def takes_all(negatives: str, count: int, popularity: Popularity) -> bool:
+    """Return whether a shared sample would be half of all candidates or more, so that all are taken instead."""
+    return negatives == "uniform" and 2 * count >= len(popularity) - 1
 
 
 def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:

@@ -210,11 +210,12 @@ def unit(x: Array) -> Array:
     return result
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_simplex(shared: bool) -> None:
+@pytest.mark.parametrize(("shared", "count"), [(True, 2), (True, 3), (False, 3)])
+def test_simplex(shared: bool, count: int) -> None:
+    """3 of 6 candidates are half of them, so that all are taken."""
     torch.manual_seed(0)
     model = SimpleX(LISTS, dim=DIM, own=0.3, dropout=0.0, init_std=1.0)
-    loss_module = CosineContrastive(count=3, margin=0.1, weight=2.5, shared=shared)
+    loss_module = CosineContrastive(count=count, margin=0.1, weight=2.5, shared=shared)
     task = RetrievalTask(model, loss_module, Candidates(torch.ones(ITEMS)))
     users, items = [1, 3], [[2, 5, 0], [6]]
     torch.manual_seed(1)
@@ -222,6 +223,7 @@ def test_simplex(shared: bool) -> None:
     known = [2, 5, 6]
     torch.manual_seed(1)
     negatives = loss_module.sample(torch.tensor(known), task.popularity).ids.numpy()
+    assert not shared or len(negatives) == (6 if count == 3 else 2)
     negatives = np.tile(negatives, (3, 1)) if shared else negatives
     u, v, matrix = unit(table(model.users)), unit(table(model.items)), table(model.map)
     total = 0.0
