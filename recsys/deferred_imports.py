@@ -39,6 +39,7 @@ DEFERRED: dict[str, set[str]] = {
     "matplotlib": set(),
     "transformers": set(),  # torchmetrics imports it where it is installed: seconds
 }
+VALUES = ("__all__", "__version__")  # read at once: by import *, and by scikit-learn, which an importer may import
 _state = threading.local()  # importing: whether this thread imports a module of IMPORTERS
 
 
@@ -118,13 +119,11 @@ class DeferredModule(ModuleType):
                 SourceFileLoader.exec_module(self.__loader__, self)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":  # of scipy, for scikit-learn while a module of IMPORTERS imports that
-            self.load_deferred()
-            return self.__version__
-        if name.startswith("__") and name != "__all__":
-            raise AttributeError(name)
-        if name in DEFERRED.get(self.__name__, ()) or (_importing() and name != "__all__"):
-            return _placeholder(self, name)
+        if name not in VALUES:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            if name in DEFERRED.get(self.__name__, ()) or _importing():
+                return _placeholder(self, name)
         self.load_deferred()
         return getattr(self, name)
 

@@ -13,10 +13,9 @@ from recsys.losses.retrieval import (
     Negatives,
     Popularity,
     RetrievalLoss,
-    all_candidates,
     check_negatives,
     sample_ids,
-    takes_all,
+    sample_shared,
 )
 from recsys.ranges import Range
 
@@ -52,10 +51,9 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         self._checked = False
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        if self.shared and takes_all(self.negatives, self.count, popularity):
-            return all_candidates(targets, popularity)
-        shape = (self.count,) if self.shared else (len(targets), self.count)
-        return Negatives(sample_ids(self.negatives, shape, targets, popularity))
+        if self.shared:
+            return sample_shared(self.negatives, self.count, targets, popularity)
+        return Negatives(sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (M, d) if shared, or (T, n, d).

@@ -129,7 +129,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         self.label_smoothing = label_smoothing
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return all_candidates(targets, popularity)
+        return _all_candidates(targets, popularity)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of all candidates (M, d)."""
@@ -146,7 +146,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
 
 
-def all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
+def _all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
     return Negatives(torch.arange(1, len(popularity), device=targets.device), complete=True)
 
 
@@ -186,12 +186,10 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        if takes_all(self.negatives, self.count, popularity):
-            return all_candidates(targets, popularity)
-        ids = sample_ids(self.negatives, (self.count,), targets, popularity)
+        sample = sample_shared(self.negatives, self.count, targets, popularity)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
-            return Negatives(ids)
-        return Negatives(ids, popularity.log_share)
+            return sample
+        return replace(sample, log_share=popularity.log_share)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of shared negatives (M, d)."""
@@ -322,9 +320,11 @@ def check_negatives(negatives: str, count: int) -> None:
         raise ValueError(f"count={count}: must be at least 1")
 
 
-def takes_all(negatives: str, count: int, popularity: Popularity) -> bool:
-    """Return whether a shared sample would be half of all candidates or more, so that all are taken instead."""
-    return negatives == "uniform" and 2 * count >= len(popularity) - 1
+def sample_shared(negatives: str, count: int, targets: Tensor, popularity: Popularity) -> Negatives:
+    """Sample negatives that all chosen items share: all candidates if uniform ones would be half of them or more."""
+    if negatives == "uniform" and 2 * count >= len(popularity) - 1:
+        return _all_candidates(targets, popularity)
+    return Negatives(sample_ids(negatives, (count,), targets, popularity))
 
 
 def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
