@@ -39,6 +39,8 @@ from recsys.files.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
 MOST_DROPPED = 0.05  # share of an epoch's rows
+LEAST_CHUNK_ROWS, CHUNK_VALUES = 262_144, 1 << 23
+VALUES_OF_LIST = 32  # counted for a list of ids, whose length is not known beforehand
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class ParquetLoader:
             the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
         seed: seed of the order.
-        buffer_rows: number of rows of a chunk, within which rows are shuffled.
+        buffer_rows: number of rows of a chunk, within which rows are shuffled; by default those of CHUNK_VALUES values
+            or LEAST_CHUNK_ROWS, whichever are more. Where files are sorted by user and an epoch has several chunks, a
+            step sees a part of the users only, which models learn less from: narrow rows are shuffled in large chunks.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         rank: rank of this process.
         world_size: the number of processes.
@@ -119,7 +123,7 @@ class ParquetLoader:
         training: bool = False,
         shuffle: bool = False,
         seed: int = 0,
-        buffer_rows: int = 262_144,
+        buffer_rows: int | None = None,
         keep_bytes: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -154,8 +158,8 @@ class ParquetLoader:
         share = share_of(self.total_rows, batch_size, rank, world_size, limit or sys.maxsize)
         self.steps, self.rows = share.steps, share.rows_of_all
         self._first, self._rank_rows = share.first, share.rows
-        self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._columns = BatchColumns.of(features, training=training)
+        self._chunk_steps = max((buffer_rows or self._chunk_rows()) // batch_size, 1)
         self._rows = RowGroups(self._columns.names, keep_bytes, check)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
         self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
@@ -165,6 +169,11 @@ class ParquetLoader:
 
     def __len__(self) -> int:
         return self.steps
+
+    def _chunk_rows(self) -> int:
+        lists = len(self._columns.multi) + len(self._columns.queries)
+        width = sum(f.width for f in self.features.dense) + VALUES_OF_LIST * lists
+        return max(LEAST_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
 
     def column(self, name: str, start: int, stop: int) -> pl.Series:
         """Return a column of the split's rows [start, stop), of all ranks; the column need not be a model input."""

@@ -145,8 +145,8 @@ class LoaderConfig:
     """Loader of the training rows."""
 
     shuffle: bool = True  # whether training rows are read in another order in each epoch
-    # number of rows shuffled together; memory use grows with it, not with the data
-    buffer_rows: int = number(262_144, at_least=1)
+    # number of rows shuffled together, on which memory use depends; null: 262,144, or more rows of few columns
+    buffer_rows: int | None = number(None, at_least=1)
     # MiB of rows that each process keeps in memory for later epochs, which decode only the others; 0 keeps none
     keep_mb: int = number(1024, at_least=0)
 

@@ -126,6 +126,16 @@ def test_every_row_once_and_as_polars_reads_it(tmp_path: Path, kind: str, shuffl
     assert sorted(got) == sorted(rows)
 
 
+def test_rows_of_few_columns_are_shuffled_over_all_row_groups(tmp_path: Path) -> None:
+    """A file of pairs sorted by user: the first batch has users of every row group."""
+    rows, group = 330_000, 65_536
+    frame = pl.DataFrame({"user": np.arange(rows, dtype=np.int32), "item": np.zeros(rows, np.int32)})
+    spec = FeatureSpec((), (SparseFeature("user", rows, "user"), SparseFeature("item", 1, "item")), labels=())
+    loader = ParquetLoader(files(tmp_path, frame, group=group), spec, batch_size=1024, shuffle=True, training=True)
+    users = next(iter(loader)).sparse["user"].values()
+    assert set((users // group).tolist()) == set(range(6))
+
+
 def test_features_are_read_in_the_specs_order_not_the_files(tmp_path: Path) -> None:
     frame = table(50)
     spec = FeatureSpec(DENSE[::-1], SINGLE[::-1])
