@@ -55,7 +55,7 @@ OUT_OF_RANGE = [
     ("model.dropout=1.5", "model.dropout=1.5: must be at least 0 and below 1"),
     ("model.dropout=nan", "model.dropout=nan: must be a finite number"),
     ("checkpoint.every_minutes=0", "checkpoint.every_minutes=0.0: must be above 0, or null"),
-    ("loader.buffer_rows=0", "loader.buffer_rows=0: must be at least 1"),
+    ("loader.buffer_rows=0", "loader.buffer_rows=0: must be at least 1, or null"),
     ("metrics.bins=1000000000", "metrics.bins=1000000000: must be at most 1000000"),
     ("protocol.negatives=0", "protocol.negatives=0: must be at least 1"),
     ("seed=4294967296", "seed=4294967296: must be from 0 to 4294967295"),
