@@ -96,9 +96,9 @@ class ParquetLoader:
             the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
         seed: seed of the order.
-        buffer_rows: number of rows of a chunk, within which rows are shuffled; by default those of CHUNK_VALUES values
-            or LEAST_CHUNK_ROWS, whichever are more. Where files are sorted by user and an epoch has several chunks, a
-            step sees a part of the users only, which models learn less from: narrow rows are shuffled in large chunks.
+        buffer_rows: number of rows of a chunk, within which rows are shuffled. The default is the number of rows that
+            hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS. If a file is sorted by user and has several
+            chunks, each step sees a part of the users only, from which models learn less.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         rank: rank of this process.
         world_size: the number of processes.
