@@ -32,9 +32,8 @@ def check_files(out: Path, scripts: list[str]) -> None:
             assert all(s["units"] > 0 and s["wall"] > 0 for of in found["samples"].values() for s in of)
 
 
-@pytest.mark.parametrize(
-    "script", [s if s == "host_memory" else pytest.param(s, marks=pytest.mark.slow) for s in TOPICS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TOPICS)
 def test_a_script(script: str, tmp_path: Path) -> None:
     command = [sys.executable, f"benchmarks/gpu/{script}.py", "--device", "cpu", "--small", "--rounds", "1"]
     done = run([*command, "--only", FEW.get(script, "")], tmp_path)
@@ -49,7 +48,6 @@ def test_a_script(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.slow
 def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
     done = run([sys.executable, "benchmarks/gpu/host_memory.py"], tmp_path)
     assert done.returncode == 2 and "there is no GPU; use --device cpu --small" in done.stderr
