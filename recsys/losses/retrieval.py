@@ -283,10 +283,10 @@ class BPR(nn.Module, RetrievalLoss):
 
     Args:
         negatives: uniform, popularity or in_batch.
-        count: number of negatives per chosen item.
+        count: number of negatives per chosen item; 1 in the paper.
     """
 
-    def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
+    def __init__(self, *, negatives: str = "uniform", count: int = 16) -> None:
         super().__init__()
         check_negatives(negatives, count)
         self.negatives, self.count = negatives, count

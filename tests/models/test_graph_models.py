@@ -1,5 +1,7 @@
 """The models of collaborative filtering over the graph of users and items, against dense NumPy references."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,13 @@ from recsys.candidates import Candidates
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
+from recsys.losses.retrieval import RetrievalLoss
+from recsys.models.common.pairs import users_of
 from recsys.models.common.user_item_graph import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
+from recsys.models.mf import MF
+from recsys.models.neumf import NeuMF
+from recsys.models.protocols import RetrievalModel
 from recsys.models.simplex import SimpleX
 from recsys.models.ultragcn import UltraGCN
 from recsys.task import RetrievalTask
@@ -149,8 +156,9 @@ def test_lightgcn_evaluates_with_the_vectors_of_its_last_refresh(normalise: bool
     start = np.concatenate([table(model.items.users), table(model.items.table)])
     wanted = propagated(pairs, start, 3)
     wanted = unit(wanted) if normalise else wanted
-    query = model.encode(rows := batch([1, 4], [[2], [6]]), model.make_queries(rows), torch.zeros(0, DIM))
-    np.testing.assert_allclose(query.detach(), wanted[[1, 4]], rtol=1e-5, atol=1e-6)
+    wanted[0] = wanted[[1, 2, 4]].mean(axis=0)  # a user without items
+    query = model.encode(rows := batch([1, 4, 0], [[2], [6], [6]]), model.make_queries(rows), torch.zeros(0, DIM))
+    np.testing.assert_allclose(query.detach(), wanted[[1, 4, 0]], rtol=1e-5, atol=1e-6)
     ids = torch.arange(ITEMS + 1)  # the last one is not in the table
     np.testing.assert_allclose(model.items(ids), wanted[USERS:][[*range(ITEMS), 0]], rtol=1e-5, atol=1e-6)
     restored = LightGCN(PAIRS, dim=DIM, layers=3)  # without the graph
@@ -165,7 +173,14 @@ def test_ultragcn(shared: bool) -> None:
     weights, k, pull = (0.1, 0.7, 0.2, 0.9), 2, 0.3
     torch.manual_seed(0)
     model = UltraGCN(
-        PAIRS, dim=DIM, pair_weights=weights, negative_weight=4.0, neighbours=k, neighbour_weight=pull, init_std=1.0
+        PAIRS,
+        dim=DIM,
+        pair_weights=weights,
+        negative_weight=4.0,
+        neighbours=k,
+        neighbour_weight=pull,
+        unknown_users=0.0,
+        init_std=1.0,
     )
     model.set_interactions(interactions(pairs))
     loss_module = BCE(count=3, shared=shared)
@@ -194,6 +209,48 @@ def test_ultragcn(shared: bool) -> None:
     assert loss.item() == pytest.approx(total / 2, rel=1e-5)
 
 
+def test_a_share_of_the_users_is_unknown_in_training() -> None:
+    rows = batch([1, 2, 3, 4] * 500, [[2]] * 2000)
+    ids, hidden = rows.sparse["user"].values(), users_of(rows, "user", 0.1)["user"]
+    assert 0.07 < (hidden.values() == 0).float().mean() < 0.13
+    assert torch.equal(hidden.values()[hidden.values() > 0], ids[hidden.values() > 0])
+    assert torch.equal(users_of(rows, "user", 0.0)["user"].values(), ids)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (lambda: MF(PAIRS, dim=DIM, normalise=True), CosineContrastive(count=6, weight=1.0)),
+        (lambda: NeuMF(PAIRS, dim=DIM, mlp=[8]), BCE(count=6)),
+        (lambda: SimpleX(LISTS, dim=DIM, own=0.9), CosineContrastive(count=6, weight=1.0)),
+        (lambda: UltraGCN(PAIRS, dim=DIM), BCE(count=6)),
+    ],
+)
+def test_an_unknown_user_is_recommended_what_most_users_chose(
+    model: Callable[[], RetrievalModel], loss: RetrievalLoss
+) -> None:
+    """As often as any user, items 2 and 3 are chosen; without rows of unknown users, their vector stays random."""
+    torch.manual_seed(0)
+    pairs = [(u, i) for u in (1, 2, 3, 4) for i in (2, 3)] + [(1, 4), (2, 5), (3, 6), (4, 1)]
+    trained = model()
+    if trained.reads_interactions:
+        trained.set_interactions(interactions(set(pairs)))
+    task = RetrievalTask(trained, loss, Candidates(torch.ones(ITEMS)))
+    optimizer = torch.optim.Adam(task.parameters(), lr=0.02)
+    users, items = zip(*pairs, strict=True)
+    rows = batch([*users] * 20, [[i] for i in items] * 20)
+    for _ in range(150):
+        optimizer.zero_grad()
+        task(rows)[0].backward()
+        optimizer.step()
+    trained.eval()
+    asked = batch([0], [[2, 3, 1]])
+    queries = trained.make_queries(asked)
+    query = trained.encode(asked, queries, trained.items(queries.inputs))
+    scores = trained.scorer.score_all(query, trained.items(torch.arange(1, ITEMS)))[0]
+    assert set((1 + scores.topk(2).indices).tolist()) == {2, 3}
+
+
 def test_losses_that_cannot_weigh_pairs_say_so() -> None:
     with pytest.raises(UserError, match="UltraGCN weighs its pairs, which BPR does not support; use loss=bce"):
         RetrievalTask(UltraGCN(PAIRS), BPR())
@@ -214,7 +271,7 @@ def unit(x: Array) -> Array:
 def test_simplex(shared: bool, count: int) -> None:
     """3 of 6 candidates are half of them, so that all are taken."""
     torch.manual_seed(0)
-    model = SimpleX(LISTS, dim=DIM, own=0.3, dropout=0.0, init_std=1.0)
+    model = SimpleX(LISTS, dim=DIM, own=0.3, dropout=0.0, unknown_users=0.0, init_std=1.0)
     loss_module = CosineContrastive(count=count, margin=0.1, weight=2.5, shared=shared)
     task = RetrievalTask(model, loss_module, Candidates(torch.ones(ITEMS)))
     users, items = [1, 3], [[2, 5, 0], [6]]
@@ -241,8 +298,6 @@ def test_simplex(shared: bool, count: int) -> None:
 
 
 def test_cosine_contrastive_needs_cosines() -> None:
-    from recsys.models.mf import MF
-
     rows = batch([1, 3], [[2], [6]])
 
     def loss(normalise: bool) -> Tensor:
