@@ -53,7 +53,7 @@ class UltraGCN(nn.Module, RetrievalModel):
         user: str | None = None,
         dim: Width = 64,
         pair_weights: Sequence[Weight] = (1e-6, 1.0, 1e-6, 1.0),
-        negative_weight: Weight = 10.0,
+        negative_weight: Weight = 1.0,
         neighbours: Annotated[int, Range(at_least=1)] = 10,
         neighbour_weight: Weight = 5e-4,
         unknown_users: Share = 0.02,
