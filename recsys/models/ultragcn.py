@@ -35,8 +35,8 @@ class UltraGCN(nn.Module, RetrievalModel):
         user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of the vectors.
         pair_weights: w1, w2, w3 and w4.
-        negative_weight: weight of the mean over the negatives. The larger it is, the longer vectors say no more than the
-            items' popularity (experiments/gowalla); the original has 300 for Gowalla.
+        negative_weight: weight of the mean over the negatives. The larger it is, the longer vectors say no more than
+            the items' popularity (experiments/gowalla); the original has 300 for Gowalla.
         neighbours: number of neighbours of each item.
         neighbour_weight: weight of the second term (lambda in the paper).
         unknown_users: share of a step's users that are trained as unknown ones, whose vector new users get.
