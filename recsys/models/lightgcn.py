@@ -129,17 +129,17 @@ class LightGCN(nn.Module, RetrievalModel):
         """Build the graph."""
         items = self.items
         items.adjacency = normalised_adjacency(interactions, items.user_rows, items.rows)
-        self._has_items = torch.bincount(interactions.users, minlength=items.user_rows) > 0
 
     def refresh(self) -> None:
         """Store the propagated vectors of all users and items; without items, an unknown user has the users' mean."""
         if self.items.adjacency is None:
             return
+        has_items = self.items.adjacency.crow_indices().diff()[: self.items.user_rows] > 0
         with torch.no_grad():
             vectors = self.items.propagate()[1]
             self.user_vectors.copy_(vectors[: self.items.user_rows])
-            if not self._has_items[0]:
-                self.user_vectors[0] = self.user_vectors[self._has_items].mean(dim=0)
+            if not has_items[0]:
+                self.user_vectors[0] = self.user_vectors[has_items].mean(dim=0)
             self.items.item_vectors.copy_(vectors[self.items.user_rows :])
 
     def make_queries(self, batch: Batch) -> QueryBatch:
