@@ -122,3 +122,26 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
     found = evaluator.compute()
     assert np.isfinite(list(found.values())).all()
     return vectors, found
+
+
+def train_unequal(rank: int, world_size: int) -> Tensor:
+    """The vectors of all items with ids after two steps in which the ranks look up different numbers of ids."""
+    module = RecsysModule(
+        lambda: RetrievalTask(model("sasrec"), FullSoftmax(), candidates()),
+        Placement(
+            ShardingConfig(types=["row_wise"]), SparseOptimConfig(name="sgd", lr=0.1), ROWS, local_world_size=world_size
+        ),
+        Updates(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1)),
+    )
+    module.setup_model(torch.device("cpu"))
+    assert module.dmp is not None
+    optimizer, items = module.configure_optimizers(), module.dmp.module.model.items
+    for step in range(2):
+        optimizer.zero_grad()
+        ids = torch.arange(1, 12) * (step + 1) % (N - 3)
+        weights = torch.linspace(-1, 1, len(ids))[:, None]
+        mine = slice(None) if world_size == 1 else (slice(0, 2), slice(2, None))[rank]  # 2 and 9 ids
+        (items(ids[mine]) * weights[mine]).sum().mul(world_size).backward()  # TorchRec divides by the ranks
+        optimizer.step()
+    with torch.no_grad():
+        return items(torch.arange(N - 3))  # type: ignore[no-any-return]

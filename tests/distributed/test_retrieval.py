@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from processes import run
-from retrieval import train_all
+from retrieval import train_all, train_unequal
 
 from recsys.sharding.sharders import TYPES
 
@@ -34,3 +34,10 @@ def test_as_in_one_process(alone: list[Any], two: list[Any], case: tuple[str, st
         assert ranked == pytest.approx(metrics, abs=1e-9)
     assert metrics["rows"] == 8
     assert metrics["candidates"] == 30
+
+
+def test_ranks_that_look_up_different_numbers_of_items() -> None:
+    """Each id is a bag, so that the ranks' numbers of bags differ, too."""
+    [expected] = run(train_unequal, 1)
+    for vectors in run(train_unequal, 2):
+        torch.testing.assert_close(vectors, expected, rtol=1e-5, atol=1e-6)

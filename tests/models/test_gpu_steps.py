@@ -4,11 +4,13 @@ import copy
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 from model_inputs import random_arrays
 from stand_in_gpu import GPU, TABLES, OnGpu, stand_in_gpu, to_gpu
 from torch import Tensor, nn
@@ -21,8 +23,12 @@ from recsys.config.kinds import build_task
 from recsys.config.run_config import RunConfig
 from recsys.data.batch_tensors import BatchTensors
 from recsys.data.transforms import feature_spec
+from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.training.module import RecsysModule
+from recsys.training.module_settings import Placement
 
 ROWS, IDS = 16, 40
 FIRST = re.compile(r"# python -m recsys\.train (.*)")
@@ -130,6 +136,55 @@ def test_a_step(name: str) -> None:
     waits = [w for w in gpu.waits if not w.startswith(TABLES)]
     allowed, reason = WAITS.get(name, (0, "no wait is needed"))
     assert len(waits) == allowed, f"{reason}: {Counter(waits)}"
+
+
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The numbers of bags and ids of each call of FBGEMM's tables."""
+    calls: list[tuple[int, int]] = []
+    forward = SplitTableBatchedEmbeddingBagsCodegen.forward
+
+    def noted(self: Any, indices: Tensor, offsets: Tensor, *args: Any, **kwargs: Any) -> Any:
+        calls.append((len(offsets) - 1, len(indices)))
+        return forward(self, indices, offsets, *args, **kwargs)
+
+    monkeypatch.setattr(SplitTableBatchedEmbeddingBagsCodegen, "forward", noted)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def one_process() -> Iterator[None]:
+    with process_group("cpu", None):
+        yield
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n.startswith("model/")])
+def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tuple[int, int]]) -> None:
+    """FBGEMM's CUDA kernels divide their work by bags: one bag of 100,000 ids takes 33 ms on one multiprocessor."""
+    cfg = config(name)
+    if cfg.kind.fitted_at_once:
+        pytest.skip("fitted at once, on the CPU")
+    features = feature_spec(cfg.data, lambda *_: IDS)
+    candidates = None if cfg.kind.scores_rows else random_candidates(features)
+    module = RecsysModule(
+        lambda: build_task(cfg, features, torch.device("meta"), candidates),
+        Placement(ShardingConfig(), SparseOptimConfig(name="sgd", lr=0.1), ROWS, local_world_size=1),
+    )
+    module.setup_model(torch.device("cpu"))
+    assert module.dmp is not None
+    task = module.dmp.module
+    if not cfg.kind.scores_rows and task.model.reads_interactions:
+        task.model.set_interactions(Interactions(torch.arange(1, IDS), torch.arange(1, IDS).flip(0)))
+    batch = random_batch(features, cfg.data.group is not None and cfg.data.group.together)
+    task(batch)[0].backward()
+    task.eval()
+    with torch.no_grad():
+        task(batch)
+        if not cfg.kind.scores_rows:
+            task.item_vectors(range(IDS), IDS)
+    assert lookups or name == "model/tiger"  # its codes are not in tables
+    for bags, ids in lookups:
+        assert bags >= min(ids, ROWS), f"{ids} ids in {bags} bags"
 
 
 def test_the_stand_in_sees_mistakes() -> None:

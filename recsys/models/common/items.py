@@ -100,9 +100,7 @@ class Items(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return item vectors: ids (M,) -> (M, dim)."""
         known = (torch.zeros_like(ids) if self.by_features_alone else torch.where(ids < self.rows, ids, 0)).int()
-        lengths = torch.full((1,), len(ids), dtype=torch.int32, device=ids.device)
-        sparse = KeyedJaggedTensor([self.name], known, lengths=lengths)
-        vectors = self.ids(sparse)[self.name].values()
+        vectors = self.ids(bag_of_each(self.name, known))[self.name].values()
         if not self.by_id_alone:
             vectors = vectors + self._about(ids)
         return nn.functional.normalize(vectors, dim=1) if self.normalise else vectors
@@ -114,6 +112,24 @@ class Items(nn.Module):
         parts = [] if self.about is None else [self.about(sparse).sum(dim=1)]
         parts += [] if self.dense is None else [self.dense(dense)]
         return sum(parts[1:], parts[0])[index]
+
+
+def bag_of_each(name: str, ids: Tensor) -> KeyedJaggedTensor:
+    """Return a bag for each id (M,), and an empty one at the end, since TorchRec takes no batch without bags.
+
+    FBGEMM's CUDA kernels divide their work by bags: a single bag of all ids would be read by one multiprocessor.
+    """
+    total = ids.shape[0]
+    offsets = torch.arange(total + 2, dtype=torch.int32, device=ids.device).clamp(max=total)
+    return KeyedJaggedTensor(
+        [name],
+        ids,
+        lengths=offsets.diff(),
+        offsets=offsets,
+        stride=total + 1,
+        length_per_key=[total],  # TorchRec would sum the lengths, and wait for the sum
+        offset_per_key=[0, total],
+    )
 
 
 def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
