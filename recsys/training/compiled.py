@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrec.distributed.types import ShardedModule
 
 from recsys.cli.console import say
+from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.task import Task
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
@@ -30,8 +31,19 @@ class CompiledModel:
     """
 
     def __init__(self, task: Task, batch_size: int, graphs: bool = False) -> None:
+        from torch._dynamo import config
+
+        config.error_on_nested_fx_trace = False  # with torch 2.11, TorchRec's pipeline traces what is compiled
         self.seconds = 0.0  # that `warm_up` took
-        self._task, self._batch_size, self._graphs, self._dry = task, batch_size, graphs, False
+        # lists whose rows the model reads are as long as they are; pooled ones are vectors of one shape
+        self._ragged = any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
+        if self._ragged and graphs:
+            why = (
+                f"{type(task.model).__name__} reads lists, which have other lengths in each batch, and a graph has one"
+            )
+            say(f"trainer.cuda_graphs=true: {why} size; the run goes on without")
+        self._graphs = graphs and not self._ragged
+        self._task, self._batch_size, self._dry = task, batch_size, False
         for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
                 module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
@@ -56,13 +68,7 @@ class CompiledModel:
 
     def warm_up(self, batch: Any) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
-        # lists have other lengths in each batch
-        ragged = bool((batch.sparse.lengths() != 1).any())
-        if ragged and self._graphs:
-            why = "lists have other lengths in each batch, and a graph has one size; the run goes on without"
-            say(f"trainer.cuda_graphs=true: {why}")
-            self._graphs = False
-        self._task.model.compile(dynamic=ragged or None, mode="reduce-overhead" if self._graphs else None)
+        self._task.model.compile(dynamic=self._ragged, mode="reduce-overhead" if self._graphs else None)
         say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")
         start = time.monotonic()
         kept = {name: buffer.clone() for name, buffer in self._task.named_buffers() if not buffer.is_meta}

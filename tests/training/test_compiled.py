@@ -1,6 +1,7 @@
 """trainer.compile and trainer.precision=auto. What is compiled must train as what is not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from recsys.batch import Batch
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
 from recsys.config.settings import precision_of
+from recsys.distributed.ranks import process_group
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common import layers
+from recsys.models.din import DIN
 from recsys.models.dnn import DNN
+from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import Task
 from recsys.training import compiled, module
+from recsys.training.module_settings import Placement, Updates
 from recsys.training.run import train
 from recsys.training.trainer import _set_tf32
 
@@ -72,30 +77,68 @@ def test_without_triton_a_gpu_is_not_compiled_for(monkeypatch: pytest.MonkeyPatc
     assert compiled.no_compiler("cpu") is None
 
 
-@pytest.mark.parametrize(
-    ("ids", "mode", "steps"), [(1, "reduce-overhead", compiled.GRAPH_STEPS), (2, None, 1)], ids=["fixed", "lists"]
+LISTS = FeatureSpec(
+    dense=(DenseFeature("x"),),
+    sparse=(SparseFeature("s", 9, "s"), SparseFeature("t", 9, "t", "mean", multi_valued=True)),
 )
-def test_graphs_are_of_batches_of_one_size(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ids: int, mode: str | None, steps: int
-) -> None:
-    """And each step begins with a mark, before which PyTorch overwrites no result."""
+
+
+def batch_of_lists(*lengths: int) -> Batch:
+    """Rows with one id of s, and lists of t of these lengths."""
+    rows = len(lengths)
+    ids = torch.arange(rows + sum(lengths), dtype=torch.int32) % 9
+    sparse = KeyedJaggedTensor(["s", "t"], ids, lengths=torch.tensor([1] * rows + list(lengths), dtype=torch.int32))
+    return Batch(torch.ones(rows, 1), sparse, torch.ones(rows, 1))
+
+
+def test_graphs_begin_with_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the mark of a step, PyTorch overwrites no result."""
     marks: list[int] = []
     given: dict[str, Any] = {}
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
     monkeypatch.setattr(nn.Module, "compile", lambda _, **options: given.update(options))
-    lengths = torch.full((4,), ids)
-    features = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("s", 9, "s"),))
-    task = Task(DNN(features, dim=4, deep_mlp=[4]))
-    sparse = KeyedJaggedTensor(["s"], torch.zeros(4 * ids, dtype=torch.int32), lengths=lengths)
-    batch = Batch(torch.ones(4, 1), sparse, torch.ones(4, 1))
-    model = compiled.CompiledModel(task, 4, graphs=True)
-    model.warm_up(batch)
-    assert given["mode"] == mode
-    said = "trainer.cuda_graphs=true: lists have other lengths in each batch, and a graph has one size"
-    assert (said in capsys.readouterr().err) == (mode is None)
-    assert len(marks) == (steps if mode else 0)
+    model = compiled.CompiledModel(Task(DNN(LISTS, dim=4, deep_mlp=[4])), 4, graphs=True)
+    model.warm_up(batch_of_lists(3, 0, 1, 2))
+    assert given == {"mode": "reduce-overhead", "dynamic": False}
+    assert len(marks) == compiled.GRAPH_STEPS
     with model.context(4), model.context(3), model.context(4, training=False):
-        assert len(marks) == (steps + 1 if mode else 0)
+        assert len(marks) == compiled.GRAPH_STEPS + 1
+
+
+def test_pooled_lists_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lookups of lists run around one static graph, which serves batches whose lists have other lengths."""
+    compile_module, graphs = nn.Module.compile, []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compile_with_count = lambda self, dynamic, **_: compile_module(self, backend=count, dynamic=dynamic)  # noqa: E731
+    monkeypatch.setattr(nn.Module, "compile", compile_with_count)
+    with process_group("cpu", None):
+        made = module.RecsysModule(
+            lambda: Task(DNN(LISTS, dim=4, deep_mlp=[4], device=torch.device("meta"))),
+            Placement(ShardingConfig(), SparseOptimConfig(name="sgd", lr=0.1), 4, local_world_size=1),
+            Updates(make_optimizer=torch.optim.SGD, compile=True),
+        )
+        made.setup_model(torch.device("cpu"))
+        assert made.dmp is not None and made.compiled is not None
+        made.compiled.warm_up(batch_of_lists(3, 0, 1, 2))
+        for lengths in ((1, 1, 1, 1), (0, 0, 0, 0), (9, 8, 7, 6)):
+            with made.compiled.context(4, training=False):
+                loss, _ = made.dmp(batch_of_lists(*lengths))
+            with made.compiled.context(4):
+                compiled_loss, _ = made.dmp(batch_of_lists(*lengths))
+                compiled_loss.backward()
+            torch.testing.assert_close(compiled_loss, loss)
+    assert len(graphs) == 1
+
+
+def test_models_that_read_lists_have_no_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    past = replace(LISTS.sparse[1], table="s")
+    task = Task(DIN(replace(LISTS, sparse=(LISTS.sparse[0], past)), history={"s": "t"}, dim=4))
+    assert not compiled.CompiledModel(task, 4, graphs=True)._graphs
+    assert "trainer.cuda_graphs=true: DIN reads lists, which have other lengths" in capsys.readouterr().err
 
 
 def test_graphs_on_a_cpu_have_no_effect(
