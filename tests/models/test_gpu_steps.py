@@ -53,6 +53,18 @@ WAITS = {  # of a step, with the reason; all others have none
     "loss/in_batch_softmax": (3, "as model/two_tower"),
     "loss/pairwise": (4, "the number of pairs of rows within groups is the size of all that is computed of them"),
 }
+# launches of the forward and backward pass of a step, without the tables': at most these, and not many fewer
+LAUNCHES = {
+    "autoint": 132, "bert4rec": 261, "bst": 150, "dcn": 65, "dcnv2": 57, "dcnv2_lowrank": 66,
+    "dcnv2_moe": 418, "dcnv3": 152, "deepfm": 49, "dien": 840, "din": 78, "dlrm": 49, "dnn": 24,
+    "esasrec": 281, "esmm": 116, "eulernet": 121, "fibinet": 77, "finalmlp": 88, "fm": 36,
+    "fuxi_alpha": 351, "fwfm": 28, "gdcn": 83, "gru4rec": 441, "hstu": 231, "hstu_rank": 294, "lr": 15,
+    "masknet": 195, "mf": 63, "mmoe": 130, "mult_vae": 150, "neumf": 138, "pepnet": 167, "ple": 224,
+    "rankmixer": 66, "sasrec": 237, "shared_bottom": 90, "sim": 140, "simplex": 131, "stem": 179,
+    "target_attention": 99, "tiger": 680, "transformer": 251, "two_tower": 189, "ultragcn": 107,
+    "wide_deep": 31, "wukong": 100, "xdeepfm": 64,
+}  # fmt: skip
+SLACK = 12  # between versions of PyTorch
 
 
 def config(name: str) -> RunConfig:
@@ -91,14 +103,17 @@ def without_dropout(task: nn.Module) -> nn.Module:
     return task
 
 
-def train_step(task: Any, batch: Batch) -> Tensor:
+def loss_and_gradients(task: Any, batch: Batch) -> Tensor:
     torch.manual_seed(0)
     loss, _ = task(batch)
     loss.backward()
+    return loss.detach()  # type: ignore[no-any-return]
+
+
+def update(task: nn.Module) -> None:
     dense = [p for p in task.parameters() if p.grad is not None]
     torch.nn.utils.clip_grad_norm_(dense, 1.0)
     torch.optim.Adam(dense).step()
-    return loss.detach()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -117,7 +132,8 @@ def test_a_step(name: str) -> None:
     on_gpu: Any = copy.deepcopy(task)
     if reads := not cfg.kind.scores_rows and task.model.reads_interactions:
         task.model.set_interactions(pairs)
-    expected = train_step(task, random_batch(features, grouped))
+    expected = loss_and_gradients(task, random_batch(features, grouped))
+    update(task)
     with stand_in_gpu() as gpu:
         to_gpu(on_gpu)
         if candidates is not None:
@@ -126,7 +142,10 @@ def test_a_step(name: str) -> None:
             on_gpu.model.set_interactions(pairs.to(GPU))
         batch = random_batch(features, grouped).to(GPU, non_blocking=True)
         gpu.waits.clear()
-        found = train_step(on_gpu, batch)
+        gpu.launches.clear()
+        found = loss_and_gradients(on_gpu, batch)
+        launches = gpu.launches.copy()
+        update(on_gpu)
     assert isinstance(found, OnGpu)
     torch.testing.assert_close(found.host, expected)
     for (key, a), b in zip(task.named_parameters(), on_gpu.parameters(), strict=True):
@@ -136,6 +155,9 @@ def test_a_step(name: str) -> None:
     waits = [w for w in gpu.waits if not w.startswith(TABLES)]
     allowed, reason = WAITS.get(name, (0, "no wait is needed"))
     assert len(waits) == allowed, f"{reason}: {Counter(waits)}"
+    if name.startswith("model/"):
+        most = f"{launches.total()} launches, of which most are {launches.most_common(20)}"
+        assert abs(launches.total() - LAUNCHES[name.removeprefix("model/")]) <= SLACK, most
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.lists import from_end, from_start, padded_length, true_places
+from recsys.models.common.lists import ends_of, from_end, from_start, list_of_each, padded_length, true_places
 
 
 @dataclass
@@ -37,7 +36,7 @@ class QueryBatch:
 
     def chosen_keys(self, n: int) -> tuple[Tensor, Tensor]:
         """Return row * n + item of all inputs and targets, and the row (T,) of each target. n: number of item ids"""
-        row_of_input = segment_ids_of(self.lengths, len(self.inputs))
+        row_of_input = list_of_each(self.lengths, len(self.inputs))
         row_of_query = row_of_input[self.at] if len(self.at) else self.at
         rows = row_of_query[self.query_of_target]
         return torch.cat([row_of_input * n + self.inputs, rows * n + self.targets]), rows
@@ -153,7 +152,7 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
         order = torch.arange(len(at), device=items.device)
         return QueryBatch(items[places], shorter, places, at, items[chosen], order, in_order=True)
     [places] = true_places(has_next, lengths=shorter)
-    at = torch.where(shorter > 0, shorter.cumsum(0) - 1, -1)
+    at = torch.where(shorter > 0, ends_of(shorter) - 1, -1)
     nothing = items[:0]
     return QueryBatch(items[places], shorter, places, at, nothing, nothing)
 
@@ -168,7 +167,7 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
         only_last: probability of masking only the last item of a list instead.
         exact: whether to mask this share of each list exactly, rounded but at least one item.
     """
-    query_of_target = segment_ids_of(lengths, len(items))
+    query_of_target = list_of_each(lengths, len(items))
     hidden = torch.rand(len(items), device=items.device) < share
     if exact:
         order = torch.argsort(query_of_target + torch.rand(len(items), dtype=torch.float64, device=items.device))
@@ -191,7 +190,7 @@ def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
     """Mask the last item of each list, as in evaluation: one query per list, without targets."""
     if (length := padded_length()) is not None:
         return _padded_queries(items, lengths, length)
-    at = torch.where(lengths > 0, lengths.cumsum(0) - 1, -1)
+    at = torch.where(lengths > 0, ends_of(lengths) - 1, -1)
     nothing = items[:0]
     return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
 

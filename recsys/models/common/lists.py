@@ -8,12 +8,14 @@ they write x.shape[0] instead of len(x), which PyTorch's tracer would make a con
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from weakref import ref
+from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from recsys.batch import segment_ids_of
 
@@ -37,33 +39,109 @@ def padded_length() -> int | None:
     return _length
 
 
+class _Layout:
+    """What follows from the lengths (B,) of lists that follow one another, computed once for all layers over them."""
+
+    def __init__(self, lengths: Tensor) -> None:
+        self._lengths = lengths.detach()  # not the key of _layouts itself, which would never be freed
+        self._segment_ids: Tensor | None = None
+        self._from_start: Tensor | None = None
+        self._places: Tensor | None = None
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """Index of the value after the end of each list, (B,)."""
+        return self._lengths.cumsum(0)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Index of the first value of each list, (B,)."""
+        return self.ends - self._lengths
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """The start of each list and the end of the last one, (B + 1,)."""
+        return torch.cat([self._lengths.new_zeros(1), self.ends])
+
+    @cached_property
+    def on_host(self) -> Tensor:
+        """The lengths on the CPU; the host waits for a GPU."""
+        return self._lengths.cpu()
+
+    @cached_property
+    def groups(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """See `groups_by_length`."""
+        lengths = self._lengths
+        order = lengths.argsort()
+        groups = lengths[order].chunk(GROUPS)
+        sizes = torch.tensor([len(of) for of in groups], device=lengths.device)
+        longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), sizes)
+        first_places = longest.cumsum(0) - longest  # of each list in the blocks
+        starts = torch.repeat_interleave(self.starts[order], longest)
+        padded = starts + from_start(longest, len(starts))
+        at = first_places[order.argsort()].index_select(0, self.segment_ids(total := int(lengths.sum())))
+        return groups, padded.clamp(max=total - 1), at + self.from_start(total)
+
+    def segment_ids(self, total: int) -> Tensor:
+        """Return the index of the list of each of P values, (P,). total: P"""
+        if self._segment_ids is None:
+            self._segment_ids = segment_ids_of(self._lengths, total)
+        return self._segment_ids
+
+    def from_start(self, total: int) -> Tensor:
+        """Return the position of each of P values in its list, (P,). total: P"""
+        if self._from_start is None:
+            place = torch.arange(total, device=self._lengths.device)
+            self._from_start = place - self.starts.index_select(0, self.segment_ids(total))
+        return self._from_start
+
+    def places(self, total: int, longest: int) -> Tensor:
+        """Return the index of each of P values among the B * L places of a block, (P,). total: P, longest: L"""
+        if self._places is None:
+            self._places = self.segment_ids(total) * longest + self.from_start(total)
+        return self._places
+
+
+_layouts = WeakTensorKeyDictionary()
+
+
+def _layout(lengths: Tensor) -> _Layout:
+    if torch.compiler.is_compiling():
+        return _Layout(lengths)
+    found = _layouts.get(lengths)
+    if found is None:
+        found = _layouts[lengths] = _Layout(lengths)
+    return cast(_Layout, found)
+
+
+def list_of_each(lengths: Tensor, total: int) -> Tensor:
+    """Return the index of the list that contains each value: lengths (B,) -> (P,). total: P"""
+    return _layout(lengths).segment_ids(total)
+
+
+def ends_of(lengths: Tensor) -> Tensor:
+    """Return the index of the value after the end of each list: lengths (B,) -> (B,)."""
+    return _layout(lengths).ends
+
+
 def from_start(lengths: Tensor, total: int) -> Tensor:
     """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,). total: P"""
     if _length is not None:
         return torch.arange(_length, device=lengths.device).repeat(lengths.shape[0])
-    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
-    return torch.arange(total, device=lengths.device) - starts
+    return _layout(lengths).from_start(total)
 
 
 def from_end(lengths: Tensor, total: int) -> Tensor:
     """Return the number of values that follow each value within its list: lengths (B,) -> (P,). total: P"""
     if _length is not None:
         return (lengths[:, None] - 1 - torch.arange(_length, device=lengths.device)).clamp(min=0).flatten()
-    ends = torch.repeat_interleave(lengths.cumsum(0) - 1, lengths, output_size=total)
-    return ends - torch.arange(total, device=lengths.device)
-
-
-_last_read: tuple[ref[Tensor], Tensor] | None = None
+    layout = _layout(lengths)
+    return (lengths - 1).index_select(0, layout.segment_ids(total)) - layout.from_start(total)
 
 
 def on_host(lengths: Tensor) -> Tensor:
     """Return the lengths (B,) on the CPU. The host waits for a GPU once for all layers over the same lists."""
-    global _last_read
-    if not lengths.is_cuda or torch.compiler.is_compiling():
-        return lengths.cpu()
-    if _last_read is None or _last_read[0]() is not lengths:
-        _last_read = ref(lengths), lengths.cpu()
-    return _last_read[1]
+    return _layout(lengths).on_host if lengths.is_cuda else lengths
 
 
 def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
@@ -71,11 +149,10 @@ def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
 
     The host waits for a GPU once: for their numbers, and for the lengths (B,) of lists that are padded later.
     """
-    global _last_read
     if not masks[0].is_cuda:
         return [mask.nonzero()[:, 0] for mask in masks]
     read = torch.cat([torch.stack([mask.sum() for mask in masks]), lengths]).cpu()
-    _last_read = ref(lengths), read[len(masks) :]
+    _layout(lengths).on_host = read[len(masks) :]
     counts = read[: len(masks)].tolist()
     return [torch.nonzero_static(mask, size=n)[:, 0] for mask, n in zip(masks, counts, strict=True)]
 
@@ -90,9 +167,9 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
     longest = max(int(on_host(lengths).max()), 1) if len(lengths) else 1
-    at = segment_ids_of(lengths, x.shape[0]) * longest + from_start(lengths, x.shape[0])
-    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    return torch.ops.fbgemm.jagged_to_padded_dense(x, [offsets], [longest], 0.0), at
+    layout = _layout(lengths)
+    block = torch.ops.fbgemm.jagged_to_padded_dense(x, [layout.offsets], [longest], 0.0)
+    return block, layout.places(x.shape[0], longest)
 
 
 def from_block(rows: Tensor, at: Tensor | slice) -> Tensor:
@@ -110,26 +187,14 @@ def groups_by_length(lengths: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tenso
         a list, that of any value.
         The index among these places of each of the P values, (P,).
     """
-    order = lengths.argsort()
-    groups = lengths[order].chunk(GROUPS)
-    longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), _sizes(groups))
-    values, places = lengths.cumsum(0) - lengths, longest.cumsum(0) - longest  # the first ones of each list
-    starts = torch.repeat_interleave(values[order], longest)
-    padded = starts + from_start(longest, len(starts))
-    at = torch.repeat_interleave(places[order.argsort()], lengths)
-    at = at + from_start(lengths, len(at))
-    return groups, padded.clamp(max=len(at) - 1), at
-
-
-def _sizes(groups: Sequence[Tensor]) -> Tensor:
-    return torch.tensor([len(of) for of in groups], device=groups[0].device)
+    return _layout(lengths).groups
 
 
 def repeat_rows(x: Tensor, lengths: Tensor, total: int) -> Tensor:
     """Repeat the row of each list for each of its values: (B, d), lengths (B,) -> (P, d). total: P"""
     if _length is not None:
         return x[:, None].expand(-1, _length, -1).reshape(-1, x.shape[1])
-    return torch.repeat_interleave(x, lengths, dim=0, output_size=total)
+    return x.index_select(0, list_of_each(lengths, total))
 
 
 @contextmanager
@@ -145,7 +210,7 @@ def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tens
             yield block.flatten(0, 1), longer
         return
     values = x.new_zeros(len(x) + len(first), x.shape[1]).index_copy(0, longer.cumsum(0) - longer, first)
-    after = torch.arange(len(x), device=x.device) + segment_ids_of(lengths, x.shape[0]) + 1
+    after = torch.arange(len(x), device=x.device) + list_of_each(lengths, x.shape[0]) + 1
     yield values.index_copy(0, after, x), longer
 
 
@@ -165,7 +230,7 @@ def without_repeated(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor
         new = ~(same & equal.all(1))
         at = new.nonzero()[:, 0]
         return block.index_select(0, at).flatten(0, 1), lengths.index_select(0, at), new.cumsum(0) - 1
-    of = segment_ids_of(lengths, x.shape[0])
+    of = list_of_each(lengths, x.shape[0])
     before = (torch.arange(x.shape[0], device=x.device) - lengths[of]).clamp(min=0)
     differs = (x != x.index_select(0, before)).any(1)
     different = torch.zeros_like(lengths).index_add_(0, of, differs.to(lengths.dtype))
@@ -177,7 +242,7 @@ def first_values(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the first value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
-    return x[lengths.cumsum(0) - lengths]
+    return x[ends_of(lengths) - lengths]
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:
@@ -215,7 +280,7 @@ def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, T
     """
     if _length is None:
         counts = torch.zeros_like(lengths, dtype=torch.long)
-        counts = counts.index_add_(0, segment_ids_of(lengths, values.shape[0]), keep.long())
+        counts = counts.index_add_(0, list_of_each(lengths, values.shape[0]), keep.long())
         [at] = true_places(keep, lengths=counts)
         return values[at], counts
     place = torch.arange(_length, device=values.device)

@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, segment_ids_of
+from recsys.batch import Batch
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import copied_index
 from recsys.models.common.items import QueryBatch
-from recsys.models.common.lists import first_kept, padded_length, true_places
+from recsys.models.common.lists import first_kept, list_of_each, padded_length, true_places
 
 
 def chosen_items(batch: Batch, item: str) -> QueryBatch:
@@ -23,7 +23,7 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
     nothing = items[:0]
     if padded_length() is not None:
         return QueryBatch(nothing, torch.zeros_like(lengths), nothing, nothing, nothing, nothing)
-    query_of_target, [known] = segment_ids_of(lengths, len(items)), true_places(items > 0, lengths=lengths)
+    query_of_target, [known] = list_of_each(lengths, len(items)), true_places(items > 0, lengths=lengths)
     return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
 
@@ -62,7 +62,7 @@ def with_histories(
         ids, sizes = lists.values().long(), lists.lengths().long()
         keep = ids > 0
         if training and len(chosen.values()) == batch.rows:  # each row has one item
-            keep &= ids != chosen.values().long()[segment_ids_of(sizes, len(ids))]
+            keep &= ids != chosen.values().long()[list_of_each(sizes, len(ids))]
         kept, size = first_kept(ids, keep, sizes)
         inputs.append(kept)
         lengths.append(size)

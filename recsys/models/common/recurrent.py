@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from recsys.models.common.lists import from_start, is_filled, on_host, padded_length, to_block
+from recsys.models.common.lists import from_start, is_filled, list_of_each, on_host, padded_length, to_block
 
 
 def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
     rank = torch.empty_like(lengths)
     rank[lengths.argsort(descending=True, stable=True)] = torch.arange(len(lengths), device=lengths.device)
     step = from_start(lengths, x.shape[0])
-    order = (step * len(lengths) + torch.repeat_interleave(rank, lengths, output_size=x.shape[0])).argsort()
+    order = (step * len(lengths) + rank.index_select(0, list_of_each(lengths, x.shape[0]))).argsort()
     sorted_lengths = on_host(lengths).sort().values  # nn.GRU takes the sizes of steps from the CPU
     steps = torch.arange(int(sorted_lengths[-1]))
     sizes = len(lengths) - torch.searchsorted(sorted_lengths, steps, right=True)
