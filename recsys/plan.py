@@ -94,17 +94,18 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
     if cluster.half_tflops is None or cluster.float32_tflops is None:
         return "set cluster.half_tflops and cluster.float32_tflops to predict the time outside of the tables"
     lengths, rows = _lengths(run), report.batch_size // report.world_size
-    precision = run.trainer.precision
+    tensor_cores = cluster.tf32_tflops is not None  # GPUs since Ampere
+    half = tensor_cores if run.trainer.precision in (None, "auto") else run.trainer.precision != "32-true"
     try:
         with torch.random.fork_rng(devices=[]):
             task = build_task(run, few_rows(features), torch.device("cpu"))
-        work = dense_work(task, features, lengths, rows, half=precision != "32-true", compiled=run.trainer.compile)
+        work = dense_work(task, features, lengths, rows, half=half, compiled=run.trainer.compile)
     except Exception as e:  # the plan does not depend on it; a class of the user's may need other rows
         return f"the model fails for rows that are made up: {type(e).__name__}: {e}".splitlines()[0]
     if work is None:
         return "the kernels of this model depend on the number of rows"
     pipeline = run.trainer.pipeline
-    if run.trainer.tf32 and cluster.tf32_tflops is not None:
+    if cluster.tf32_tflops is not None and (half if run.trainer.tf32 is None else run.trainer.tf32):
         cluster = replace(cluster, float32_tflops=cluster.tf32_tflops)
     return step_clock(
         report.devices,

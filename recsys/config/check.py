@@ -73,7 +73,7 @@ def check_parts(cfg: RunConfig) -> None:
 def _check_numbers(cfg: RunConfig, processes: int) -> None:
     """Check numbers that depend on each other; the schemas declare the range of each (recsys/ranges.py)."""
     t = cfg.trainer
-    if t.precision not in PRECISIONS:
+    if t.precision is not None and t.precision not in PRECISIONS:
         raise UserError(f"trainer.precision={t.precision}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
     if t.pipeline not in PIPELINES:
         raise UserError(f"trainer.pipeline={t.pipeline}: must be {', '.join(PIPELINES[:-1])} or {PIPELINES[-1]}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from recsys.config.plain import from_plain
-from recsys.config.settings import data_of, device_of
+from recsys.config.settings import data_of, device_of, precision_of
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
 from recsys.schema import run_schema
@@ -81,6 +81,17 @@ class RunConfig:
         if given == "auto":
             given = "sparse_dist" if self.accelerator == "gpu" else "none"
         return given if self.kind.scores_rows or given == "none" else "base"
+
+    @property
+    def precision(self) -> str:
+        """Lightning's name of the precision, with null and `auto` resolved."""
+        return precision_of(self.trainer.precision, self.accelerator)
+
+    @property
+    def tf32(self) -> bool:
+        """Whether float32 matrices are multiplied as TensorFloat-32, with null resolved."""
+        given = self.trainer.tf32
+        return self.accelerator == "gpu" and self.precision != "32-true" if given is None else given
 
     def changed(self, values: Mapping[str, Any]) -> RunConfig:
         """Return a copy with other values. values: by dotted key, such as trainer.devices; not keys of data"""

@@ -50,11 +50,13 @@ def device_of(accelerator: str) -> str:
     return "gpu" if accelerator == "cuda" else accelerator
 
 
-def precision_of(precision: str, accelerator: str) -> str:
-    """Return Lightning's name of the precision for trainer.precision, of which `auto` depends on the machine."""
+def precision_of(precision: str | None, accelerator: str) -> str:
+    """Return Lightning's name of trainer.precision, of which null and `auto` depend on the machine."""
     import torch
 
-    if precision != "auto":
+    if precision is None and accelerator == "cpu":
+        return "32-true"
+    if precision not in (None, "auto"):
         return precision
     if accelerator == "gpu":
         multiplies = torch.cuda.is_bf16_supported(including_emulation=False)

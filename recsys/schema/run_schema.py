@@ -120,11 +120,13 @@ class TrainerConfig:
     accumulate: int = number(1, at_least=1)  # number of batches whose gradients are averaged for one step
     # rows, or queries, of a batch in evaluation, over all processes
     eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
-    # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16
-    precision: str = "32-true"
+    # 32-true | bf16-mixed | 16-mixed | auto: bf16-mixed where the processor multiplies bfloat16; null: as auto on GPUs,
+    # 32-true on CPUs
+    precision: str | None = None
     loss_scale: float | None = number(None, above=0)  # of 16-mixed; null: doubled and halved as gradients allow
-    # multiply float32 matrices with 10 bits after the point, on the tensor cores of GPUs since Ampere
-    tf32: bool = False
+    # multiply float32 matrices with 10 bits after the point, on the tensor cores of GPUs since Ampere; null: where
+    # trainer.precision is not 32-true
+    tf32: bool | None = None
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
     cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables

@@ -23,6 +23,7 @@ from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.comms import check_comms
 from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
+from recsys.sharding.recat import keep_recats
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.touched_rows import use_touched_rows
@@ -150,6 +151,7 @@ def shard(
             init_data_parallel=dist.get_world_size() > 1,
         )
     use_touched_rows(dmp)
+    keep_recats()
     return dmp if dist.get_world_size() > 1 else dmp.to(device)
 
 

@@ -230,7 +230,7 @@ class RecsysModule(pl.LightningModule):
     def _zero_grad(self) -> None:
         if self._first:
             # this also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
-            self.optimizers().zero_grad()  # type: ignore[union-attr]
+            self.optimizers().zero_grad(set_to_none=True)  # type: ignore[union-attr]
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch divided by the number of batches of a step, and the predictions."""

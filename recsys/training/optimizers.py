@@ -15,6 +15,8 @@ from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo
 from recsys.training.module_settings import MakeOptimizer
 
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)  # which have a kernel for all weights on GPUs
+
 
 class Optimizers:
     """The optimizers of a sharded task.
@@ -50,7 +52,7 @@ class Optimizers:
         made: list[Optimizer] = []  # KeyedOptimizerWrapper does not give its optimizer back
 
         def make(parameters: list[Tensor]) -> Optimizer:
-            made.append(make_dense(parameters))
+            made.append(_fused(make_dense(parameters)))
             return made[0]
 
         self._wrapper = KeyedOptimizerWrapper(self.dense, make)
@@ -100,6 +102,8 @@ class Optimizers:
     def load_state_dict(self, state: dict[str, Any], schedulers: list[Any]) -> None:
         """Restore what `state_dict` returned, and adapt the saved scheduler states to the current parameter groups."""
         optimizer = self._dense_optimizer
+        for group, own in zip(state["dense_optimizer"]["param_groups"], optimizer.param_groups, strict=True):
+            group |= {key: own[key] for key in ("fused", "foreach") if key in own}  # of this device, not the writer's
         optimizer.load_state_dict(state["dense_optimizer"])
         # load_state_dict replaced the parameter groups; the wrapper and the scheduler must use the new ones
         self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
@@ -122,6 +126,16 @@ def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> Non
     saved["_last_lr"] = list(rates)
     for inner, other in zip(saved.get("_schedulers", ()), getattr(fresh, "_schedulers", ()), strict=False):
         _fit_scheduler(inner, other, rates)
+
+
+def _fused(optimizer: Optimizer) -> Optimizer:
+    """Let an optimizer of PyTorch update all weights on a GPU by one kernel, unless its config chooses otherwise."""
+    on_gpu = all(p.is_cuda for g in optimizer.param_groups for p in g["params"])
+    if on_gpu and type(optimizer) in FUSED:
+        for group in (*optimizer.param_groups, optimizer.defaults):
+            if group["fused"] is None and group["foreach"] is None and not group.get("differentiable"):
+                group["fused"] = True
+    return optimizer
 
 
 def split_parameters(

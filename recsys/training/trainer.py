@@ -13,7 +13,7 @@ from recsys.config.build import make, make_scheduler
 from recsys.config.compose import without_secrets
 from recsys.config.kinds import build_task, monitor_of
 from recsys.config.run_config import RunConfig
-from recsys.config.settings import precision_of, seconds_of
+from recsys.config.settings import seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -68,7 +68,7 @@ def build_module(
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             compile=cfg.trainer.compile,
             cuda_graphs=cfg.trainer.cuda_graphs,
-            float16=cfg.trainer.precision == Float16.precision,
+            float16=cfg.precision == Float16.precision,
             loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,
         ),
@@ -144,10 +144,12 @@ def build_trainer(
         from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import
 
         callbacks.append(Tracking(prepared))
-    _set_tf32(cfg.trainer.tf32, accelerator)
-    precision = precision_of(cfg.trainer.precision, accelerator)
-    if cfg.trainer.precision == "auto":
-        say(f"trainer.precision=auto: {precision} on this machine")
+    _set_tf32(cfg.tf32, accelerator, typed=cfg.trainer.tf32 is not None)
+    precision = cfg.precision
+    if cfg.trainer.precision == "auto" or (cfg.trainer.precision is None and accelerator == "gpu"):
+        rest = ", and TensorFloat-32 for the rest" if cfg.tf32 else ""
+        other = "" if precision == "32-true" else "; trainer.precision=32-true computes in float32"
+        say(f"trainer.precision: {precision} on this machine{rest}{other}")
     if precision == Float16.precision and accelerator == "cpu":
         say(f"trainer.precision={precision}: CPUs compute slowly in float16; bf16-mixed is faster")
     trainer = pl.Trainer(
@@ -176,11 +178,11 @@ def build_trainer(
     return trainer, throughput
 
 
-def _set_tf32(wanted: bool, accelerator: str) -> None:
-    """Choose how GPUs multiply float32 matrices."""
+def _set_tf32(wanted: bool, accelerator: str, *, typed: bool) -> None:
+    """Choose how GPUs multiply float32 matrices, and say where a value that was typed has no effect."""
     if accelerator == "gpu" and (not wanted or torch.cuda.get_device_capability()[0] >= TF32_CAPABILITY):
         torch.set_float32_matmul_precision("high" if wanted else "highest")
-    elif wanted:
+    elif wanted and typed:
         say(f"trainer.tf32=true: has no effect on {'CPUs' if accelerator == 'cpu' else 'GPUs before Ampere'}")
 
 

@@ -29,6 +29,7 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement
+from recsys.training.optimizers import _fused
 
 ROWS, IDS = 16, 40
 FIRST = re.compile(r"# python -m recsys\.train (.*)")
@@ -207,6 +208,32 @@ def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tupl
     assert lookups or name == "model/tiger"  # its codes are not in tables
     for bags, ids in lookups:
         assert bags >= min(ids, ROWS), f"{ids} ids in {bags} bags"
+
+
+def test_all_dense_weights_are_updated_by_one_launch() -> None:
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+    on_gpu, x = copy.deepcopy(mlp), torch.randn(4, 3)
+    adam = _fused(torch.optim.Adam(mlp.parameters(), lr=0.1))
+    assert adam.param_groups[0]["fused"] is None  # CPUs keep what a config says
+    for _ in range(2):
+        adam.zero_grad()
+        mlp(x).sum().backward()
+        adam.step()
+    with stand_in_gpu() as gpu:
+        to_gpu(on_gpu)
+        fused = _fused(torch.optim.Adam(on_gpu.parameters(), lr=0.1))
+        for _ in range(2):
+            fused.zero_grad()
+            on_gpu(x.to(GPU)).sum().backward()
+            gpu.launches.clear()
+            fused.step()
+    assert {k.split()[-1]: n for k, n in gpu.launches.items()} == {
+        "_fused_adam_": 1,
+        "_foreach_add_": 1,
+    }  # and its steps
+    for a, b in zip(mlp.parameters(), on_gpu.parameters(), strict=True):
+        torch.testing.assert_close(b.host, a)
 
 
 def test_the_stand_in_sees_mistakes() -> None:

@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.check_early import check_early
 from recsys.config.compose import compose
+from recsys.config.run_config import RunConfig
 from recsys.config.settings import precision_of
 from recsys.distributed.ranks import process_group
 from recsys.errors import UserError
@@ -174,7 +175,7 @@ def test_tf32_is_set_where_a_gpu_has_it(
     found = ["highest"]
     monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
-    _set_tf32(wanted, "gpu")
+    _set_tf32(wanted, "gpu", typed=True)
     assert found[-1] == precision
     assert ("trainer.tf32=true: has no effect on GPUs before Ampere" in capsys.readouterr().err) == (capability == 7)
 
@@ -194,7 +195,25 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
     assert precision_of("auto", "cpu") == precision
-    assert precision_of("32-true", "cpu") == "32-true"
+    assert precision_of("32-true", "cpu") == precision_of(None, "cpu") == "32-true"
+
+
+@pytest.mark.parametrize(
+    ("since_ampere", "typed", "precision", "tf32"),
+    [
+        (True, [], "bf16-mixed", True),
+        (True, ["trainer.precision=32-true"], "32-true", False),
+        (True, ["trainer.precision=32-true", "trainer.tf32=true"], "32-true", True),
+        (True, ["trainer.tf32=false"], "bf16-mixed", False),
+        (False, [], "32-true", False),
+    ],
+)
+def test_the_default_on_a_gpu_is_what_its_tensor_cores_multiply(
+    monkeypatch: pytest.MonkeyPatch, since_ampere: bool, typed: list[str], precision: str, tf32: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: since_ampere)
+    cfg = RunConfig.of(compose("train", ["trainer.accelerator=gpu", *typed]))
+    assert (cfg.precision, cfg.tf32) == (precision, tf32)
 
 
 @pytest.mark.slow
