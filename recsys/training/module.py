@@ -28,7 +28,7 @@ from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
-from recsys.training.loss_scale import LossScale
+from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
@@ -122,6 +122,7 @@ class RecsysModule(pl.LightningModule):
             load_factors=p.load_factors,
             accumulate=self._updates.accumulate,
             prefetch=self._updates.pipeline == PREFETCH,
+            bfloat16=self._updates.precision == "bf16-mixed",
         )
         self.plan = describe(plan, self.tables)
         self.timing = Timing(device)
@@ -134,7 +135,7 @@ class RecsysModule(pl.LightningModule):
         init_tables(self.dmp, self.tables, seed, p.vectors)
         if self._updates.pipeline in KINDS:
             self._choose_pipeline(task)
-        if self._updates.float16:
+        if self._updates.precision == Float16.precision:
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.compile:
             self._compile(task, device)

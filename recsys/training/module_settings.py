@@ -46,7 +46,7 @@ class Updates:
     monitor: the metric that schedule=plateau watches
     compile: whether the dense part is compiled
     cuda_graphs: whether the compiled part is launched as CUDA graphs
-    float16: whether steps run in float16, with a scaled loss
+    precision: Lightning's name of the precision of a step; 16-mixed scales the loss
     loss_scale: the scale; None for a dynamic one
     pipeline: TorchRec's pipeline, sparse_dist or prefetch; others need nothing of the module
     """
@@ -60,6 +60,6 @@ class Updates:
     monitor: str = "validation/auc"
     compile: bool = False
     cuda_graphs: bool = False
-    float16: bool = False
+    precision: str = "32-true"
     loss_scale: float | None = None
     pipeline: str = "none"

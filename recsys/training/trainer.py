@@ -68,7 +68,7 @@ def build_module(
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             compile=cfg.trainer.compile,
             cuda_graphs=cfg.trainer.cuda_graphs,
-            float16=cfg.precision == Float16.precision,
+            precision=cfg.precision,
             loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,
         ),

@@ -25,6 +25,7 @@ from recsys.data.batch_tensors import BatchTensors
 from recsys.data.transforms import feature_spec
 from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
+from recsys.models.common import layers
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.training.module import RecsysModule
@@ -208,6 +209,31 @@ def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tupl
     assert lookups or name == "model/tiger"  # its codes are not in tables
     for bags, ids in lookups:
         assert bags >= min(ids, ROWS), f"{ids} ids in {bags} bags"
+
+
+def test_16_bit_products_have_a_multiple_of_8_columns() -> None:
+    """Of the 13 numbers of Criteo and the 479 columns after the interaction; weights keep theirs."""
+    torch.manual_seed(0)
+    mlp = layers.MLP(13, [5])
+    on_gpu, x = copy.deepcopy(mlp), torch.randn(4, 13)
+    mlp(x).sum().backward()
+    with stand_in_gpu() as gpu:
+        to_gpu(on_gpu)
+        x_on_gpu = x.to(GPU)
+        torch.set_autocast_enabled("cuda", True)  # torch.autocast would ask the driver
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            y = on_gpu(x_on_gpu)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.set_autocast_dtype("cuda", torch.float16)
+            torch.clear_autocast_cache()
+        y.sum().backward()
+        padded = gpu.launches["models/common/layers.py:forward constant_pad_nd"]
+    assert padded == 2 and y.dtype == torch.bfloat16  # the input and the weights
+    torch.testing.assert_close(y.host.float(), mlp(x), rtol=0.02, atol=0.02)
+    assert on_gpu[0].weight.grad.shape == (5, 13) and on_gpu[0].weight.shape == (5, 13)
+    torch.testing.assert_close(on_gpu[0].weight.grad.host, mlp[0].weight.grad, rtol=0.02, atol=0.05)
 
 
 def test_all_dense_weights_are_updated_by_one_launch() -> None:

@@ -5,16 +5,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
 from forks import ok, run_forked
 from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
 
 from recsys.config.check import check
 from recsys.config.compose import compose
+from recsys.config.kinds import build_task
+from recsys.config.run_config import RunConfig
+from recsys.data.transforms import feature_spec
 from recsys.distributed.ranks import ensure_process_group
 from recsys.errors import UserError
 from recsys.plan import plan
+from recsys.sharding.sharders import Sharder
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.tables import tables
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint
@@ -26,6 +32,25 @@ def test_a_cpu_loses_steps_that_are_small_beside_a_weight() -> None:
     ensure_process_group()
     assert float(after_small_steps(DataType.FP16, "cpu").unique()) == 1.0
     assert float(after_small_steps(DataType.FP32, "cpu").unique()) == pytest.approx(0.99499, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("device", "bfloat16", "model", "output"),
+    [
+        ("cuda", True, [], SparseType.BF16),
+        ("cuda", True, ["model.interaction=cross"], None),  # its residuals stay in float32
+        ("cuda", True, ["model=deepfm"], None),
+        ("cuda", False, [], None),
+        ("cpu", True, [], None),
+    ],
+)
+def test_lookups_return_what_is_multiplied(
+    device: str, bfloat16: bool, model: list[str], output: SparseType | None
+) -> None:
+    cfg = RunConfig.of(compose("train", ["model=dlrm", "data=criteo", *model]))
+    infos = tables(build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
+    sharder = Sharder(cfg.optim.sparse, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
+    assert {sharder._params(1.0, i.rounded).get("output_dtype") for i in infos.values()} == {output}
 
 
 @pytest.mark.slow

@@ -65,6 +65,8 @@ class PooledEmbeddings(nn.Module):
             +-1/sqrt(rows).
         vocabularies: folder of the vocabularies within prepared data: "items/" for features of items, otherwise "".
         flat: whether the model only concatenates the vectors; tables with dims of their own are then not projected.
+        rounded: whether the model multiplies matrices by the vectors before anything else, so that they lose nothing if
+            tables on GPUs return them in the type that autocast multiplies.
 
     dims: columns of each table, without padding
     width: number of elements of all vectors of a row
@@ -80,11 +82,12 @@ class PooledEmbeddings(nn.Module):
         init_std: float | None = None,
         vocabularies: str = "",
         flat: bool = False,
+        rounded: bool = False,
     ) -> None:
         super().__init__()
         if dim <= 0:
             raise ValueError(f"dim={dim}: must be at least 1")
-        self.dim, self.prefix, self.vocabularies = dim, prefix, vocabularies
+        self.dim, self.prefix, self.vocabularies, self.rounded = dim, prefix, vocabularies, rounded
         self.names = [f.name for f in features.sparse]
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
         # tables that start at 0 hold first-order weights, not vectors
@@ -177,7 +180,7 @@ def _pool(sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means:
     if not means:
         return vectors
     sizes = torch.stack([_sizes(sparse[n]) if n in means else vectors.new_ones(len(vectors)) for n in names], dim=1)
-    return vectors / sizes[:, :, None]
+    return vectors / sizes[:, :, None].to(vectors.dtype)
 
 
 def _sizes(bags: JaggedTensor) -> Tensor:
