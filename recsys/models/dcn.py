@@ -7,12 +7,13 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.models.common.crosses import WideLinear, WideRange
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
-class VectorCross(nn.Module):
+class VectorCross(WideRange):
     """Cross network with vector weights: x_{l+1} = x_0 (w_l . x_l) + b_l + x_l.
 
     torchrec's VectorCrossNet computes the same with matrix products over (B, N, 1) and takes 3 times as long: 69 ms
@@ -26,7 +27,7 @@ class VectorCross(nn.Module):
         for parameter in self.weights.parameters():
             nn.init.xavier_normal_(parameter)
 
-    def forward(self, x0: Tensor) -> Tensor:
+    def compute(self, x0: Tensor) -> Tensor:
         """Cross the input with itself: (B, N) -> (B, N)."""
         x = x0
         for weight, bias in zip(self.weights, self.biases, strict=True):
@@ -64,7 +65,7 @@ class DCN(nn.Module):
         width = features.dense_width + self.embeddings.width
         self.cross = VectorCross(width, cross_layers)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
-        self.logits = nn.Linear(width + self.deep.out_features, features.logits)
+        self.logits = WideLinear(width + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

@@ -7,12 +7,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.crossnet import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.models.common.crosses import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet, WideLinear
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flatten, require_sparse
+from recsys.models.common.layers import MLP, Linear, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -66,9 +66,11 @@ class DCNv2(nn.Module):
             self.cross = LowRankCrossNet(width, cross_layers, rank)
         else:
             self.cross = LowRankMixtureCrossNet(width, cross_layers, experts, rank, activation=torch.tanh)
-        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        stacked = structure == "stacked"
+        first = WideLinear if stacked else Linear
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
         crossed = width if structure == "parallel" else 0
-        self.logits = nn.Linear(crossed + self.deep.out_features, features.logits)
+        self.logits = (Linear if stacked else WideLinear)(crossed + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.models.common.crosses import LowRankCrossNet, WideLinear
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, require_sparse
+from recsys.models.common.layers import MLP, Linear, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -134,7 +134,8 @@ class DLRM(nn.Module):
             kept = vectors if keep_embeddings else len(features.dense[:1])
             width = self.dot.out_features + kept * dim
         self.cross = LowRankCrossNet(width, cross_layers, cross_rank) if interaction == "cross" else None
-        self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout)
+        first = Linear if self.cross is None else WideLinear
+        self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
         self.logits = nn.Linear(self.top.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.models.common.crosses import WideLinear, WideRange
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flatten, require_sparse
+from recsys.models.common.layers import MLP, Linear, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
-class GatedCross(nn.Module):
+class GatedCross(WideRange):
     """c_{l+1} = c_0 * (W_c c_l + b) * sigmoid(W_g c_l) + c_l: (B, width) -> (B, width)."""
 
     def __init__(self, width: int, layers: int) -> None:
@@ -23,7 +24,7 @@ class GatedCross(nn.Module):
         self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
         self.gates = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
 
-    def forward(self, c0: Tensor) -> Tensor:
+    def compute(self, c0: Tensor) -> Tensor:
         """Cross the input with itself: (B, width) -> (B, width)."""
         c = c0
         for cross, gate in zip(self.crosses, self.gates, strict=True):
@@ -65,8 +66,11 @@ class GDCN(nn.Module):
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
         width = features.dense_width + self.embeddings.width
         self.cross = GatedCross(width, cross_layers)
-        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
-        self.logits = nn.Linear((width if self.parallel else 0) + self.deep.out_features, features.logits)
+        first = Linear if self.parallel else WideLinear
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout, first=first)
+        self.logits = (WideLinear if self.parallel else Linear)(
+            (width if self.parallel else 0) + self.deep.out_features, features.logits
+        )
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

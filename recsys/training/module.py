@@ -33,6 +33,7 @@ from recsys.training.module_settings import Placement, Updates
 from recsys.training.optimizers import Optimizers, split_parameters
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
+from recsys.training.recompute import recompute_blocks
 from recsys.training.run_state import RunState
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
@@ -137,6 +138,8 @@ class RecsysModule(pl.LightningModule):
             self._choose_pipeline(task)
         if self._updates.precision == Float16.precision:
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
+        if self._updates.recompute and not recompute_blocks(task.model):
+            say_once(f"trainer.recompute=true: has no effect on {type(task.model).__name__}, which has no blocks")
         if self._updates.compile:
             self._compile(task, device)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers

@@ -44,6 +44,7 @@ class Updates:
     clip_norm: maximum norm of all dense gradients together; None for no limit
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
+    recompute: whether the activations of blocks are computed again in the backward pass
     compile: whether the dense part is compiled
     cuda_graphs: whether the compiled part is launched as CUDA graphs
     precision: Lightning's name of the precision of a step; 16-mixed scales the loss
@@ -58,6 +59,7 @@ class Updates:
     clip_norm: float | None = None
     ema: float | None = None
     monitor: str = "validation/auc"
+    recompute: bool = False
     compile: bool = False
     cuda_graphs: bool = False
     precision: str = "32-true"

@@ -66,6 +66,7 @@ def build_module(
             clip_norm=cfg.optim.clip_norm,
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+            recompute=cfg.trainer.recompute,
             compile=cfg.trainer.compile,
             cuda_graphs=cfg.trainer.cuda_graphs,
             precision=cfg.precision,

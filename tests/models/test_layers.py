@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 from recsys.models.common.attention import Attention, RelativeAttention
+from recsys.models.common.crosses import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet, WideLinear
 from recsys.models.common.layers import Dropout, PReLU
 from recsys.models.common.recurrent import gru_states
+from recsys.models.dcn import VectorCross
+from recsys.models.gdcn import GatedCross
 
 
 @pytest.mark.parametrize("shape", [(100_003,), (4, 50_001)])
@@ -94,3 +97,24 @@ def test_prelu_in_half_precision_is_pytorchs() -> None:
         assert torch.equal(layer(x.bfloat16()), nn.functional.prelu(x.bfloat16(), layer.weight.bfloat16()))
     with torch.no_grad():
         assert torch.equal(layer(x), nn.functional.prelu(x, layer.weight))
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "crosses",
+    [CrossNet(8, 3), LowRankCrossNet(8, 3, 4), LowRankMixtureCrossNet(8, 3, 2, 4), VectorCross(8, 3), GatedCross(8, 3)],
+    ids=lambda crosses: type(crosses).__name__,
+)
+def test_crosses_exceed_float16(crosses: nn.Module, half: torch.dtype) -> None:
+    """They then compute in float32, and so does the layer that reads them; bfloat16 has the range of float32."""
+    torch.manual_seed(0)
+    crosses = nn.Sequential(crosses, WideLinear(8, 2))
+    x = torch.randn(4, 8) * 1e4
+    expected = crosses(x)
+    assert expected.abs().max() > torch.finfo(torch.float16).max
+    with torch.autocast("cpu", half):
+        found = crosses(x)
+    assert found.dtype == (torch.float32 if half == torch.float16 else torch.bfloat16)
+    assert torch.isfinite(found).all()
+    if half == torch.float16:
+        torch.testing.assert_close(found, expected)

@@ -8,10 +8,9 @@ they write x.shape[0] instead of len(x), which PyTorch's tracer would make a con
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -44,62 +43,63 @@ class _Layout:
 
     def __init__(self, lengths: Tensor) -> None:
         self._lengths = lengths.detach()  # not the key of _layouts itself, which would never be freed
-        self._segment_ids: Tensor | None = None
-        self._from_start: Tensor | None = None
-        self._places: Tensor | None = None
+        self._kept: dict[str, Any] = {}
 
-    @cached_property
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
     def ends(self) -> Tensor:
-        """Index of the value after the end of each list, (B,)."""
-        return self._lengths.cumsum(0)
+        """Return the index of the value after the end of each list, (B,)."""
+        return cast(Tensor, self._once("ends", lambda: self._lengths.cumsum(0)))
 
-    @cached_property
     def starts(self) -> Tensor:
-        """Index of the first value of each list, (B,)."""
-        return self.ends - self._lengths
+        """Return the index of the first value of each list, (B,)."""
+        return cast(Tensor, self._once("starts", lambda: self.ends() - self._lengths))
 
-    @cached_property
     def offsets(self) -> Tensor:
-        """The start of each list and the end of the last one, (B + 1,)."""
-        return torch.cat([self._lengths.new_zeros(1), self.ends])
+        """Return the start of each list and the end of the last one, (B + 1,)."""
+        return cast(Tensor, self._once("offsets", lambda: torch.cat([self._lengths.new_zeros(1), self.ends()])))
 
-    @cached_property
-    def on_host(self) -> Tensor:
-        """The lengths on the CPU; the host waits for a GPU."""
-        return self._lengths.cpu()
-
-    @cached_property
-    def groups(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        """See `groups_by_length`."""
-        lengths = self._lengths
-        order = lengths.argsort()
-        groups = lengths[order].chunk(GROUPS)
-        sizes = torch.tensor([len(of) for of in groups], device=lengths.device)
-        longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), sizes)
-        first_places = longest.cumsum(0) - longest  # of each list in the blocks
-        starts = torch.repeat_interleave(self.starts[order], longest)
-        padded = starts + from_start(longest, len(starts))
-        at = first_places[order.argsort()].index_select(0, self.segment_ids(total := int(lengths.sum())))
-        return groups, padded.clamp(max=total - 1), at + self.from_start(total)
+    def on_host(self, read: Tensor | None = None) -> Tensor:
+        """Return the lengths on the CPU, for which the host waits for a GPU. read: they, if they have been read"""
+        return cast(Tensor, self._once("on_host", lambda: self._lengths.cpu() if read is None else read))
 
     def segment_ids(self, total: int) -> Tensor:
         """Return the index of the list of each of P values, (P,). total: P"""
-        if self._segment_ids is None:
-            self._segment_ids = segment_ids_of(self._lengths, total)
-        return self._segment_ids
+        return cast(Tensor, self._once("segment_ids", lambda: segment_ids_of(self._lengths, total)))
 
     def from_start(self, total: int) -> Tensor:
         """Return the position of each of P values in its list, (P,). total: P"""
-        if self._from_start is None:
-            place = torch.arange(total, device=self._lengths.device)
-            self._from_start = place - self.starts.index_select(0, self.segment_ids(total))
-        return self._from_start
+
+        def make() -> Tensor:
+            starts = self.starts().index_select(0, self.segment_ids(total))
+            return torch.arange(total, device=starts.device) - starts
+
+        return cast(Tensor, self._once("from_start", make))
 
     def places(self, total: int, longest: int) -> Tensor:
         """Return the index of each of P values among the B * L places of a block, (P,). total: P, longest: L"""
-        if self._places is None:
-            self._places = self.segment_ids(total) * longest + self.from_start(total)
-        return self._places
+        make = lambda: self.segment_ids(total) * longest + self.from_start(total)  # noqa: E731
+        return cast(Tensor, self._once("places", make))
+
+    def groups(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """See `groups_by_length`."""
+
+        def make() -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+            lengths = self._lengths
+            order = lengths.argsort()
+            groups = lengths[order].chunk(GROUPS)
+            sizes = torch.tensor([len(of) for of in groups], device=lengths.device)
+            longest = torch.repeat_interleave(torch.stack([of[-1].clamp(min=1) for of in groups]), sizes)
+            first_places = longest.cumsum(0) - longest  # of each list in the blocks
+            starts = torch.repeat_interleave(self.starts()[order], longest)
+            padded = starts + from_start(longest, len(starts))
+            at = first_places[order.argsort()].index_select(0, self.segment_ids(total := int(lengths.sum())))
+            return groups, padded.clamp(max=total - 1), at + self.from_start(total)
+
+        return cast(tuple[tuple[Tensor, ...], Tensor, Tensor], self._once("groups", make))
 
 
 _layouts = WeakTensorKeyDictionary()
@@ -121,7 +121,7 @@ def list_of_each(lengths: Tensor, total: int) -> Tensor:
 
 def ends_of(lengths: Tensor) -> Tensor:
     """Return the index of the value after the end of each list: lengths (B,) -> (B,)."""
-    return _layout(lengths).ends
+    return _layout(lengths).ends()
 
 
 def from_start(lengths: Tensor, total: int) -> Tensor:
@@ -141,7 +141,7 @@ def from_end(lengths: Tensor, total: int) -> Tensor:
 
 def on_host(lengths: Tensor) -> Tensor:
     """Return the lengths (B,) on the CPU. The host waits for a GPU once for all layers over the same lists."""
-    return _layout(lengths).on_host if lengths.is_cuda else lengths
+    return _layout(lengths).on_host() if lengths.is_cuda else lengths
 
 
 def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
@@ -152,7 +152,7 @@ def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
     if not masks[0].is_cuda:
         return [mask.nonzero()[:, 0] for mask in masks]
     read = torch.cat([torch.stack([mask.sum() for mask in masks]), lengths]).cpu()
-    _layout(lengths).on_host = read[len(masks) :]
+    _layout(lengths).on_host(read[len(masks) :])
     counts = read[: len(masks)].tolist()
     return [torch.nonzero_static(mask, size=n)[:, 0] for mask, n in zip(masks, counts, strict=True)]
 
@@ -168,7 +168,7 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
         return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
     longest = max(int(on_host(lengths).max()), 1) if len(lengths) else 1
     layout = _layout(lengths)
-    block = torch.ops.fbgemm.jagged_to_padded_dense(x, [layout.offsets], [longest], 0.0)
+    block = torch.ops.fbgemm.jagged_to_padded_dense(x, [layout.offsets()], [longest], 0.0)
     return block, layout.places(x.shape[0], longest)
 
 
@@ -187,7 +187,7 @@ def groups_by_length(lengths: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tenso
         a list, that of any value.
         The index among these places of each of the P values, (P,).
     """
-    return _layout(lengths).groups
+    return _layout(lengths).groups()
 
 
 def repeat_rows(x: Tensor, lengths: Tensor, total: int) -> Tensor:
