@@ -1,0 +1,31 @@
+"""Whether Triton kernels run, and how they multiply. Triton is imported by the kernels that run: not every PyTorch has
+it, and its import takes half a second.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def has_triton() -> bool:
+    """Return whether Triton compiles for this machine's GPUs: NVIDIA's since Ampere, which multiply bfloat16."""
+    if torch.version.hip is not None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability() >= (8, 0) and find_spec("triton") is not None
+
+
+# Set by torch.compiler.assume_constant_result, whose import takes seconds: Dynamo calls the function while it traces.
+has_triton._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def runs_triton(x: Tensor) -> bool:
+    """Return whether a Triton kernel can read the tensor."""
+    return x.is_cuda and x.dtype in DTYPES and has_triton()
+
+
+def dot_precision() -> str:
+    """Return how kernels multiply float32: as PyTorch multiplies matrices."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
