@@ -13,7 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.features import FeatureSpec
 from recsys.models.common.dot_kernel import dot_interaction, has_dot_kernel
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.kernels import has_triton
+from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import MLP, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
@@ -66,7 +66,7 @@ class DotInteraction(nn.Module):
         """
         device = vectors.device.type
         autocast = torch.is_autocast_enabled(device)
-        if vectors.is_cuda and has_triton():
+        if runs_triton(vectors):
             of_first = vectors.dtype if first is None else first.dtype
             dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(vectors.dtype, of_first)
             if has_dot_kernel(self.n, vectors.dtype, of_first, dtype):

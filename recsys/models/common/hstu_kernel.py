@@ -1,0 +1,437 @@
+"""Triton kernels of HSTU's attention over lists that are not padded: Zhai et al., Actions Speak Louder than Words:
+Trillion-Parameter Sequential Transducers for Generative Recommendations, 2024, https://arxiv.org/abs/2402.17152.
+
+No score is written to the GPU's memory: a program computes those of a block of queries, or of keys, of one list and
+head, so that the memory is linear in the number of values. Triton is imported by `register`: it is not installed with
+every PyTorch, and its import takes half a second.
+"""
+
+from __future__ import annotations  # of the kernels: triton.language is not imported yet
+
+from typing import Any, no_type_check
+
+import torch
+from torch import Tensor
+
+from recsys.models.common.kernels import DTYPES, dot_precision
+
+MAX_HEAD_DIM = 128
+tl: Any = None  # triton.language, once `register` has imported it
+
+
+def has_hstu_kernel(vqk: Tensor, heads: int, times: Tensor | None) -> bool:
+    """Return whether the kernels attend to these values, whose times must be integers."""
+    is_whole = times is None or not times.is_floating_point()
+    return vqk.dtype in DTYPES and vqk.shape[1] // (3 * heads) <= MAX_HEAD_DIM and is_whole
+
+
+def hstu_attention(
+    vqk: Tensor,
+    lengths: Tensor,
+    longest: int,
+    distances: Tensor,
+    value_bias: Tensor | None = None,
+    times: Tensor | None = None,
+    spans: Tensor | None = None,
+    span_starts: Tensor | None = None,
+) -> Tensor:
+    """Return, for each value i of B lists, the sum of SiLU(q_i k_j + bias_ij) v_j / length over j <= i of its list.
+
+    The bias is distances[min(i - j, length - 1)] + spans[bucket of the time between i and j] + value_bias[j], of each
+    head. Products are summed in float32. Gradients cannot be differentiated again.
+
+    Args:
+        vqk: values, queries and keys, (P, 3 * dim), of DTYPES.
+        lengths: (B,), whose sum is P.
+        longest: the greatest of them, or more.
+        distances: (heads, length).
+        value_bias: (P, heads).
+        times: (P,), integers.
+        spans: (heads, number of buckets, a power of two), for times.
+        span_starts: as attention.span_starts returns it, for times.
+
+    Returns:
+        (P, dim), of the type of `vqk`.
+    """
+    register()
+    return torch.ops.recsys.hstu_attention(  # type: ignore[no-any-return]
+        vqk, lengths, longest, distances, value_bias, times, spans, span_starts
+    )
+
+
+@no_type_check
+def load_block(x, rows, stride, columns, n, width: tl.constexpr):
+    """Load rows of a list of n values, zeros beyond n and width."""
+    filled = (rows[:, None] < n) & (columns[None, :] < width)
+    return tl.load(x + rows[:, None] * stride + columns[None, :], mask=filled, other=0.0)
+
+
+@no_type_check
+def load_bias(
+    back, apart, head, distances, spans, span_starts, length: tl.constexpr, buckets: tl.constexpr, timed: tl.constexpr
+):
+    """Return the biases of pairs of values, by their distance and the time between them, and the buckets of these."""
+    bias = tl.load(distances + head * length + tl.minimum(tl.maximum(back, 0), length - 1)).to(tl.float32)
+    bucket = back
+    if timed:
+        time = tl.abs(apart).to(tl.float32)
+        # The GPU's logarithm is approximate: the bucket that it yields may be one off.
+        bucket = tl.minimum((tl.log(tl.maximum(time, 1.0)) / 0.301).to(tl.int32), buckets - 1)
+        bucket += (time >= tl.load(span_starts + bucket + 1)).to(tl.int32)
+        bucket -= (time < tl.load(span_starts + bucket)).to(tl.int32)
+        bias += tl.load(spans + head * buckets + bucket).to(tl.float32)
+    return bias, bucket
+
+
+@no_type_check
+def attend_forward(
+    vqk,
+    lengths,
+    ends,
+    distances,
+    value_bias,
+    times,
+    spans,
+    span_starts,
+    out,
+    stride,
+    bias_stride,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    length: tl.constexpr,
+    buckets: tl.constexpr,
+    biased: tl.constexpr,
+    timed: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+    precision: tl.constexpr,
+):
+    head = tl.program_id(0) % heads
+    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block  # queries with the most keys start first
+    if first >= n:
+        return
+    start = tl.load(ends + tl.program_id(0) // heads) - n
+    vqk += start * stride + head * width
+    value_bias += start * bias_stride + head
+    times += start
+    i = first + tl.arange(0, block)
+    columns = tl.arange(0, padded)
+    q = load_block(vqk + heads * width, i, stride, columns, n, width)
+    mixed = tl.zeros((block, padded), tl.float32)
+    for begin in range(0, first + block, block):
+        j = begin + tl.arange(0, block)
+        k = load_block(vqk + 2 * heads * width, j, stride, columns, n, width)
+        v = load_block(vqk, j, stride, columns, n, width)
+        back = i[:, None] - j[None, :]
+        apart = back
+        if timed:
+            apart = tl.load(times + i, mask=i < n, other=0)[:, None] - tl.load(times + j, mask=j < n, other=0)[None, :]
+        bias, _ = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
+        if biased:
+            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[None, :]
+        scores = tl.dot(q, tl.trans(k), input_precision=precision) + bias
+        weights = tl.where(back >= 0, scores * tl.sigmoid(scores), 0.0)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed, input_precision=precision)
+    out += start * (heads * width) + head * width
+    filled = (i[:, None] < n) & (columns[None, :] < width)
+    tl.store(out + i[:, None] * (heads * width) + columns[None, :], mixed * (1.0 / length), mask=filled)
+
+
+@no_type_check
+def attend_backward_queries(
+    gradient,
+    vqk,
+    lengths,
+    ends,
+    distances,
+    value_bias,
+    times,
+    spans,
+    span_starts,
+    of_vqk,
+    of_distances,
+    of_spans,
+    stride,
+    bias_stride,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    length: tl.constexpr,
+    buckets: tl.constexpr,
+    biased: tl.constexpr,
+    timed: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Compute the gradients of a block of queries, and add its part to those of the biases that all lists share."""
+    head = tl.program_id(0) % heads
+    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block
+    if first >= n:
+        return
+    start = tl.load(ends + tl.program_id(0) // heads) - n
+    vqk += start * stride + head * width
+    value_bias += start * bias_stride + head
+    times += start
+    place = tl.arange(0, block)
+    i = first + place
+    columns = tl.arange(0, padded)
+    q = load_block(vqk + heads * width, i, stride, columns, n, width)
+    g = load_block(gradient + start * (heads * width) + head * width, i, heads * width, columns, n, width)
+    of_q = tl.zeros((block, padded), tl.float32)
+    carried = tl.zeros((block,), tl.float32)
+    by_bucket = tl.zeros((buckets,), tl.float32)
+    for begin in range(0, first + block, block):
+        j = begin + place
+        k = load_block(vqk + 2 * heads * width, j, stride, columns, n, width)
+        v = load_block(vqk, j, stride, columns, n, width)
+        back = i[:, None] - j[None, :]
+        apart = back
+        if timed:
+            apart = tl.load(times + i, mask=i < n, other=0)[:, None] - tl.load(times + j, mask=j < n, other=0)[None, :]
+        bias, bucket = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
+        if biased:
+            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[None, :]
+        scores = tl.dot(q, tl.trans(k), input_precision=precision) + bias
+        share = tl.sigmoid(scores)
+        of_scores = tl.dot(g, tl.trans(v), input_precision=precision) * share * (1.0 + scores * (1.0 - share))
+        of_scores = tl.where(back >= 0, of_scores * (1.0 / length), 0.0)
+        of_q = tl.dot(of_scores.to(k.dtype), k, of_q, input_precision=precision)
+        # All pairs of all lists add to `length` numbers: in turn, if each pair did so by itself. The block's diagonals
+        # are summed first: column c of the turned block has those of the distances c and c - block, counted from its
+        # corner's. The next block of keys has the latter, too, so that one atomic addition of a row's width is left.
+        turned = tl.gather(of_scores, (place[:, None] - place[None, :]) & (block - 1), axis=1)
+        is_near = place[:, None] >= place[None, :]
+        distance = first - begin + place
+        summed = carried + tl.sum(tl.where(is_near, turned, 0.0), axis=0)
+        carried = tl.sum(tl.where(is_near, 0.0, turned), axis=0)
+        of_head = of_distances + head * length
+        tl.atomic_add(of_head + distance, summed, mask=distance < length - 1, sem="relaxed")
+        if first - begin + block >= length:
+            far = tl.sum(tl.where(distance >= length - 1, summed, 0.0), axis=0)
+            tl.atomic_add(of_head + length - 1, far, sem="relaxed")
+        if timed:  # times ascend as a rule, and then the pairs of a block are in a few neighbouring buckets
+            seen = (back >= 0) & (i[:, None] < n)
+            least = tl.min(tl.min(tl.where(seen, bucket, buckets), axis=1), axis=0)
+            greatest = tl.max(tl.max(tl.where(seen, bucket, -1), axis=1), axis=0)
+            for b in range(least, greatest + 1):
+                total = tl.sum(tl.sum(tl.where(bucket == b, of_scores, 0.0), axis=1), axis=0)
+                by_bucket += tl.where(tl.arange(0, buckets) == b, total, 0.0)
+    of_vqk += start * (3 * heads * width) + (heads + head) * width
+    filled = (i[:, None] < n) & (columns[None, :] < width)
+    tl.store(of_vqk + i[:, None] * (3 * heads * width) + columns[None, :], of_q, mask=filled)
+    if timed:
+        to = of_spans + head * buckets + tl.arange(0, buckets)
+        tl.atomic_add(to, by_bucket, mask=by_bucket != 0.0, sem="relaxed")
+
+
+@no_type_check
+def attend_backward_keys(
+    gradient,
+    vqk,
+    lengths,
+    ends,
+    distances,
+    value_bias,
+    times,
+    spans,
+    span_starts,
+    of_vqk,
+    of_value_bias,
+    stride,
+    bias_stride,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    length: tl.constexpr,
+    buckets: tl.constexpr,
+    biased: tl.constexpr,
+    timed: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Compute the gradients of a block of keys and of their values and biases."""
+    head = tl.program_id(0) % heads
+    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    first = tl.program_id(1) * block
+    if first >= n:
+        return
+    start = tl.load(ends + tl.program_id(0) // heads) - n
+    vqk += start * stride + head * width
+    value_bias += start * bias_stride + head
+    times += start
+    gradient += start * (heads * width) + head * width
+    j = first + tl.arange(0, block)
+    columns = tl.arange(0, padded)
+    k = load_block(vqk + 2 * heads * width, j, stride, columns, n, width)
+    v = load_block(vqk, j, stride, columns, n, width)
+    of_k = tl.zeros((block, padded), tl.float32)
+    of_v = tl.zeros((block, padded), tl.float32)
+    of_bias = tl.zeros((block,), tl.float32)
+    for begin in range(first, n, block):
+        i = begin + tl.arange(0, block)
+        q = load_block(vqk + heads * width, i, stride, columns, n, width)
+        g = load_block(gradient, i, heads * width, columns, n, width)
+        back = i[None, :] - j[:, None]  # keys are rows here
+        apart = back
+        if timed:
+            apart = tl.load(times + i, mask=i < n, other=0)[None, :] - tl.load(times + j, mask=j < n, other=0)[:, None]
+        bias, _ = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
+        if biased:
+            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[:, None]
+        scores = tl.dot(k, tl.trans(q), input_precision=precision) + bias
+        share = tl.sigmoid(scores)
+        weights = tl.where(back >= 0, scores * share, 0.0)
+        of_v = tl.dot(weights.to(g.dtype), g, of_v, input_precision=precision)
+        of_scores = tl.dot(v, tl.trans(g), input_precision=precision) * share * (1.0 + scores * (1.0 - share))
+        of_scores = tl.where(back >= 0, of_scores * (1.0 / length), 0.0)
+        of_k = tl.dot(of_scores.to(q.dtype), q, of_k, input_precision=precision)
+        of_bias += tl.sum(of_scores, axis=1)
+    of_vqk += start * (3 * heads * width) + head * width
+    filled = (j[:, None] < n) & (columns[None, :] < width)
+    to = of_vqk + j[:, None] * (3 * heads * width) + columns[None, :]
+    tl.store(to, of_v * (1.0 / length), mask=filled)
+    tl.store(to + 2 * heads * width, of_k, mask=filled)
+    if biased:
+        tl.store(of_value_bias + (start + j) * heads + head, of_bias, mask=j < n)
+
+
+def constants(
+    vqk: Tensor, distances: Tensor, value_bias: Tensor | None, times: Tensor | None, spans: Tensor | None
+) -> dict[str, Any]:
+    """Return the compile-time arguments of the kernels."""
+    heads, length = distances.shape
+    width = vqk.shape[1] // (3 * heads)
+    timed = times is not None and spans is not None
+    return {
+        "heads": heads,
+        "width": width,
+        "length": length,
+        "buckets": spans.shape[1] if timed and spans is not None else 1,
+        "biased": value_bias is not None,
+        "timed": timed,
+        **block_sizes(width, vqk.dtype),
+    }
+
+
+def block_sizes(width: int, dtype: torch.dtype) -> dict[str, Any]:
+    padded = max(16, 1 << (width - 1).bit_length())  # a power of two; Tensor Cores multiply 16 x 16
+    precision = dot_precision() if dtype == torch.float32 else "ieee"
+    block = 32 if dtype == torch.float32 else 64
+    return {"padded": padded, "block": block, "precision": precision, "num_warps": 4}
+
+
+def register() -> bool:
+    """Import Triton and define the operators, once; a kernel is compiled when it is first launched."""
+    global tl, load_block, load_bias, attend_forward, attend_backward_queries, attend_backward_keys
+    if tl is not None:
+        return True
+    import triton
+    import triton.language
+
+    tl = triton.language
+    load_block, load_bias, attend_forward = map(triton.jit, (load_block, load_bias, attend_forward))
+    attend_backward_queries, attend_backward_keys = map(triton.jit, (attend_backward_queries, attend_backward_keys))
+    forward: Any = torch.library.triton_op("recsys::hstu_attention", _forward, mutates_args=())
+    torch.library.triton_op("recsys::hstu_attention_backward", _backward, mutates_args=())
+    forward.register_autograd(_gradients, setup_context=_save)
+    return True
+
+
+# Set by torch.compiler.assume_constant_result, whose import takes seconds: Dynamo calls the function while it traces.
+register._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _forward(
+    vqk: Tensor,
+    lengths: Tensor,
+    longest: int,
+    distances: Tensor,
+    value_bias: Tensor | None,
+    times: Tensor | None,
+    spans: Tensor | None,
+    span_starts: Tensor | None,
+) -> Tensor:
+    out = vqk.new_empty((vqk.shape[0], vqk.shape[1] // 3))
+    if longest:
+        values = constants(vqk, distances, value_bias, times, spans)
+        tensors, strides = _arguments(vqk, lengths, distances, value_bias, times, spans, span_starts)
+        grid = (lengths.shape[0] * values["heads"], -(-longest // values["block"]))
+        torch.library.wrap_triton(attend_forward)[grid](*tensors, out, *strides, **values)
+    return out
+
+
+def _backward(
+    gradient: Tensor,
+    vqk: Tensor,
+    lengths: Tensor,
+    longest: int,
+    distances: Tensor,
+    value_bias: Tensor | None,
+    times: Tensor | None,
+    spans: Tensor | None,
+    span_starts: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    of_vqk = torch.empty_like(vqk, memory_format=torch.contiguous_format)
+    of_distances = torch.zeros_like(distances, dtype=torch.float32)
+    of_spans = vqk.new_zeros((0,) if spans is None else spans.shape, dtype=torch.float32)
+    of_value_bias = vqk.new_empty((0,)) if value_bias is None else value_bias.new_empty(value_bias.shape)
+    if longest:
+        values = constants(vqk, distances, value_bias, times, spans)
+        tensors, strides = _arguments(vqk, lengths, distances, value_bias, times, spans, span_starts)
+        grid = (lengths.shape[0] * values["heads"], -(-longest // values["block"]))
+        gradient = gradient.contiguous()
+        torch.library.wrap_triton(attend_backward_queries)[grid](
+            gradient, *tensors, of_vqk, of_distances, of_spans, *strides, **values
+        )
+        torch.library.wrap_triton(attend_backward_keys)[grid](
+            gradient, *tensors, of_vqk, of_value_bias, *strides, **values
+        )
+    return of_vqk, of_distances, of_spans, of_value_bias
+
+
+def _arguments(
+    vqk: Tensor,
+    lengths: Tensor,
+    distances: Tensor,
+    value_bias: Tensor | None,
+    times: Tensor | None,
+    spans: Tensor | None,
+    span_starts: Tensor | None,
+) -> tuple[list[Tensor], tuple[int, int]]:
+    """Return the kernels' tensors, one that is not read in place of each that is None, and strides of the rows."""
+    vqk = vqk if vqk.stride(1) == 1 else vqk.contiguous()
+    bias_stride = 0
+    if value_bias is not None:
+        value_bias = value_bias if value_bias.stride(1) == 1 else value_bias.contiguous()
+        bias_stride = value_bias.stride(0)
+    times = None if times is None else times.contiguous()
+    given = [
+        vqk,
+        lengths.contiguous(),
+        lengths.cumsum(0),
+        distances.contiguous(),
+        value_bias,
+        times,
+        spans,
+        span_starts,
+    ]
+    return [vqk if x is None else x for x in given], (vqk.stride(0), bias_stride)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], **_: Any) -> None:
+    vqk, lengths, ctx.longest, *others = inputs
+    ctx.save_for_backward(vqk, lengths, *others)
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    vqk, lengths, *others = ctx.saved_tensors
+    distances, value_bias, times, spans, _ = others
+    found = torch.ops.recsys.hstu_attention_backward(gradient, vqk, lengths, ctx.longest, *others)
+    of_vqk, of_distances, of_spans, of_value_bias = found
+    return (
+        *(of_vqk, None, None, of_distances.to(distances.dtype)),
+        *(None if value_bias is None else of_value_bias, None),
+        *(None if spans is None else of_spans.to(spans.dtype), None),
+    )
