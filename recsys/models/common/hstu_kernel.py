@@ -16,6 +16,9 @@ from torch import Tensor
 from recsys.models.common.kernels import DTYPES, dot_precision
 
 MAX_HEAD_DIM = 128
+# Queries and keys of a block. In lists of 200 values, blocks of 32 compute 1.4 times the pairs that are seen, blocks of
+# 64 twice as many. Float32 without Tensor Cores needs smaller ones: Triton unrolls its products into scalar ones.
+BLOCK, BLOCK_OF_FLOAT32 = 32, 16
 tl: Any = None  # triton.language, once `register` has imported it
 
 
@@ -54,9 +57,20 @@ def hstu_attention(
         (P, dim), of the type of `vqk`.
     """
     register()
+    absent = vqk.new_empty(0)
+    value_bias = absent if value_bias is None else value_bias if value_bias.stride(1) == 1 else value_bias.contiguous()
+    timed = (absent,) * 3 if times is None else (times.contiguous(), spans, span_starts)
+    vqk = vqk if vqk.stride(1) == 1 else vqk.contiguous()
     return torch.ops.recsys.hstu_attention(  # type: ignore[no-any-return]
-        vqk, lengths, longest, distances, value_bias, times, spans, span_starts
+        vqk, lengths.cumsum(0), longest, distances, value_bias, *timed
     )
+
+
+@no_type_check
+def load_place(ends, i):
+    """Return where the values of list i start, and how many there are."""
+    start = tl.load(ends + i - 1, mask=i > 0, other=0)
+    return start, (tl.load(ends + i) - start).to(tl.int32)
 
 
 @no_type_check
@@ -68,50 +82,36 @@ def load_block(x, rows, stride, columns, n, width: tl.constexpr):
 
 @no_type_check
 def load_bias(
-    back, apart, head, distances, spans, span_starts, length: tl.constexpr, buckets: tl.constexpr, timed: tl.constexpr
-):
-    """Return the biases of pairs of values, by their distance and the time between them, and the buckets of these."""
+    i, j, n, head, distances, value_bias, bias_stride, times, spans, span_starts,
+    length: tl.constexpr, buckets: tl.constexpr, biased: tl.constexpr, timed: tl.constexpr,
+):  # fmt: skip
+    """Return the distances of queries i and keys j, one a row and the other a column, the biases, and time buckets."""
+    back = i - j
     bias = tl.load(distances + head * length + tl.minimum(tl.maximum(back, 0), length - 1)).to(tl.float32)
     bucket = back
     if timed:
-        time = tl.abs(apart).to(tl.float32)
+        time = tl.abs(tl.load(times + i, mask=i < n, other=0) - tl.load(times + j, mask=j < n, other=0)).to(tl.float32)
         # The GPU's logarithm is approximate: the bucket that it yields may be one off.
         bucket = tl.minimum((tl.log(tl.maximum(time, 1.0)) / 0.301).to(tl.int32), buckets - 1)
         bucket += (time >= tl.load(span_starts + bucket + 1)).to(tl.int32)
         bucket -= (time < tl.load(span_starts + bucket)).to(tl.int32)
         bias += tl.load(spans + head * buckets + bucket).to(tl.float32)
-    return bias, bucket
+    if biased:
+        bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)
+    return back, bias, bucket
 
 
 @no_type_check
 def attend_forward(
-    vqk,
-    lengths,
-    ends,
-    distances,
-    value_bias,
-    times,
-    spans,
-    span_starts,
-    out,
-    stride,
-    bias_stride,
-    heads: tl.constexpr,
-    width: tl.constexpr,
-    length: tl.constexpr,
-    buckets: tl.constexpr,
-    biased: tl.constexpr,
-    timed: tl.constexpr,
-    padded: tl.constexpr,
-    block: tl.constexpr,
-    precision: tl.constexpr,
-):
+    vqk, ends, distances, value_bias, times, spans, span_starts, out, stride, bias_stride,
+    heads: tl.constexpr, width: tl.constexpr, length: tl.constexpr, buckets: tl.constexpr, biased: tl.constexpr,
+    timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
     head = tl.program_id(0) % heads
-    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    start, n = load_place(ends, tl.program_id(0) // heads)
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block  # queries with the most keys start first
     if first >= n:
         return
-    start = tl.load(ends + tl.program_id(0) // heads) - n
     vqk += start * stride + head * width
     value_bias += start * bias_stride + head
     times += start
@@ -123,13 +123,10 @@ def attend_forward(
         j = begin + tl.arange(0, block)
         k = load_block(vqk + 2 * heads * width, j, stride, columns, n, width)
         v = load_block(vqk, j, stride, columns, n, width)
-        back = i[:, None] - j[None, :]
-        apart = back
-        if timed:
-            apart = tl.load(times + i, mask=i < n, other=0)[:, None] - tl.load(times + j, mask=j < n, other=0)[None, :]
-        bias, _ = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
-        if biased:
-            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[None, :]
+        back, bias, _ = load_bias(
+            i[:, None], j[None, :], n, head, distances, value_bias, bias_stride, times, spans, span_starts,
+            length, buckets, biased, timed,
+        )  # fmt: skip
         scores = tl.dot(q, tl.trans(k), input_precision=precision) + bias
         weights = tl.where(back >= 0, scores * tl.sigmoid(scores), 0.0)
         mixed = tl.dot(weights.to(v.dtype), v, mixed, input_precision=precision)
@@ -140,37 +137,17 @@ def attend_forward(
 
 @no_type_check
 def attend_backward_queries(
-    gradient,
-    vqk,
-    lengths,
-    ends,
-    distances,
-    value_bias,
-    times,
-    spans,
-    span_starts,
-    of_vqk,
-    of_distances,
-    of_spans,
-    stride,
-    bias_stride,
-    heads: tl.constexpr,
-    width: tl.constexpr,
-    length: tl.constexpr,
-    buckets: tl.constexpr,
-    biased: tl.constexpr,
-    timed: tl.constexpr,
-    padded: tl.constexpr,
-    block: tl.constexpr,
-    precision: tl.constexpr,
-):
+    gradient, vqk, ends, distances, value_bias, times, spans, span_starts, of_vqk, of_distances, of_spans,
+    stride, bias_stride,
+    heads: tl.constexpr, width: tl.constexpr, length: tl.constexpr, buckets: tl.constexpr, biased: tl.constexpr,
+    timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
     """Compute the gradients of a block of queries, and add its part to those of the biases that all lists share."""
     head = tl.program_id(0) % heads
-    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    start, n = load_place(ends, tl.program_id(0) // heads)
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block
     if first >= n:
         return
-    start = tl.load(ends + tl.program_id(0) // heads) - n
     vqk += start * stride + head * width
     value_bias += start * bias_stride + head
     times += start
@@ -186,13 +163,10 @@ def attend_backward_queries(
         j = begin + place
         k = load_block(vqk + 2 * heads * width, j, stride, columns, n, width)
         v = load_block(vqk, j, stride, columns, n, width)
-        back = i[:, None] - j[None, :]
-        apart = back
-        if timed:
-            apart = tl.load(times + i, mask=i < n, other=0)[:, None] - tl.load(times + j, mask=j < n, other=0)[None, :]
-        bias, bucket = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
-        if biased:
-            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[None, :]
+        back, bias, bucket = load_bias(
+            i[:, None], j[None, :], n, head, distances, value_bias, bias_stride, times, spans, span_starts,
+            length, buckets, biased, timed,
+        )  # fmt: skip
         scores = tl.dot(q, tl.trans(k), input_precision=precision) + bias
         share = tl.sigmoid(scores)
         of_scores = tl.dot(g, tl.trans(v), input_precision=precision) * share * (1.0 + scores * (1.0 - share))
@@ -228,36 +202,16 @@ def attend_backward_queries(
 
 @no_type_check
 def attend_backward_keys(
-    gradient,
-    vqk,
-    lengths,
-    ends,
-    distances,
-    value_bias,
-    times,
-    spans,
-    span_starts,
-    of_vqk,
-    of_value_bias,
-    stride,
-    bias_stride,
-    heads: tl.constexpr,
-    width: tl.constexpr,
-    length: tl.constexpr,
-    buckets: tl.constexpr,
-    biased: tl.constexpr,
-    timed: tl.constexpr,
-    padded: tl.constexpr,
-    block: tl.constexpr,
-    precision: tl.constexpr,
-):
+    gradient, vqk, ends, distances, value_bias, times, spans, span_starts, of_vqk, of_value_bias, stride, bias_stride,
+    heads: tl.constexpr, width: tl.constexpr, length: tl.constexpr, buckets: tl.constexpr, biased: tl.constexpr,
+    timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
     """Compute the gradients of a block of keys and of their values and biases."""
     head = tl.program_id(0) % heads
-    n = tl.load(lengths + tl.program_id(0) // heads).to(tl.int32)
+    start, n = load_place(ends, tl.program_id(0) // heads)
     first = tl.program_id(1) * block
     if first >= n:
         return
-    start = tl.load(ends + tl.program_id(0) // heads) - n
     vqk += start * stride + head * width
     value_bias += start * bias_stride + head
     times += start
@@ -273,13 +227,10 @@ def attend_backward_keys(
         i = begin + tl.arange(0, block)
         q = load_block(vqk + heads * width, i, stride, columns, n, width)
         g = load_block(gradient, i, heads * width, columns, n, width)
-        back = i[None, :] - j[:, None]  # keys are rows here
-        apart = back
-        if timed:
-            apart = tl.load(times + i, mask=i < n, other=0)[None, :] - tl.load(times + j, mask=j < n, other=0)[:, None]
-        bias, _ = load_bias(back, apart, head, distances, spans, span_starts, length, buckets, timed)
-        if biased:
-            bias += tl.load(value_bias + j * bias_stride, mask=j < n, other=0.0).to(tl.float32)[:, None]
+        back, bias, _ = load_bias(
+            i[None, :], j[:, None], n, head, distances, value_bias, bias_stride, times, spans, span_starts,
+            length, buckets, biased, timed,
+        )  # fmt: skip
         scores = tl.dot(k, tl.trans(q), input_precision=precision) + bias
         share = tl.sigmoid(scores)
         weights = tl.where(back >= 0, scores * share, 0.0)
@@ -297,42 +248,40 @@ def attend_backward_keys(
         tl.store(of_value_bias + (start + j) * heads + head, of_bias, mask=j < n)
 
 
-def constants(
-    vqk: Tensor, distances: Tensor, value_bias: Tensor | None, times: Tensor | None, spans: Tensor | None
-) -> dict[str, Any]:
+def constants(vqk: Tensor, distances: Tensor, value_bias: Tensor, spans: Tensor) -> dict[str, Any]:
     """Return the compile-time arguments of the kernels."""
     heads, length = distances.shape
     width = vqk.shape[1] // (3 * heads)
-    timed = times is not None and spans is not None
+    padded = max(16, 1 << (width - 1).bit_length())  # a power of two; Tensor Cores multiply 16 x 16
+    precision = dot_precision() if vqk.dtype == torch.float32 else "ieee"
+    is_scalar = vqk.dtype == torch.float32 and precision == "ieee"
     return {
-        "heads": heads,
-        "width": width,
-        "length": length,
-        "buckets": spans.shape[1] if timed and spans is not None else 1,
-        "biased": value_bias is not None,
-        "timed": timed,
-        **block_sizes(width, vqk.dtype),
+        **{"heads": heads, "width": width, "length": length, "buckets": spans.shape[-1] or 1},
+        **{"biased": value_bias.dim() == 2, "timed": spans.dim() == 2, "padded": padded},
+        **{"block": BLOCK_OF_FLOAT32 if is_scalar else BLOCK, "precision": precision},
     }
 
 
-def block_sizes(width: int, dtype: torch.dtype) -> dict[str, Any]:
-    padded = max(16, 1 << (width - 1).bit_length())  # a power of two; Tensor Cores multiply 16 x 16
-    precision = dot_precision() if dtype == torch.float32 else "ieee"
-    block = 32 if dtype == torch.float32 else 64
-    return {"padded": padded, "block": block, "precision": precision, "num_warps": 4}
+def warps(block: int, of_queries: bool = False) -> int:
+    """Return the number of warps of a program, with which it spills no registers, as ptxas reports for sm_90.
+
+    of_queries: whether it is attend_backward_queries, which holds the most tiles
+    """
+    return 8 if of_queries or block == BLOCK_OF_FLOAT32 else 4
 
 
 def register() -> bool:
     """Import Triton and define the operators, once; a kernel is compiled when it is first launched."""
-    global tl, load_block, load_bias, attend_forward, attend_backward_queries, attend_backward_keys
+    global tl, load_place, load_block, load_bias, attend_forward, attend_backward_queries, attend_backward_keys
     if tl is not None:
         return True
     import triton
     import triton.language
 
     tl = triton.language
-    load_block, load_bias, attend_forward = map(triton.jit, (load_block, load_bias, attend_forward))
-    attend_backward_queries, attend_backward_keys = map(triton.jit, (attend_backward_queries, attend_backward_keys))
+    load_place, load_block, load_bias = map(triton.jit, (load_place, load_block, load_bias))
+    attend_forward, attend_backward_queries = map(triton.jit, (attend_forward, attend_backward_queries))
+    attend_backward_keys = triton.jit(attend_backward_keys)
     forward: Any = torch.library.triton_op("recsys::hstu_attention", _forward, mutates_args=())
     torch.library.triton_op("recsys::hstu_attention_backward", _backward, mutates_args=())
     forward.register_autograd(_gradients, setup_context=_save)
@@ -344,94 +293,54 @@ register._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _forward(
-    vqk: Tensor,
-    lengths: Tensor,
-    longest: int,
-    distances: Tensor,
-    value_bias: Tensor | None,
-    times: Tensor | None,
-    spans: Tensor | None,
-    span_starts: Tensor | None,
-) -> Tensor:
+    vqk: Tensor, ends: Tensor, longest: int, distances: Tensor, value_bias: Tensor, times: Tensor, spans: Tensor,
+    span_starts: Tensor,
+) -> Tensor:  # fmt: skip
     out = vqk.new_empty((vqk.shape[0], vqk.shape[1] // 3))
     if longest:
-        values = constants(vqk, distances, value_bias, times, spans)
-        tensors, strides = _arguments(vqk, lengths, distances, value_bias, times, spans, span_starts)
-        grid = (lengths.shape[0] * values["heads"], -(-longest // values["block"]))
-        torch.library.wrap_triton(attend_forward)[grid](*tensors, out, *strides, **values)
+        values = constants(vqk, distances, value_bias, spans)
+        grid = (ends.shape[0] * values["heads"], -(-longest // values["block"]))
+        torch.library.wrap_triton(attend_forward)[grid](
+            *(vqk, ends, distances.contiguous(), value_bias, times, spans.contiguous(), span_starts, out),
+            *(vqk.stride(0), value_bias.stride(0)),
+            **values,
+            num_warps=warps(values["block"]),
+        )
     return out
 
 
 def _backward(
-    gradient: Tensor,
-    vqk: Tensor,
-    lengths: Tensor,
-    longest: int,
-    distances: Tensor,
-    value_bias: Tensor | None,
-    times: Tensor | None,
-    spans: Tensor | None,
-    span_starts: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradient: Tensor, vqk: Tensor, ends: Tensor, longest: int, distances: Tensor, value_bias: Tensor, times: Tensor,
+    spans: Tensor, span_starts: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     of_vqk = torch.empty_like(vqk, memory_format=torch.contiguous_format)
-    of_distances = torch.zeros_like(distances, dtype=torch.float32)
-    of_spans = vqk.new_zeros((0,) if spans is None else spans.shape, dtype=torch.float32)
-    of_value_bias = vqk.new_empty((0,)) if value_bias is None else value_bias.new_empty(value_bias.shape)
+    of_distances, of_spans = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (distances, spans))
+    of_value_bias = torch.empty_like(value_bias, memory_format=torch.contiguous_format)
     if longest:
-        values = constants(vqk, distances, value_bias, times, spans)
-        tensors, strides = _arguments(vqk, lengths, distances, value_bias, times, spans, span_starts)
-        grid = (lengths.shape[0] * values["heads"], -(-longest // values["block"]))
-        gradient = gradient.contiguous()
+        values = constants(vqk, distances, value_bias, spans)
+        grid = (ends.shape[0] * values["heads"], -(-longest // values["block"]))
+        inputs = (gradient.contiguous(), vqk, ends, distances.contiguous(), value_bias, times, spans.contiguous())
+        strides = (vqk.stride(0), value_bias.stride(0))
         torch.library.wrap_triton(attend_backward_queries)[grid](
-            gradient, *tensors, of_vqk, of_distances, of_spans, *strides, **values
+            *(*inputs, span_starts, of_vqk, of_distances, of_spans, *strides),
+            **values,
+            num_warps=warps(values["block"], of_queries=True),
         )
         torch.library.wrap_triton(attend_backward_keys)[grid](
-            gradient, *tensors, of_vqk, of_value_bias, *strides, **values
+            *(*inputs, span_starts, of_vqk, of_value_bias, *strides),
+            **values,
+            num_warps=warps(values["block"]),
         )
-    return of_vqk, of_distances, of_spans, of_value_bias
-
-
-def _arguments(
-    vqk: Tensor,
-    lengths: Tensor,
-    distances: Tensor,
-    value_bias: Tensor | None,
-    times: Tensor | None,
-    spans: Tensor | None,
-    span_starts: Tensor | None,
-) -> tuple[list[Tensor], tuple[int, int]]:
-    """Return the kernels' tensors, one that is not read in place of each that is None, and strides of the rows."""
-    vqk = vqk if vqk.stride(1) == 1 else vqk.contiguous()
-    bias_stride = 0
-    if value_bias is not None:
-        value_bias = value_bias if value_bias.stride(1) == 1 else value_bias.contiguous()
-        bias_stride = value_bias.stride(0)
-    times = None if times is None else times.contiguous()
-    given = [
-        vqk,
-        lengths.contiguous(),
-        lengths.cumsum(0),
-        distances.contiguous(),
-        value_bias,
-        times,
-        spans,
-        span_starts,
-    ]
-    return [vqk if x is None else x for x in given], (vqk.stride(0), bias_stride)
+    return of_vqk, of_distances.to(distances.dtype), of_spans.to(spans.dtype), of_value_bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], **_: Any) -> None:
-    vqk, lengths, ctx.longest, *others = inputs
-    ctx.save_for_backward(vqk, lengths, *others)
+    vqk, ends, ctx.longest, *biases = inputs
+    ctx.save_for_backward(vqk, ends, *biases)
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    vqk, lengths, *others = ctx.saved_tensors
-    distances, value_bias, times, spans, _ = others
-    found = torch.ops.recsys.hstu_attention_backward(gradient, vqk, lengths, ctx.longest, *others)
+    vqk, ends, *biases = ctx.saved_tensors
+    found = torch.ops.recsys.hstu_attention_backward(gradient, vqk, ends, ctx.longest, *biases)
     of_vqk, of_distances, of_spans, of_value_bias = found
-    return (
-        *(of_vqk, None, None, of_distances.to(distances.dtype)),
-        *(None if value_bias is None else of_value_bias, None),
-        *(None if spans is None else of_spans.to(spans.dtype), None),
-    )
+    return of_vqk, None, None, of_distances, of_value_bias, None, of_spans, None
