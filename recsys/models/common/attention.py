@@ -184,7 +184,7 @@ def _bucket_of(times: Tensor) -> Tensor:
 def span_starts(number: int) -> Tensor:
     """Return the least float32 of each bucket of time_buckets, 0 for the first one, and infinity: (number + 1,)."""
     near = (0.301 * torch.arange(1, number, dtype=torch.float64)).exp().float().view(torch.int32)
-    near = (near[:, None] + torch.arange(-16, 17)).int().view(torch.float32)  # and its neighbours, in ascending order
+    near = (near[:, None] + torch.arange(-128, 129)).int().view(torch.float32)  # as far as the logarithm is rounded
     first = (_bucket_of(near) >= torch.arange(1, number)[:, None]).int().argmax(1)
     return torch.cat([torch.zeros(1), near.gather(1, first[:, None])[:, 0], torch.tensor([math.inf])])
 

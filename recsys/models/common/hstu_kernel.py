@@ -67,13 +67,6 @@ def hstu_attention(
 
 
 @no_type_check
-def load_place(ends, i):
-    """Return where the values of list i start, and how many there are."""
-    start = tl.load(ends + i - 1, mask=i > 0, other=0)
-    return start, (tl.load(ends + i) - start).to(tl.int32)
-
-
-@no_type_check
 def load_block(x, rows, stride, columns, n, width: tl.constexpr):
     """Load rows of a list of n values, zeros beyond n and width."""
     filled = (rows[:, None] < n) & (columns[None, :] < width)
@@ -107,8 +100,9 @@ def attend_forward(
     heads: tl.constexpr, width: tl.constexpr, length: tl.constexpr, buckets: tl.constexpr, biased: tl.constexpr,
     timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(0) % heads
-    start, n = load_place(ends, tl.program_id(0) // heads)
+    of_list, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    start = tl.load(ends + of_list - 1, mask=of_list > 0, other=0)
+    n = (tl.load(ends + of_list) - start).to(tl.int32)
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block  # queries with the most keys start first
     if first >= n:
         return
@@ -143,8 +137,9 @@ def attend_backward_queries(
     timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a block of queries, and add its part to those of the biases that all lists share."""
-    head = tl.program_id(0) % heads
-    start, n = load_place(ends, tl.program_id(0) // heads)
+    of_list, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    start = tl.load(ends + of_list - 1, mask=of_list > 0, other=0)
+    n = (tl.load(ends + of_list) - start).to(tl.int32)
     first = (tl.num_programs(1) - 1 - tl.program_id(1)) * block
     if first >= n:
         return
@@ -207,8 +202,9 @@ def attend_backward_keys(
     timed: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a block of keys and of their values and biases."""
-    head = tl.program_id(0) % heads
-    start, n = load_place(ends, tl.program_id(0) // heads)
+    of_list, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    start = tl.load(ends + of_list - 1, mask=of_list > 0, other=0)
+    n = (tl.load(ends + of_list) - start).to(tl.int32)
     first = tl.program_id(1) * block
     if first >= n:
         return
@@ -272,16 +268,15 @@ def warps(block: int, of_queries: bool = False) -> int:
 
 def register() -> bool:
     """Import Triton and define the operators, once; a kernel is compiled when it is first launched."""
-    global tl, load_place, load_block, load_bias, attend_forward, attend_backward_queries, attend_backward_keys
+    global tl, load_block, load_bias, attend_forward, attend_backward_queries, attend_backward_keys
     if tl is not None:
         return True
     import triton
     import triton.language
 
     tl = triton.language
-    load_place, load_block, load_bias = map(triton.jit, (load_place, load_block, load_bias))
-    attend_forward, attend_backward_queries = map(triton.jit, (attend_forward, attend_backward_queries))
-    attend_backward_keys = triton.jit(attend_backward_keys)
+    load_block, load_bias, attend_forward = map(triton.jit, (load_block, load_bias, attend_forward))
+    attend_backward_queries, attend_backward_keys = map(triton.jit, (attend_backward_queries, attend_backward_keys))
     forward: Any = torch.library.triton_op("recsys::hstu_attention", _forward, mutates_args=())
     torch.library.triton_op("recsys::hstu_attention_backward", _backward, mutates_args=())
     forward.register_autograd(_gradients, setup_context=_save)
