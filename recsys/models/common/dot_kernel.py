@@ -159,7 +159,8 @@ def register() -> bool:
     import triton.language
 
     tl = triton.language
-    load_vectors, dots_forward, dots_backward = map(triton.jit, (load_vectors, dots_forward, dots_backward))
+    jit: Any = triton.jit  # type: ignore[attr-defined]
+    load_vectors, dots_forward, dots_backward = map(jit, (load_vectors, dots_forward, dots_backward))
     forward: Any = torch.library.triton_op("recsys::dot_interaction", _forward, mutates_args=())
     torch.library.triton_op("recsys::dot_interaction_backward", _backward, mutates_args=())
     forward.register_autograd(_gradients, setup_context=_save)

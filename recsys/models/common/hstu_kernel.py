@@ -275,8 +275,9 @@ def register() -> bool:
     import triton.language
 
     tl = triton.language
-    load_block, load_bias, attend_forward = map(triton.jit, (load_block, load_bias, attend_forward))
-    attend_backward_queries, attend_backward_keys = map(triton.jit, (attend_backward_queries, attend_backward_keys))
+    jit: Any = triton.jit  # type: ignore[attr-defined]
+    load_block, load_bias, attend_forward = map(jit, (load_block, load_bias, attend_forward))
+    attend_backward_queries, attend_backward_keys = map(jit, (attend_backward_queries, attend_backward_keys))
     forward: Any = torch.library.triton_op("recsys::hstu_attention", _forward, mutates_args=())
     torch.library.triton_op("recsys::hstu_attention_backward", _backward, mutates_args=())
     forward.register_autograd(_gradients, setup_context=_save)
