@@ -99,7 +99,7 @@ def compare_attention(
         assert_near(x, y, dtype)
 
 
-@settings(REPEATABLE, max_examples=25)
+@settings(REPEATABLE, max_examples=8)
 @given(
     st.integers(1, 3),
     st.integers(2, 40),
@@ -115,7 +115,7 @@ def dots_of_any_size(rows: int, vectors: int, dim: int, apart: bool, dtype: torc
     compare_dots(rows, vectors, dim, apart, dtype, torch.float32)
 
 
-@settings(REPEATABLE, max_examples=12)
+@settings(REPEATABLE, max_examples=4)
 @given(
     st.lists(st.sampled_from([0, 1, 2, 5, 15, 16, 17, 33]), min_size=1, max_size=4),
     st.integers(1, 3),
