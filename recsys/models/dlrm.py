@@ -11,7 +11,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.crosses import LowRankCrossNet, WideLinear
+from recsys.models.common.dot_kernel import dot_interaction, has_dot_kernel
 from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import MLP, Linear, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
@@ -48,7 +50,7 @@ class DotInteraction(nn.Module):
     def __init__(self, n: int) -> None:
         super().__init__()
         row, column = torch.tril_indices(n, n, offset=-1)
-        self.out_features = len(row)
+        self.n, self.out_features = n, len(row)
         pair_of = torch.zeros(n, n, dtype=torch.int64)  # the number of each pair; any on the diagonal
         pair_of[row, column] = pair_of[column, row] = torch.arange(self.out_features)
         self.register_buffer("pairs", row * n + column, persistent=False)
@@ -56,10 +58,22 @@ class DotInteraction(nn.Module):
         self.pairs: Tensor
         self.pair_of: Tensor
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Return the dot product of each pair: (B, n, dim) -> (B, n * (n - 1) / 2)."""
+    def forward(self, vectors: Tensor, first: Tensor | None = None) -> Tensor:
+        """Return the dot product of each pair: (B, n, dim) -> (B, n * (n - 1) / 2).
+
+        first: (B, dim), a vector before the others, which are (B, n - 1, dim). The result begins with it, (B, dim +
+            n * (n - 1) / 2).
+        """
         device = vectors.device.type
-        if torch.is_autocast_enabled(device):
+        autocast = torch.is_autocast_enabled(device)
+        if runs_triton(vectors):
+            of_first = vectors.dtype if first is None else first.dtype
+            dtype = torch.get_autocast_dtype(device) if autocast else torch.promote_types(vectors.dtype, of_first)
+            if has_dot_kernel(self.n, vectors.dtype, of_first, dtype):
+                return dot_interaction(vectors, first, dtype)
+        if first is not None:
+            return torch.cat([first, self(torch.cat([first[:, None], vectors], dim=1))], dim=1)
+        if autocast:
             vectors = vectors.to(torch.get_autocast_dtype(device))
         if torch.is_grad_enabled():
             return _Dots.apply(vectors, self.pairs, self.pair_of)  # type: ignore[no-any-return]
@@ -141,17 +155,14 @@ class DLRM(nn.Module):
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         vectors = self.embeddings(sparse)  # (B, F, dim)
-        parts = []
-        if self.bottom is not None:
-            bottom = self.bottom(dense)  # (B, dim)
+        bottom = None if self.bottom is None else self.bottom(dense)  # (B, dim)
+        if self.dot is not None and not self.keep_embeddings:
+            return self.logits(self.top(self.dot(vectors, bottom)))
+        if bottom is not None:
             vectors = torch.cat([bottom[:, None], vectors], dim=1)  # (B, 1 + F, dim)
-            parts = [bottom]
+        x = vectors.flatten(1)
         if self.cross is not None:
-            parts = [self.cross(vectors.flatten(1))]
-        elif self.dot is None:
-            parts = [vectors.flatten(1)]
-        elif self.keep_embeddings:
-            parts = [vectors.flatten(1), self.dot(vectors)]
-        else:
-            parts.append(self.dot(vectors))
-        return self.logits(self.top(torch.cat(parts, dim=1)))
+            x = self.cross(x)
+        elif self.dot is not None:
+            x = torch.cat([x, self.dot(vectors)], dim=1)
+        return self.logits(self.top(x))

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import PlacesFromEnd, mix_padded, time_buckets
+from recsys.models.common.attention import PlacesFromEnd, mix_padded, span_starts, time_buckets
+from recsys.models.common.hstu_kernel import has_hstu_kernel, hstu_attention
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import is_filled, to_block
+from recsys.models.common.lists import is_filled, on_host, padded_length, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -63,6 +65,8 @@ class HSTUBlock(nn.Module):
         self.uvqk = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU())
         self.distances = nn.Parameter(torch.randn(heads, length) * 0.02)
         self.spans = nn.Parameter(torch.randn(heads, TIME_BUCKETS) * 0.02) if timed else None
+        self.register_buffer("span_starts", span_starts(TIME_BUCKETS) if timed else None, persistent=False)
+        self.span_starts: Tensor | None
         self.between = nn.LayerNorm(dim)
         self.out = nn.Sequential(Dropout(dropout), nn.Linear(dim, dim))
 
@@ -77,9 +81,15 @@ class HSTUBlock(nn.Module):
         """
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
-        more = [] if value_bias is None else [value_bias]
-        more += [] if times is None or self.spans is None else [times[:, None]]
-        mixed = mix_padded(partial(self._mixed, has_value_bias=value_bias is not None), lengths, vqk, *more)
+        if runs_triton(vqk) and padded_length() is None and has_hstu_kernel(vqk, self.heads, times):
+            longest = int(on_host(lengths).max()) if len(lengths) else 0
+            times = None if self.spans is None else times
+            spans, starts = (None, None) if times is None else (self.spans, self.span_starts)
+            mixed = hstu_attention(vqk, lengths, longest, self.distances, value_bias, times, spans, starts)
+        else:
+            more = [] if value_bias is None else [value_bias]
+            more += [] if times is None or self.spans is None else [times[:, None]]
+            mixed = mix_padded(partial(self._mixed, has_value_bias=value_bias is not None), lengths, vqk, *more)
         return x + self.out(self.between(mixed) * u)
 
     def after(

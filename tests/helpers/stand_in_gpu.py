@@ -150,6 +150,7 @@ def stand_in_gpu() -> Iterator[StandInGpu]:
     with ExitStack() as stack:
         for target, value in (
             ("torch.cuda._lazy_init", lambda: None),
+            ("recsys.models.common.kernels.has_triton", lambda: False),  # kernels read a GPU's memory
             ("torch.nn.RNNBase.flatten_parameters", lambda _: None),
             ("torch.nn.modules.rnn._VF.gru", _gru),
             ("torch.autograd.grad", gradients),

@@ -174,8 +174,19 @@ def time_buckets(times: Tensor, number: int) -> Tensor:
     Buckets are floor(ln(time) / 0.301), as in the implementations of HSTU and FuXi-alpha, from 0 to number - 1. Times
     may have any unit.
     """
-    apart = (times[:, :, None] - times[:, None, :]).abs().clamp(min=1)
-    return (apart.log() / 0.301).long().clamp(max=number - 1)
+    return _bucket_of((times[:, :, None] - times[:, None, :]).abs().clamp(min=1)).clamp(max=number - 1)
+
+
+def _bucket_of(times: Tensor) -> Tensor:
+    return (times.log() / 0.301).long()
+
+
+def span_starts(number: int) -> Tensor:
+    """Return the least float32 of each bucket of time_buckets, 0 for the first one, and infinity: (number + 1,)."""
+    near = (0.301 * torch.arange(1, number, dtype=torch.float64)).exp().float().view(torch.int32)
+    near = (near[:, None] + torch.arange(-128, 129)).int().view(torch.float32)  # as far as the logarithm is rounded
+    first = (_bucket_of(near) >= torch.arange(1, number)[:, None]).int().argmax(1)
+    return torch.cat([torch.zeros(1), near.gather(1, first[:, None])[:, 0], torch.tensor([math.inf])])
 
 
 class RelativeAttention(nn.Module):
