@@ -1,7 +1,8 @@
 """Measure contestants one after another within a time limit, and write what is known after each of them.
 
-A topic is a file of JSON in $OUT, or in benchmarks/results/gpu. It is written before the first contestant and after
-each one, so that a script that is killed leaves what it has measured, and which contestants it did not reach.
+A topic is a file of JSON in $OUT, or in benchmarks/results/gpu (without a GPU: outputs/gpu). It is written before the
+first contestant and after each one, so that a script that is killed leaves what it has measured, and which contestants
+it did not reach. docs/make_gpu_tables.py writes the tables of docs/how_to/train/gpus.md from these files.
 """
 
 import argparse
@@ -89,7 +90,8 @@ class Outcome:
 
 def folder() -> Path:
     """Return the folder of results, which exists."""
-    results = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results" / "gpu")
+    measured = ROOT / ("benchmarks/results" if torch.cuda.is_available() else "outputs") / "gpu"
+    results = Path(os.environ.get("OUT") or measured)
     results.mkdir(parents=True, exist_ok=True)
     return results
 

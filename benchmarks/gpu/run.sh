@@ -1,5 +1,6 @@
 #!/bin/sh
-# All tests and benchmarks of a GPU, within 25 minutes. Results: files in $OUT, or in benchmarks/results/gpu.
+# All tests and benchmarks of a GPU, within 25 minutes. Results: files in $OUT, or in benchmarks/results/gpu
+# (with --small: outputs/gpu).
 #
 #   benchmarks/gpu/run.sh                  on a GPU
 #   benchmarks/gpu/run.sh --small          tiny sizes on a CPU, which show that all of it runs
@@ -7,12 +8,12 @@
 # Needs what recsys itself needs, iopath included, which TorchRec's models import, and pytest. MINUTES (25): the time for
 # all of it; each part gets its share. TEST_WORKERS (0): processes of tests/gpu.
 cd "$(dirname "$0")/../.." || exit 1
-OUT=${OUT:-benchmarks/results/gpu}
+given=
+test "$1" = --small && given="--device cpu --small --only ${ONLY:-recsys,loop,cached,HBM,float32}"
+OUT=${OUT:-$(test -n "$given" && echo outputs || echo benchmarks/results)/gpu}
 export OUT PYTHONPATH=benchmarks:$PYTHONPATH
 mkdir -p "$OUT"
 python=${PYTHON:-uv run --no-sync python}
-given=
-test "$1" = --small && given="--device cpu --small --only ${ONLY:-recsys,loop,cached,HBM,float32}"
 failed=0
 
 part() { # minutes of 25, name, command: a part that fails or is too slow does not end the others
