@@ -29,7 +29,7 @@ class ClusterConfig:
     half_tflops: float | None = number(None, above=0)  # of float16 and bfloat16, without sparsity
     float32_tflops: float | None = number(None, above=0)  # of float32
     tf32_tflops: float | None = number(None, above=0)  # of float32 with trainer.tf32; null for GPUs before Ampere
-    launch_us: float = number(5.0, at_least=0)  # time of the host for each kernel
+    launch_us: float = number(5.0, at_least=0)  # time of the host for the launch of a kernel
 
 
 @dataclass
