@@ -290,7 +290,7 @@ def test_the_longest_lane_bounds_a_step() -> None:
 
 
 def test_the_host_takes_time_for_each_operation() -> None:
-    """Two dense kernels and a group of tables. launch_us: 5"""
+    """Two dense kernels. launch_us: 5"""
     always = {"loop": LOOP_MS, "lookups and update of tables": LOOKUPS_MS, "dense optimizer": OPTIMIZER_MS}
     ahead = always | {"pipeline and ids": PIPELINE_MS}
     assert step().host == ahead | {"dense kernels": pytest.approx(2 * (OPERATION_US + 5) / 1e3)}

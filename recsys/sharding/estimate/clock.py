@@ -31,7 +31,7 @@ OPTIMIZER_BYTES = 28  # a dense weight's in a step of Adam: weight, gradient and
 PAGEABLE_GBS = 5.0  # copies of batches that are not pinned: the host's, and the device waits for them
 LOOP_MS = 2.5  # of the host in a step: Lightning's loop and hooks, the loss, autograd's engine
 PIPELINE_MS = 0.8  # of the host: TorchRec's pipeline, which splits the ids of the next batch and sends them
-LOOKUPS_MS = 1.0  # of the host for a group of tables: forward and backward pass, with its ids' KeyedJaggedTensor
+LOOKUPS_MS = 1.0  # of the host: lookups and update of tables with their KeyedJaggedTensor, whatever the plan
 OPTIMIZER_MS = 0.7  # of the host: Adam of the dense part, by lists of tensors
 OPERATION_US = (
     20.0  # of the host for an operation outside of compiled code, beside its launch: Python, dispatch, autograd
@@ -50,7 +50,6 @@ class DeviceTraffic(Protocol):
     sent_bytes: float
     sent_id_bytes: float
     sent_between_bytes: float
-    groups: int
 
 
 @dataclass
@@ -146,21 +145,20 @@ def step_clock(
             "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
             "rows in host memory": host,
         }
-        by_host = host_parts(len(work.kernels), d.groups, cluster.launch_us, pipeline, compiled=compiled, graphs=graphs)
+        by_host = host_parts(len(work.kernels), cluster.launch_us, pipeline, compiled=compiled, graphs=graphs)
         by_host["copies"] = 0.0 if pipeline in HIDES_COPY else copy
         shown, shown_host = ({k: ms for k, ms in lane.items() if ms} for lane in (parts, by_host))
         lanes.append(StepClock(shown, shown_host, beside, rows))
     return max(lanes, key=lambda lane: (lane.step_ms, lane.device_ms))
 
 
-def host_parts(
-    kernels: int, groups: int, launch_us: float, pipeline: str, *, compiled: bool, graphs: bool
-) -> dict[str, float]:
+def host_parts(kernels: int, launch_us: float, pipeline: str, *, compiled: bool, graphs: bool) -> dict[str, float]:
     """Return the milliseconds of the host in a step by part.
+
+    They do not depend on the plan: only plans with one group of tables were measured.
 
     Args:
         kernels: number of dense kernels.
-        groups: number of groups of tables on the device.
         launch_us: time of a launch.
         pipeline: trainer.pipeline, auto resolved.
         compiled: the dense kernels are those of compiled code.
@@ -170,7 +168,7 @@ def host_parts(
     return {
         "loop": LOOP_MS,
         "pipeline and ids": PIPELINE_MS if pipeline in HIDES_IDS else 0.0,
-        "lookups and update of tables": LOOKUPS_MS * groups,
+        "lookups and update of tables": LOOKUPS_MS,
         "dense kernels": 2 * GRAPH_MS if graphs else kernels * each / 1e3,
         "dense optimizer": OPTIMIZER_MS,
     }
