@@ -337,7 +337,7 @@ class Padded(nn.Module):
         if self.full:
             real = targets > 0
             return nn.functional.cross_entropy(states[real] @ self.items.weight.T, targets[real])
-        negatives = torch.randint(1, self.items.num_embeddings, targets.shape)
+        negatives = torch.randint(1, self.items.num_embeddings, targets.shape, device=targets.device)
         right, wrong = ((states * self.items(i)).sum(-1) for i in (targets, negatives))
         loss = -(nn.functional.logsigmoid(right) + nn.functional.logsigmoid(-wrong))
         return (loss * (targets > 0)).sum() / (targets > 0).sum()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from recsys.errors import UserError
 
+SERVE = ("onnxruntime", "uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 EXTRAS: dict[str, tuple[str, ...]] = {  # an extra of pyproject.toml -> the modules that a command of it imports
     "spark": ("pyspark",),
     "s3": ("s3fs",),
@@ -14,7 +15,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # an extra of pyproject.toml -> the modu
     "delta": ("deltalake",),
     "iceberg": ("pyiceberg",),
     "export": ("onnx", "onnxscript", "onnxruntime", "treelite"),
-    "serve": ("onnxruntime", "uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client"),
+    "serve": SERVE,
+    "serve-gpu": SERVE,  # onnxruntime-gpu instead of onnxruntime: two packages of one module
     "redis": ("redis",),
     "kafka": ("confluent_kafka",),
     "index": ("faiss", "usearch"),
@@ -36,6 +38,9 @@ def is_installed(module: str) -> bool:
 def install_command(extra: str) -> str:
     """Return the command that installs an extra: uv's in a checkout, whose environment has no pip."""
     checkout = (Path(__file__).parents[1] / "pyproject.toml").is_file()
+    if extra == "serve-gpu":  # the groups that a checkout installs by default have onnxruntime
+        sync = "uv pip uninstall onnxruntime && uv sync --inexact --no-default-groups --extra serve-gpu"
+        return sync if checkout else "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
     return f"uv sync --inexact --extra {extra}" if checkout else f"pip install 'recsys[{extra}]'"
 
 

@@ -112,9 +112,10 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
         work,
         cluster,
         rows=report.batch_size,
-        row_bytes=sum(8 * lengths.get(f.name, 1.0) + 4 for f in features.sparse)
-        + 4 * (features.dense_width + len(features.labels)),
+        row_bytes=4  # of an id, a length, a number and a label
+        * (sum(lengths.get(f.name, 1.0) + 1 for f in features.sparse) + features.dense_width + len(features.labels)),
         pipeline="sparse_dist" if pipeline == "auto" else pipeline,
+        compiled=run.trainer.compile,
         graphs=run.trainer.cuda_graphs,
         sharding_types=len({t.type for t in report.tables} - {"data_parallel"}),
     )

@@ -35,6 +35,8 @@ def _command(cfg: DictConfig) -> None:
         return
     if not OmegaConf.is_missing(cfg, "models"):
         raise UserError(f"pipeline={cfg.pipeline_file}: is served instead of a model; leave out {cfg.models}")
+    if cfg.device != "auto":
+        raise UserError(f"device={cfg.device}: applies to a model; those of a pipeline are served with device=auto")
     from recsys.stages.served_pipeline import write_folder
 
     with TemporaryDirectory(prefix="recsys-pipeline-") as folder:

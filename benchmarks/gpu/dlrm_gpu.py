@@ -5,31 +5,32 @@
 
 dlrm: one id a feature, dim 128, bottom 512-256-128, top 1024-1024-512-256-1, batch 65,536, 4.2 billion weights of
 tables (values of Criteo 1TB seen 15 times or more). dcnv2: MLPerf's lists, low-rank crosses, batch 6,912, an eighth of
-the rows of each table, which eight GPUs share there. Each is trained by recsys with nothing switched on, with each
-option alone, and with all; by a loop over TorchRec's own DLRM and pipeline; and the first with nn.EmbeddingBag.
+the rows of each table, which eight GPUs share there. Each is trained by recsys with all options, with nothing switched
+on, with its defaults, and with each option alone; by a loop over TorchRec's own DLRM and pipeline, which need iopath;
+and the first with nn.EmbeddingBag.
 """
 
 from collections.abc import Callable, Sequence
 
 import torch
+from contestants import Arguments, Contestants, folder, measure
 from in_memory import (
     ALONE,
+    DEFAULTS,
+    NOTHING,
     WARM,
-    Arguments,
     draw_batches,
     features_of,
     fitted_for,
-    folder,
     lengths_of,
     synchronize,
     trained,
 )
-from steady import Claim, Clock, Sample, measure
+from steady import Clock, Sample
 from torch import nn
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.train_pipeline import TrainPipelineBase, TrainPipelineSparseDist
-from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRMTrain
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
@@ -44,15 +45,14 @@ from recsys.sharding.sharders import FUSED_OPTIMIZERS
 
 Layers = tuple[tuple[int, ...], tuple[int, ...]]  # widths of the bottom and of the top network
 BARE, BAGS, PLAIN, ALL = "TorchRec's loop", "nn.EmbeddingBag loop", "recsys", "recsys, all"
-PLAIN_SETTINGS = ["trainer.pipeline=none", "trainer.precision=32-true"]
-OPTIONS = {  # what recsys.train is given; each is measured alone
+OPTIONS = {  # what recsys.train is given; each is measured alone, in this order
     "pipeline": ["trainer.pipeline=sparse_dist"],
-    "tf32": ["trainer.tf32=true"],
     "bf16-mixed": ["trainer.precision=bf16-mixed"],
-    "16-mixed": ["trainer.precision=16-mixed"],
-    "compile": ["trainer.compile=true"],
     "compile and CUDA graphs": ["trainer.compile=true", "trainer.cuda_graphs=true"],
     "fp16 tables": ["sharding.table_dtype=fp16"],
+    "tf32": ["trainer.tf32=true"],
+    "compile": ["trainer.compile=true"],
+    "16-mixed": ["trainer.precision=16-mixed"],
 }
 EVERYTHING = ["pipeline", "tf32", "bf16-mixed", "compile and CUDA graphs", "fp16 tables"]
 LAYERS = (512, 256, 128), (1024, 1024, 512, 256)
@@ -89,6 +89,8 @@ def torchrec_loop(
     crosses = any(f.multi_valued for f in features.sparse)
 
     def run() -> Sample:
+        from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRMTrain  # needs iopath, which the others can do without
+
         with process_group("cpu" if device.type == "cpu" else "gpu", None, ALONE):
             tables = [
                 EmbeddingBagConfig(
@@ -167,40 +169,42 @@ def bags_loop(
     return run
 
 
-def measure_topic(given: Arguments, topic: str) -> None:
-    """Measure one of TOPICS."""
+def measure_topic(given: Arguments, topic: str, share: float) -> None:
+    """Measure one of TOPICS in a share of the time that is left."""
     device = torch.device(given.device, *([0] if given.device == "cuda" else []))
     data, rows, parts = TOPICS[topic]
     layers = ((16, 8), (16, 8)) if given.small else LAYERS
     rows, steps, number = (64, 3, 2) if given.small else (rows, 200, 8)
     bottom, top = (f"[{','.join(map(str, widths))}]" for widths in layers)
     model = [f"model.dim={layers[0][-1]}", f"model.bottom_mlp={bottom}", f"model.top_mlp={top}"]
-    settings = [*data, *model, f"trainer.batch_size={rows}", "trainer.threads=1", *PLAIN_SETTINGS]
+    settings = [*data, *model, f"trainer.batch_size={rows}"]
     features = features_of(given.config(*settings), 50 if given.small else None, parts)
     batches = draw_batches(features, lengths_of(given.config(*settings), features), rows, number)
 
-    def ours(name: str, overrides: Sequence[str]) -> Callable[[], Sample]:
-        cfg = given.config(*settings, *overrides)
+    def ours(name: str, *typed: str) -> Callable[[], Sample]:
+        cfg = given.config(*settings, *typed)
         trace = folder() / f"trace-{topic}-{name.replace(' ', '_')}.json.gz"
         rounds = iter([trace])  # of the first round
         return lambda: trained(cfg, fitted_for(features), batches, steps, next(rounds, None))
 
-    contestants = {PLAIN: ours("nothing", [])}
-    contestants |= {f"recsys, {name}": ours(name, overrides) for name, overrides in OPTIONS.items()}
-    contestants[ALL] = ours("all", [o for name in EVERYTHING for o in OPTIONS[name]])
-    contestants[BARE] = torchrec_loop(features, batches, steps, device, layers)
+    plain = (*NOTHING, "trainer.threads=1")
+    contestants: Contestants = {
+        ALL: ours("all", *plain, *(o for name in EVERYTHING for o in OPTIONS[name])),
+        BARE: torchrec_loop(features, batches, steps, device, layers),
+        PLAIN: ours("nothing", *plain),
+        DEFAULTS: ours("defaults"),
+    }
+    contestants |= {f"recsys, {name}": ours(name, *plain, *typed) for name, typed in OPTIONS.items()}
     if topic == "dlrm":
         contestants[BAGS] = bags_loop(features, batches, steps, device, layers)
-    claims = [Claim(f"recsys, {name}", PLAIN) for name in OPTIONS] + [Claim(ALL, PLAIN)]
-    claims += [Claim(ALL, BARE, 1.0), Claim(ALL, BAGS)]
     about = f"{topic} on {given.device}, batch {rows:,}, {steps} steps a round"
-    measure(f"gpu_{topic}", about, given.chosen(contestants), claims, given.rounds, "samples")
+    measure(given, topic, about, contestants, "samples", share=share)
 
 
 def main() -> None:
     given = Arguments.parse(__doc__ or "")
-    for topic in TOPICS:
-        measure_topic(given, topic)
+    for i, topic in enumerate(TOPICS):
+        measure_topic(given, topic, 1 / (len(TOPICS) - i))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     PYTHONPATH=benchmarks python benchmarks/gpu/from_files.py                        # minutes, on a GPU
     PYTHONPATH=benchmarks python benchmarks/gpu/from_files.py --device cpu --small   # a test of the script
 
-Rows of Criteo's shape are prepared first; then recsys.train runs as a user runs it. gpu_from_files.json has the rate
-of the training and, as parts, the shares of the time of its steps.
+Rows of Criteo's shape are prepared first; then recsys.train runs as a user runs it. from_files.json has the rate of the
+training and, as parts, the shares of the time of its steps.
 """
 
 import json
@@ -13,8 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from in_memory import Arguments
-from steady import Sample, measure
+from contestants import Arguments, Contestants, measure
+from in_memory import DEFAULTS, NOTHING
+from steady import Sample
 
 LAYERS = ["model.dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256]"]
 SMALL = ["model.dim=8", "model.bottom_mlp=[8]", "model.top_mlp=[8]"]
@@ -35,19 +36,23 @@ def main() -> None:
         def train(name: str, overrides: list[str]) -> Sample:
             run = Path(home) / f"run-{next(names)}"
             command = [sys.executable, "-m", "recsys.train", *settings, *overrides, f"run_dir={run}"]
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError((done.stderr.strip() or "no output").splitlines()[-1])
             found = json.loads((run / "metrics.json").read_text())["train"]
             parts[name] = {part: float(share) for part, share in found["time"].items()}
             return Sample(found["samples"], found["seconds"], found["cpu_seconds"])
 
-        half = ["trainer.precision=bf16-mixed"]
-        contestants = {
-            "float32": lambda: train("float32", []),
+        plain = [*NOTHING, "trainer.pipeline=auto"]
+        half = [*plain, "trainer.precision=bf16-mixed"]
+        contestants: Contestants = {
             "bf16-mixed": lambda: train("bf16-mixed", half),
+            "float32": lambda: train("float32", plain),
             "bf16-mixed, no pipeline": lambda: train("bf16-mixed, no pipeline", [*half, "trainer.pipeline=none"]),
+            DEFAULTS: lambda: train(DEFAULTS, []),
         }
         about = f"DLRM from files on {given.device}, {rows:,} rows, batch {batch:,}"
-        measure("gpu_from_files", about, given.chosen(contestants), [], given.rounds, "samples", parts)
+        measure(given, "from_files", about, contestants, "samples", parts=parts)
 
 
 if __name__ == "__main__":

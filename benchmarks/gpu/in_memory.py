@@ -1,4 +1,4 @@
-"""What the benchmarks of GPUs share: drawn batches, a loader over them, and runs whose steps are measured.
+"""What the benchmarks of GPUs share: drawn batches, a loader over them, settings, and runs whose steps are measured.
 
 The batches are drawn in memory before a run starts, so that no disk is measured: ids of a long tail, 13 numbers, and as
 many ids of each list as the data declares. A run takes them in turn, through the loader's copies to the GPU.
@@ -7,13 +7,10 @@ many ids of each list as the data declares. A run takes them in turn, through th
 import recsys  # noqa: F401 (first: it sets how OpenMP waits, before torch loads OpenMP)
 
 # isort: split
-import argparse
 import itertools
-import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,14 +18,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytorch_lightning as lightning
-import steady
 import torch
+import torch._dynamo
 from steady import Clock, Sample
 from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
 from recsys.data.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.data.transforms import feature_spec, known_rows
@@ -42,67 +38,14 @@ from recsys.training.trainer import build_module, build_trainer
 WARM = 5  # steps before those that are measured
 TAIL = 3.0  # ids are rows x u ^ TAIL, u uniform: half of them are among an eighth of the rows
 ALONE = Ranks(0, 0, 1, 1)
+NOTHING = [  # every setting that is measured is off, whatever the defaults are
+    "trainer.pipeline=none", "trainer.precision=32-true", "trainer.tf32=false", "trainer.compile=false",
+    "trainer.cuda_graphs=false", "sharding.table_dtype=fp32",
+]  # fmt: skip
+DEFAULTS = "recsys, defaults"  # nothing but the model, the data and the batch is typed
 
-
-@dataclass(frozen=True)
-class Arguments:
-    """What a script was given.
-
-    device: cpu or cuda
-    small: whether to use tiny sizes, which show that a script works, and nothing else
-    rounds: number of rounds
-    only: parts of names; contestants whose names have none of them are left out
-    """
-
-    device: str
-    small: bool
-    rounds: int
-    only: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, about: str) -> "Arguments":
-        """Read the command line, and send results to $OUT, or to benchmarks/results/gpu."""
-        parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-        parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-        parser.add_argument("--small", action="store_true", help="tiny sizes, for a test of the script itself")
-        parser.add_argument("--rounds", type=int, default=2)
-        parser.add_argument("--only", default="", help="parts of names of contestants, separated by commas")
-        given = parser.parse_args()
-        if given.device == "cuda" and not torch.cuda.is_available():
-            parser.error("there is no GPU; use --device cpu --small")
-        steady.RESULTS = folder()
-        folder().mkdir(parents=True, exist_ok=True)
-        return cls(given.device, given.small, given.rounds, tuple(filter(None, given.only.split(","))))
-
-    def chosen(self, contestants: Mapping[str, Callable[[], Sample]]) -> dict[str, Callable[[], Sample]]:
-        """Return the contestants that --only leaves."""
-        wanted = {n: c for n, c in contestants.items() if not self.only or any(part in n for part in self.only)}
-        return {n: left_out_if_too_large(c) for n, c in wanted.items()}
-
-    def config(self, *overrides: str) -> RunConfig:
-        """Return the config of a run on the device."""
-        accelerator = "cpu" if self.device == "cpu" else "gpu"
-        return RunConfig.of(compose("train", [*overrides, f"trainer.accelerator={accelerator}"]))
-
-
-def folder() -> Path:
-    """Return the folder of results."""
-    return Path(os.environ.get("OUT") or Path(__file__).parents[1] / "results" / "gpu")
-
-
-def left_out_if_too_large(contestant: Callable[[], Sample]) -> Callable[[], Sample]:
-    """Return a round that leaves a contestant out whose tensors do not fit the GPU, with a line that says so."""
-
-    def run() -> Sample:
-        try:
-            return contestant()
-        except torch.OutOfMemoryError as e:
-            raise steady.PeerFailed(str(e).splitlines()[0]) from e
-        finally:
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
-    return run
+if torch.__version__ < "2.12":  # TorchRec's pipeline traces the model, and refuses what dynamo has compiled
+    torch._dynamo.config.error_on_nested_fx_trace = False
 
 
 def features_of(cfg: RunConfig, most_rows: int | None = None, parts: int = 1) -> FeatureSpec:

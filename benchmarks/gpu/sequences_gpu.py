@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from in_memory import WARM, Arguments, draw_lists, features_of, fitted_for, folder, synchronize, trained
-from steady import Claim, Clock, Sample, measure
+from contestants import Arguments, Contestants, folder, measure
+from in_memory import DEFAULTS, NOTHING, WARM, draw_lists, features_of, fitted_for, synchronize, trained
+from steady import Clock, Sample
 from train import Padded
 
 from recsys.batch import Batch
@@ -82,8 +83,8 @@ def padded_loop(lists: Lists, batches: Sequence[Batch], steps: int, device: torc
     return run
 
 
-def measure_topic(given: Arguments, topic: str) -> None:
-    """Measure one of TOPICS."""
+def measure_topic(given: Arguments, topic: str, share: float) -> None:
+    """Measure one of TOPICS in a share of the time that is left."""
     device = torch.device(given.device, *([0] if given.device == "cuda" else []))
     lists = TOPICS[topic]
     if given.small:
@@ -92,29 +93,30 @@ def measure_topic(given: Arguments, topic: str) -> None:
     settings = [
         f"model={lists.model}", "data=movielens_1m", "data.root=none", f"model.dim={lists.dim}", "model.blocks=2",
         f"model.heads={lists.heads}", f"model.max_length={lists.longest}", "loss=bce", "trainer.max_epochs=1",
-        f"trainer.batch_size={lists.rows}", "trainer.threads=1",
+        f"trainer.batch_size={lists.rows}",
     ]  # fmt: skip
     features = features_of(given.config(*settings), lists.items)
     batches = draw_lists(features, lists.lengths(), lists.items, 2 if given.small else 4)
 
-    def ours(name: str, overrides: Sequence[str]) -> Callable[[], Sample]:
-        cfg = given.config(*settings, *overrides)
+    def ours(name: str, typed: Sequence[str]) -> Callable[[], Sample]:
+        cfg = given.config(*settings, *typed)
         rounds = iter([folder() / f"trace-{topic}-{name}.json.gz"])  # of the first round
         fitted = fitted_for(features, lists.items)
         return lambda: trained(cfg, fitted, batches, steps, next(rounds, None))
 
-    contestants = {JAGGED: ours("float32", []), HALF: ours("bf16-mixed", ["trainer.precision=bf16-mixed"])}
+    plain = [*NOTHING, "trainer.pipeline=auto", "trainer.threads=1"]  # retrieval models have a pipeline of their own
+    contestants: Contestants = {HALF: ours("bf16-mixed", [*plain, "trainer.precision=bf16-mixed"])}
     if lists.model == "sasrec":
         contestants[PADDED] = padded_loop(lists, batches, steps, device)
-    claims = [Claim(HALF, JAGGED), Claim(HALF, PADDED, 1.0)]
+    contestants |= {JAGGED: ours("float32", plain), DEFAULTS: ours("defaults", [])}
     about = f"{topic} on {given.device}, {lists.rows:,} lists a batch, {steps} steps a round"
-    measure(f"gpu_{topic}", about, given.chosen(contestants), claims, given.rounds, "lists")
+    measure(given, topic, about, contestants, "lists", share=share)
 
 
 def main() -> None:
     given = Arguments.parse(__doc__ or "")
-    for topic in TOPICS:
-        measure_topic(given, topic)
+    for i, topic in enumerate(TOPICS):
+        measure_topic(given, topic, 1 / (len(TOPICS) - i))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import numpy as np
 from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.export.artefact import folder as files
+from recsys.export.artefact.compare_examples import apart
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.run_single_graph import SingleGraph
-from recsys.export.artefact.verify import apart
 from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, RankingGraph
 from recsys.export.single_graph import write_single_graph
 from recsys.export.torch_forms import (
     AOTI,
+    AOTI_CUDA,
     TORCHSCRIPT,
+    Standalone,
     outputs_of,
     standalone,
     write_aoti,
@@ -71,7 +74,11 @@ def write_forms(
         write_single_graph(rows.fitted, folder / files.GRAPH, file)
         computed = SingleGraph(file)(raw)
         _compare("single_graph", [computed[n] for n in expected], expected, tolerance)
-    writers = {"torchscript": (TORCHSCRIPT, write_torchscript), "aoti": (AOTI, write_aoti)}
+    writers: dict[str, tuple[str, Callable[[Standalone, Inputs, Path], None]]] = {
+        "torchscript": (TORCHSCRIPT, write_torchscript),
+        "aoti": (AOTI, write_aoti),
+        "aoti_cuda": (AOTI_CUDA, partial(write_aoti, device="cuda")),
+    }
     chosen = {n: writers[n] for n in formats if n in writers}
     if not chosen:
         return

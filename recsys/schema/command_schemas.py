@@ -29,7 +29,7 @@ class ClusterConfig:
     half_tflops: float | None = number(None, above=0)  # of float16 and bfloat16, without sparsity
     float32_tflops: float | None = number(None, above=0)  # of float32
     tf32_tflops: float | None = number(None, above=0)  # of float32 with trainer.tf32; null for GPUs before Ampere
-    launch_us: float = number(5.0, at_least=0)  # time of the host for each kernel
+    launch_us: float = number(5.0, at_least=0)  # time of the host for the launch of a kernel
 
 
 @dataclass
@@ -140,7 +140,7 @@ class ExportConfig:
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     name: str | None = None  # under which a server offers the model; null: the model's class in lower case
     version: str = "1"  # under which a server offers the model
-    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list of them
+    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti | aoti_cuda, or a list
     precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
     tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
     # index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch | milvus; null: none
@@ -296,6 +296,7 @@ class ServeConfig:
     grpc_port: int | None = number(8001, at_least=0, at_most=65535)  # 0: a free port; null: no gRPC
     workers: int = number(1, at_least=1, limit=1024)  # number of processes that share the ports
     threads: int = number(1, at_least=1, limit=4096)  # number of threads of a model in each worker
+    device: str = "auto"  # auto: a GPU if onnxruntime has CUDA's provider and finds one | cpu | cuda
     # batching
     max_batch: int = number(1024, at_least=1, limit=2**20)  # most rows of a batch
     max_delay_us: int = number(0, at_least=0, limit=10**7)  # how long a batch waits for more rows

@@ -124,7 +124,10 @@ async def make_core(settings: ServeConfig, loader: Loader | None = None, *, agai
         was damaged while the server ran must not end the service of the others
     """
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
-    load = _with_features(settings, _find_loader(settings.loader) if loader is None else loader)
+    load = _find_loader(settings.loader) if loader is None else loader
+    if settings.device != "auto":  # a loader of the user's own may have no such argument
+        load = partial(load, device=settings.device)
+    load = _with_features(settings, load)
     registry = Registry(source, load, _limits(settings), metrics(), settings.threads)
     errors = await registry.load_all()
     if errors and not again:

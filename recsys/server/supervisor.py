@@ -66,6 +66,8 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError(f"model={settings.models}: is a run; export it with python -m recsys.export run=RUN output=DIR")
     if settings.definition is None and settings.store != ServeConfig.store:
         raise UserError(f"store={settings.store}: also name the views in it, definition=FILE")
+    if settings.device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"device={settings.device}: must be auto, cpu or cuda")
     if settings.log not in ("errors", "requests"):
         raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:

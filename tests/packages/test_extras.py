@@ -76,13 +76,18 @@ def test_pip_installs_an_extra_of_the_wheel_and_uv_that_of_a_checkout(
     assert install_command("otel") == "uv sync --inexact --extra otel"
     monkeypatch.setattr("recsys.extras.__file__", str(tmp_path / "site-packages" / "recsys" / "extras.py"))
     assert install_command("otel") == "pip install 'recsys[otel]'"
+    assert install_command("serve-gpu") == "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
 
 
 def test_extras_are_those_of_the_project() -> None:
     """Every requirement of an extra has a module in EXTRAS, and every module comes from one of its requirements."""
     assert set(EXTRAS) == set(OPTIONAL)
     owners = packages_distributions()
+    gpu = {r for r in OPTIONAL["serve-gpu"] if not r.startswith("onnxruntime-gpu")}
+    assert gpu == {r for r in OPTIONAL["serve"] if not r.startswith("onnxruntime")}  # two packages of one module
     for extra, modules in EXTRAS.items():
+        if extra == "serve-gpu":
+            continue
         requirements = [Requirement(r) for r in OPTIONAL[extra]]
         promised = {canonicalize_name(r.name) for r in requirements}
         found = {m: {canonicalize_name(n) for n in owners.get(m.partition(".")[0], [m])} for m in modules}
@@ -125,8 +130,9 @@ def test_other_commands_name_the_extra(lacking: object, tmp_path: Path) -> None:
         lacking(module)  # type: ignore[operator]
         with pytest.raises(UserError, match=pattern(module, extra)):
             call()
-    assert {e for e, *_ in calls} | {e for e, *_ in IN_TRAINING} == set(EXTRAS) - {"stages", "otel"}  # tests of these:
-    # test_a_bloom_filter_without_its_package (tests/stages), and test_a_command_without_an_extra
+    assert {e for e, *_ in calls} | {e for e, *_ in IN_TRAINING} == set(EXTRAS) - {"stages", "otel", "serve-gpu"}
+    # tests of these: test_a_bloom_filter_without_its_package (tests/stages), test_a_command_without_an_extra, and
+    # test_cuda_without_its_provider_says_what_to_install (tests/export)
 
 
 def test_modules_are_looked_for_without_imports() -> None:

@@ -41,15 +41,15 @@ class VectorScorer:
     index: finds the best items of a query without scoring all, None if the artefact has no index
     """
 
-    def __init__(self, artefact: Artefact, threads: int, *, exact: bool = False) -> None:
+    def __init__(self, artefact: Artefact, threads: int, *, exact: bool = False, device: str = "auto") -> None:
         about = artefact.about
-        self._graph = open_session(artefact.folder / GRAPH, threads)
+        self._graph = open_session(artefact.folder / GRAPH, threads, device=device)
         self._names = {i.name for i in self._graph.get_inputs()}
         shape = (about["candidates"], about["width"])
         self._items = np.memmap(artefact.folder / ITEM_VECTORS, np.float32, "r", shape=shape)
         self.items: np.ndarray = self._items[1 : 1 + about["items"]]  # those that can be listed
         file = artefact.folder / SCORER
-        self._pairs = open_session(file, threads) if file.is_file() else None
+        self._pairs = open_session(file, threads, device=device) if file.is_file() else None
         self.index: Index | None = None
         if about.get("index") and not exact:
             places = artefact.folder / INDEX
@@ -110,6 +110,8 @@ class HistoryScorer:
         )  # those it was not fitted to
 
 
-def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False) -> QueryScorer:
+def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False, device: str = "auto") -> QueryScorer:
     """Return the scorer of a retrieval artefact. exact: whether to leave out its index"""
-    return HistoryScorer(artefact) if artefact.about.get("method") else VectorScorer(artefact, threads, exact=exact)
+    if artefact.about.get("method"):
+        return HistoryScorer(artefact)
+    return VectorScorer(artefact, threads, exact=exact, device=device)

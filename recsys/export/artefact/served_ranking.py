@@ -24,7 +24,9 @@ class ServedRanking:
     kind: Literal["ranking"] = "ranking"
     context: tuple[str, ...] = ()
 
-    def __init__(self, artefact: Artefact, threads: int = 1, before: Fitted | None = None) -> None:
+    def __init__(
+        self, artefact: Artefact, threads: int = 1, before: Fitted | None = None, *, device: str = "auto"
+    ) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
@@ -38,7 +40,7 @@ class ServedRanking:
         self.shared_columns = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
         self._longest = longest_lists(self.pipeline.fitted.data)
-        self._session = open_session(artefact.folder / GRAPH, threads)
+        self._session = open_session(artefact.folder / GRAPH, threads, device=device)
         self._names = [s.name for s in self.outputs]
 
     @property

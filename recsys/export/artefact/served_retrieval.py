@@ -37,7 +37,13 @@ class ServedRetrieval:
     context: tuple[str, ...] = ()
 
     def __init__(
-        self, artefact: Artefact, threads: int = 1, before: Fitted | None = None, *, exact: bool = False
+        self,
+        artefact: Artefact,
+        threads: int = 1,
+        before: Fitted | None = None,
+        *,
+        exact: bool = False,
+        device: str = "auto",
     ) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
@@ -50,7 +56,7 @@ class ServedRetrieval:
         self.columns, self.example = self._frames.names, artefact.example
         self.fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._fast = FastQueries.from_frames(self._frames)
-        self._scorer = scorer_of(artefact, threads, exact=exact)
+        self._scorer = scorer_of(artefact, threads, exact=exact, device=device)
         self._index = self._scorer.index if isinstance(self._scorer, VectorScorer) else None
         about = artefact.about
         self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]

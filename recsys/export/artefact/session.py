@@ -1,7 +1,8 @@
-"""Sessions of ONNX Runtime."""
+"""Sessions of ONNX Runtime, on a GPU where there is one."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.extras import check_extra, install_command
 from recsys.files import manifest
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 OWN_SHARE = 0.5  # of the machine's memory: tables beyond it are mapped here, because ONNX Runtime cannot map them
 
 
@@ -33,16 +35,50 @@ class Session(Protocol):
         ...
 
 
-def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE) -> Session:
-    """Load a graph on the CPU. Tables beside it are memory-mapped, so that processes share them.
+def providers(device: str = "auto") -> list[Any]:
+    """Return ONNX Runtime's providers: CUDA's if there is one, and the CPU's for operations that it lacks.
+
+    Args:
+        device: auto | cpu | cuda: only with a GPU.
+
+    Raises:
+        UserError: device=cuda without CUDA's provider, or without a GPU.
+    """
+    import onnxruntime as ort
+
+    has_provider = CUDA in ort.get_available_providers()
+    if device == "cuda" and not has_provider:
+        install = install_command("serve-gpu")
+        raise UserError(f"device=cuda: onnxruntime {ort.__version__} has no CUDA provider; run: {install}")
+    if device != "cpu" and has_provider and has_gpu():
+        ort.preload_dlls()  # CUDA and cuDNN from NVIDIA's wheels
+        return [(CUDA, {"use_tf32": "0"}), CPU]  # products of 10 bits differ by more than the tolerance of an artefact
+    if device == "cuda":
+        raise UserError("device=cuda: CUDA's driver finds no GPU here (see nvidia-smi); use device=cpu")
+    return [CPU]
+
+
+def has_gpu() -> bool:
+    """Return whether CUDA's driver finds a GPU. CUDA's provider is installed and offered without one, too."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE, device: str = "auto") -> Session:
+    """Load a graph. Tables beside it are memory-mapped, so that processes share them; a GPU has a copy.
 
     Args:
         file: the graph.
         threads: number of threads of one call.
-        own_share: of the machine's memory; see TableSession.
+        own_share: of the machine's memory; see TableSession. Such tables are served on the CPU.
+        device: see `providers`.
 
     Raises:
-        UserError: onnxruntime is not installed or cannot load the graph.
+        UserError: onnxruntime is not installed or cannot load the graph, or there is no GPU for device=cuda.
     """
     check_extra("serve", str(file), "onnxruntime")
     import onnxruntime as ort
@@ -52,11 +88,18 @@ def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE) -> 
     options.log_severity_level = 3  # errors
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the CPU to others
     large = _bytes_of_tables(file.parent) > own_share * os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+    if large and device == "cuda":
+        raise UserError(f"device=cuda: the tables of {file.parent} have more than half of the memory; use device=cpu")
     graph, tables = _with_tables_as_inputs(file) if large else (str(file), {})
+    chosen = [CPU] if large else providers(device)
     try:
-        session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(graph, options, providers=chosen)
     except Exception as e:  # onnxruntime's own errors have no common base
-        raise UserError(f"{file}: onnxruntime {ort.__version__} cannot load it: {str(e).splitlines()[0]}") from e
+        fix = "; or serve it with device=cpu" if len(chosen) > 1 else ""
+        raise UserError(f"{file}: onnxruntime {ort.__version__} cannot load it: {str(e).splitlines()[0]}{fix}") from e
+    if device == "cuda" and CUDA not in session.get_providers():  # it went on without libraries that it did not find
+        install = install_command("serve-gpu")
+        raise UserError(f"device=cuda: onnxruntime {ort.__version__} cannot load CUDA's libraries; run: {install}")
     return TableSession(session, tables) if large else session
 
 

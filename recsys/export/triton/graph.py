@@ -10,6 +10,7 @@ import numpy as np
 
 from recsys.export.artefact.folder import GRAPH
 from recsys.export.artefact.session import open_session
+from recsys.export.triton.instance_device import device_of
 
 
 class TritonPythonModel:
@@ -20,7 +21,8 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._inputs = [i["name"] for i in config["input"]]
         self._outputs = [o["name"] for o in config["output"]]
-        self._session = open_session(Path(args["model_repository"]) / args["model_version"] / GRAPH)
+        file = Path(args["model_repository"]) / args["model_version"] / GRAPH
+        self._session = open_session(file, device=device_of(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.export.artefact import load
+from recsys.export.triton.instance_device import device_of
 from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
 from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
 from recsys.online.servable import Query
@@ -23,7 +24,8 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the artefact from the version's folder."""
         self._inputs = [i["name"] for i in json.loads(args["model_config"])["input"]]
-        self._model = load(Path(args["model_repository"]) / args["model_version"] / FOLDER)
+        folder = Path(args["model_repository"]) / args["model_version"] / FOLDER
+        self._model = load(folder, device=device_of(args))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer each request; one that cannot be read fails alone."""

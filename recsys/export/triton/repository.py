@@ -232,7 +232,8 @@ def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
     # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
     reshape = "" if backend == "python" else " reshape { shape: [ ] }"
     lines += _tensors("output", signature["outputs"], reshape=reshape, numbered=numbered)
-    lines += [*_batching(options), *_instances(options)]
+    # TorchScript is frozen with the tables on the CPU
+    lines += [*_batching(options), *_instances(options, "KIND_CPU" if backend == "pytorch" else "KIND_AUTO")]
     lines += _parameter("python_path", options.python_path) if backend == "python" else []
     return "\n".join([*lines, ""])
 
@@ -247,7 +248,8 @@ def _retrieval_config(artefact: Artefact, options: Options) -> str:
     outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
     head = _head(artefact.name, "python", replace(options, max_batch_size=0))
     lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
-    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(artefact, 0), ""]
+    lines += [*_instances(options, "KIND_AUTO"), *_parameter("python_path", options.python_path)]
+    lines += [*_warm_up(artefact, 0), ""]
     return "\n".join(lines)
 
 
@@ -299,8 +301,9 @@ def _batching(options: Options) -> list[str]:
     ]
 
 
-def _instances(options: Options) -> list[str]:
-    return [f"instance_group [ {{ count: {options.instances} kind: KIND_CPU }} ]"]
+def _instances(options: Options, kind: str = "KIND_CPU") -> list[str]:
+    """Return the instances. kind: KIND_AUTO for a graph: on each GPU that Triton has, otherwise on the CPU"""
+    return [f"instance_group [ {{ count: {options.instances} kind: {kind} }} ]"]
 
 
 def _parameter(key: str, value: str) -> list[str]:

@@ -4,13 +4,16 @@ Three lanes run side by side, and a step takes as long as the longest one:
 
 device: lookups, exchanges of vectors, dense kernels and updates, one after another. A dense kernel takes the longest of
     its operations at the rate of matrix products, its bytes at the bandwidth of memory, and KERNEL_US.
-host: the number of kernels x cluster.launch_us; with CUDA graphs, all dense kernels count as one.
+host: the Python and the C++ that call the device, see `host_parts`.
 copies: the batch to the device, and its ids to the devices that look them up, if trainer.pipeline runs them beside the
     step before; otherwise they are a part of the device's lane.
 
 The rates are the peaks of conf/cluster times the shares below. Shares and latencies are assumed: round numbers that
-were set before any step was predicted, the same for all devices and configs. docs/explanation/step_time.md compares
-predictions with published times.
+were set before any step was predicted, the same for all devices and configs. The times of the host are calibrated on
+one H100 and its host at commit 05650dae, as round numbers: LOOP, PIPELINE, LOOKUPS, OPTIMIZER and GRAPH on a trace of
+NVIDIA's small DLRM with everything on, COMPILED on one of DCN-V2, OPERATION on the rate of DCN-V2 in bf16-mixed, and
+PAGEABLE on those of DLRM with and without the pipeline. docs/explanation/step_time.md compares predictions with
+published times and with all that was measured there.
 """
 
 from collections.abc import Sequence
@@ -25,7 +28,16 @@ KERNEL_US = 2.0  # least time of a kernel
 LATENCY_US, LATENCY_NODES_US = 20.0, 60.0  # of a collective within a node, and between nodes
 BUCKET_BYTES = 25 << 20  # of gradients that DistributedDataParallel all-reduces at once
 OPTIMIZER_BYTES = 28  # a dense weight's in a step of Adam: weight, gradient and two moments read, three written
-TABLE_KERNELS = 12  # of a group of tables: lookup, backward pass with its sort, split and reordering of ids
+PAGEABLE_GBS = 5.0  # copies of batches that are not pinned: the host's, and the device waits for them
+LOOP_MS = 2.5  # of the host in a step: Lightning's loop and hooks, the loss, autograd's engine
+PIPELINE_MS = 0.8  # of the host: TorchRec's pipeline, which splits the ids of the next batch and sends them
+LOOKUPS_MS = 1.0  # of the host: lookups and update of tables with their KeyedJaggedTensor, whatever the plan
+OPTIMIZER_MS = 0.7  # of the host: Adam of the dense part, by lists of tensors
+OPERATION_US = (
+    20.0  # of the host for an operation outside of compiled code, beside its launch: Python, dispatch, autograd
+)
+COMPILED_US = 60.0  # of the host for a kernel of code that is compiled for varying lengths, beside its launch
+GRAPH_MS = 0.5  # of the host for a replay: of the forward pass, or of the backward pass
 HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
 
 
@@ -38,7 +50,6 @@ class DeviceTraffic(Protocol):
     sent_bytes: float
     sent_id_bytes: float
     sent_between_bytes: float
-    groups: int
 
 
 @dataclass
@@ -46,14 +57,20 @@ class StepClock:
     """Predicted milliseconds of a step.
 
     parts: of the slowest device's lane, in the order in which they run
-    host_ms, copies_ms: the lanes beside it
+    host: parts of the host's lane beside it
+    copies_ms: the lane of the copies beside them
     rows: of a step, over all devices
     """
 
     parts: dict[str, float]
-    host_ms: float
+    host: dict[str, float]
     copies_ms: float
     rows: int
+
+    @property
+    def host_ms(self) -> float:
+        """The host's lane."""
+        return sum(self.host.values())
 
     @property
     def device_ms(self) -> float:
@@ -73,7 +90,7 @@ class StepClock:
     def bound(self) -> str:
         """Name of what takes longest in a step: a part of the device's lane, or another lane."""
         if self.step_ms > self.device_ms:
-            return "launches by the host" if self.host_ms >= self.copies_ms else "copies and ids"
+            return "the host" if self.host_ms >= self.copies_ms else "copies and ids"
         return max(self.parts, key=lambda part: self.parts[part])
 
 
@@ -85,6 +102,7 @@ def step_clock(
     rows: int,
     row_bytes: float,
     pipeline: str,
+    compiled: bool,
     graphs: bool,
     sharding_types: int,
 ) -> StepClock:
@@ -97,14 +115,16 @@ def step_clock(
         rows: of a step, over all devices.
         row_bytes: bytes of a row of a batch: numbers, ids, labels.
         pipeline: trainer.pipeline, auto resolved.
-        graphs: the dense kernels are launched at once (trainer.cuda_graphs).
+        compiled: the dense kernels are those of compiled code (trainer.compile).
+        graphs: they are launched as two graphs (trainer.cuda_graphs).
         sharding_types: number of different types of the plan's tables, each of which has collectives of its own.
     """
     world = cluster.nodes * cluster.devices
     latency = 0.0 if world == 1 else (LATENCY_US if cluster.nodes == 1 else LATENCY_NODES_US) / 1e3
     forward, backward = (sum(kernel_ms(k, cluster) for k in work.kernels if k.backward is b) for b in (False, True))
     products = sum(kernel_ms(k, cluster) for k in work.kernels if k.flops)
-    copy = rows / world * row_bytes / (cluster.pcie_gbs * LINK * 1e6)
+    gigabytes_per_second = cluster.pcie_gbs * LINK if pipeline in HIDES_COPY else PAGEABLE_GBS
+    copy = rows / world * row_bytes / (gigabytes_per_second * 1e6)
     reduced = max(0.0, all_reduce_ms(work.weights * 4, cluster) - backward)  # the rest runs beside the backward pass
     lanes = []
     share = (world - cluster.devices) / max(world - 1, 1)  # of ids, to other nodes
@@ -125,11 +145,33 @@ def step_clock(
             "update of tables": d.updated_bytes / (cluster.hbm_gbs * GATHER * 1e6),
             "rows in host memory": host,
         }
-        launches = (1 if graphs else len(work.kernels)) + TABLE_KERNELS * d.groups
-        lanes.append(
-            StepClock({k: ms for k, ms in parts.items() if ms}, launches * cluster.launch_us / 1e3, beside, rows)
-        )
-    return max(lanes, key=lambda lane: lane.step_ms)
+        by_host = host_parts(len(work.kernels), cluster.launch_us, pipeline, compiled=compiled, graphs=graphs)
+        by_host["copies"] = 0.0 if pipeline in HIDES_COPY else copy
+        shown, shown_host = ({k: ms for k, ms in lane.items() if ms} for lane in (parts, by_host))
+        lanes.append(StepClock(shown, shown_host, beside, rows))
+    return max(lanes, key=lambda lane: (lane.step_ms, lane.device_ms))
+
+
+def host_parts(kernels: int, launch_us: float, pipeline: str, *, compiled: bool, graphs: bool) -> dict[str, float]:
+    """Return the milliseconds of the host in a step by part.
+
+    They do not depend on the plan: only plans with one group of tables were measured.
+
+    Args:
+        kernels: number of dense kernels.
+        launch_us: time of a launch.
+        pipeline: trainer.pipeline, auto resolved.
+        compiled: the dense kernels are those of compiled code.
+        graphs: they are launched as two graphs.
+    """
+    each = (COMPILED_US if compiled else OPERATION_US) + launch_us
+    return {
+        "loop": LOOP_MS,
+        "pipeline and ids": PIPELINE_MS if pipeline in HIDES_IDS else 0.0,
+        "lookups and update of tables": LOOKUPS_MS,
+        "dense kernels": 2 * GRAPH_MS if graphs else kernels * each / 1e3,
+        "dense optimizer": OPTIMIZER_MS,
+    }
 
 
 def kernel_ms(kernel: KernelWork, cluster: ClusterConfig) -> float:

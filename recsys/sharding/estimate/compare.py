@@ -32,20 +32,27 @@ class PlanAttempt:
 
 
 def best_first(attempts: list[PlanAttempt]) -> list[PlanAttempt]:
-    """Sort plans by the time of a whole step, to a hundredth of a millisecond, then by memory; infeasible ones last.
+    """Sort plans by the time of a whole step, then by the devices' part of it, then by memory; infeasible ones last.
 
-    Where no whole step is predicted, they are sorted by the time in the embeddings.
+    Times are compared to a hundredth of a millisecond. Where no whole step is predicted, plans are sorted by the time
+    in the embeddings.
 
     Infeasible choices are sorted by the bytes that are missing.
     """
     return sorted(attempts, key=_rank)
 
 
-def _rank(t: PlanAttempt) -> tuple[bool, float, int]:
+def _rank(t: PlanAttempt) -> tuple[bool, float, float, int]:
     if t.plan is None:
         assert t.error is not None
-        return True, t.error.infeasible.bytes_over, 0
-    return False, round(t.plan.compared_ms, 2), max(d.hbm + d.ddr for d in t.plan.devices)
+        return True, t.error.infeasible.bytes_over, 0, 0
+    device_ms = 0.0 if t.plan.clock is None else t.plan.clock.device_ms
+    return False, round(t.plan.compared_ms, 2), round(device_ms, 2), _memory(t.plan)
+
+
+def _memory(plan: PlanReport) -> int:
+    """Return the bytes of the fullest device."""
+    return max(d.hbm + d.ddr for d in plan.devices)
 
 
 def cells(t: PlanAttempt) -> list[str]:
@@ -87,5 +94,9 @@ def verdict(attempts: list[PlanAttempt]) -> str:
         return text + (", the only one that fits" if others else "")
     gain = second.plan.compared_ms / first.plan.compared_ms if first.plan.compared_ms else 1.0
     if gain < 1.005:
-        return text + f", as fast as {second.name}" + (" with less memory" if _rank(first) < _rank(second) else "")
+        return (
+            text
+            + f", as fast as {second.name}"
+            + (" with less memory" if _memory(first.plan) < _memory(second.plan) else "")
+        )
     return text + f", {gain:.2f} times as fast as {second.name}, the second best"

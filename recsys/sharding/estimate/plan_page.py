@@ -119,7 +119,8 @@ def _facts(p: PlanReport) -> list[tuple[str, str]]:
 def _clock(clock: StepClock) -> PageTable:
     """Return the parts of a whole step."""
     rows: list[Cells] = [[part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}"] for part, ms in clock.parts.items()]
-    beside = {"beside it: launches by the host": clock.host_ms, "beside it: copies and ids": clock.copies_ms}
+    beside = {f"the host, beside it: {part}": ms for part, ms in clock.host.items()}
+    beside |= {"beside both: copies and ids": clock.copies_ms}
     rows += [[lane, f"{ms:.2f}", ""] for lane, ms in beside.items()]
     return PageTable(columns(("part", "ms", "share"), LEFT), rows)
 

@@ -52,10 +52,12 @@ def _show_clock(plan: PlanReport) -> None:
     for part, ms in clock.parts.items():
         parts.add_row(part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}")
     results.print(parts)
+    host = ", ".join(f"{part} {ms:.2f}" for part, ms in clock.host.items())
     say(
         f"a whole step: {clock.step_ms:.3g} ms, {clock.rows_per_second:,.0f} rows/s, bound by {clock.bound}; beside it "
-        f"run {clock.host_ms:.2f} ms of launches and {clock.copies_ms:.2f} ms of copies and ids. Predicted from "
-        "the peaks of cluster= and fixed shares of them (docs/explanation/step_time.md), not measured"
+        f"run {clock.host_ms:.2f} ms of the host ({host}) and {clock.copies_ms:.2f} ms of copies and ids. Predicted "
+        "from the peaks of cluster=, fixed shares of them, and times of one host (docs/explanation/step_time.md), not "
+        "measured"
     )
 
 

@@ -20,7 +20,8 @@ class ShardTraffic:
     ids: looked up
     gathered: by lookups: rows in whole sectors, ids, and the vectors that are written
     updated: by the update: ids sorted, gradients of vectors read, rows and state read and written in whole sectors
-    host: of rows in host memory
+    host: of rows in host memory that the device reads, each once in the lookups and once in the update; those that it
+        writes go the other way on the bus, at the same time
     within, between: of vectors and their gradients, sent to devices of the same node and of other nodes
     id_bytes: ids and lengths that each other device sends to the shard's
     """
@@ -66,7 +67,7 @@ class ShardTraffic:
             ids=ids,
             gathered=(1 - in_host) * ids * row + ids * 8 + vectors * 4,
             updated=(1 - in_host) * touched + vectors * 4 + ids * SORT,
-            host=in_host * (ids * row + touched),
+            host=in_host * (min(ids, height) * row + touched / 2),
             within=within,
             between=between,
             id_bytes=0.0 if replica else 4 * (ids / world + batch_size * features),
