@@ -19,7 +19,6 @@ import numpy as np
 import polars as pl
 import pytorch_lightning as lightning
 import torch
-import torch._dynamo
 from steady import Clock, Sample
 from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -43,9 +42,6 @@ NOTHING = [  # every setting that is measured is off, whatever the defaults are
     "trainer.cuda_graphs=false", "sharding.table_dtype=fp32",
 ]  # fmt: skip
 DEFAULTS = "recsys, defaults"  # nothing but the model, the data and the batch is typed
-
-if torch.__version__ < "2.12":  # TorchRec's pipeline traces the model, and refuses what dynamo has compiled
-    torch._dynamo.config.error_on_nested_fx_trace = False
 
 
 def features_of(cfg: RunConfig, most_rows: int | None = None, parts: int = 1) -> FeatureSpec:

@@ -13,13 +13,15 @@ from torchrec.distributed.types import ShardedModule
 
 from recsys.cli.console import say
 from recsys.models.common.embeddings import SequenceEmbeddings
+from recsys.models.dlrm import DotInteraction
 from recsys.task import Task
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
 
 
 class CompiledModel:
-    """The compiled model of a sharded task; its lookups run as they are.
+    """The compiled model of a sharded task; its lookups run as they are, and so does what reads all vectors of CUDA
+    graphs, in a kernel of its own.
 
     Inductor keeps the compiled code in TORCHINDUCTOR_CACHE_DIR, or in the system's folder of temporary files, so that a
     second run of the same model and batch size takes seconds.
@@ -47,6 +49,9 @@ class CompiledModel:
         for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
                 module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
+            elif self._graphs and isinstance(module, DotInteraction):
+                # graphs copy their inputs: here all vectors, and in the backward pass once more
+                module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
 
     def _lookup(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return a lookup that lets no gradient reach the tables while the model warms up."""

@@ -20,6 +20,7 @@ from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common import layers
 from recsys.models.din import DIN
+from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.task import Task
@@ -104,6 +105,26 @@ def test_graphs_begin_with_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(marks) == compiled.GRAPH_STEPS
     with model.context(4), model.context(3), model.context(4, training=False):
         assert len(marks) == compiled.GRAPH_STEPS + 1
+
+
+@pytest.mark.parametrize(("graphs", "parts"), [(False, 1), (True, 2)])
+def test_graphs_begin_behind_the_dots(monkeypatch: pytest.MonkeyPatch, graphs: bool, parts: int) -> None:
+    """A graph copies its inputs, which are then the products of the vectors, not all vectors."""
+    compile_module, found = nn.Module.compile, []
+
+    def count(graph: Any, inputs: Any) -> Any:
+        found.append([tuple(x.shape) for x in inputs if x.dim() > 1 and type(x) is not nn.Parameter])
+        return graph.forward
+
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_module(self, backend=count))
+    task = Task(DLRM(LISTS, dim=4, bottom_mlp=[4], top_mlp=[4]))
+    task.model.embeddings.bags = nn.Identity()
+    task.model.embeddings.forward = torch.compiler.disable(lambda _: torch.ones(4, 2, 4, requires_grad=True))
+    model = compiled.CompiledModel(task, 4, graphs=graphs)
+    model.warm_up(batch_of_lists(3, 0, 1, 2))
+    assert len(found) == parts
+    assert any(shape == (4, 2, 4) for shapes in found for shape in shapes) != graphs
 
 
 def test_pooled_lists_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
