@@ -14,6 +14,7 @@ from recsys.batch import Batch, JaggedIds
 from recsys.data.arrays import dense_slices
 from recsys.data.transforms import HISTORY, TARGETS
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
+from recsys.errors import UserError
 from recsys.features import FeatureSpec
 
 KEPT_BUFFERS = 25  # arrays of the chunks in memory, about six for each
@@ -105,6 +106,7 @@ class ChunkLayout:
         self._matrices = {name: vectors[name] for name in columns.vectors}
         self._slices = dense_slices(features)
         self._keys = [f.name for f in features.sparse]
+        self._table_rows = {f.name: f.cardinality for f in features.sparse}
         self._buffers: list[np.ndarray] = []
         self._lock = Lock()  # of the buffers: several chunks are laid out at a time
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -128,6 +130,8 @@ class ChunkLayout:
         groups = _permute(frame[GROUP].to_numpy(), order) if self._columns.grouped else None
         ids = self._ids(frame, batches, order)
         bags = [_bags(frame[name], order) for name in self._columns.multi]
+        for name, (values, _) in zip(self._columns.multi, bags, strict=True):
+            self._check_ids(name, values)
         queries = [_bags(frame[name], order) for name in self._columns.queries]
         return LaidOutChunk(rows, dense, labels, ids, bags, queries, weights, groups)
 
@@ -164,12 +168,21 @@ class ChunkLayout:
         whole = rows // size
         for i, name in enumerate(self._columns.single):
             values = _copy(frame, name, column)
+            self._check_ids(name, values)
             if order is not None:
                 values = np.take(values, order, out=permuted, mode="clip")
             ids[:whole, i] = values[: whole * size].reshape(whole, size)
             if rows > whole * size:
                 ids[whole, i, : rows - whole * size] = values[whole * size :]
         return ids
+
+    def _check_ids(self, name: str, ids: np.ndarray) -> None:
+        """Raise UserError if ids (N,) int32 exceed the table. FBGEMM's kernels on GPUs trust them (sharders.py)."""
+        rows = self._table_rows[name]
+        if len(ids) and (worst := int(ids.view(np.uint32).max())) >= rows:  # a negative id is a large one
+            found = int(np.uint32(worst).view(np.int32))
+            where = f"prepared data: {name} has the id {found}, and its table has {rows} rows"
+            raise UserError(f"{where}; delete the folder of data.prepared, and train again")
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""

@@ -436,3 +436,18 @@ def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.M
     assert len(paths) == 3 and groups == [32] * 7 + [26]
     assert pl.read_parquet(paths).equals(frame)
     assert list(writer.files) == [p.name for p in paths]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("name", "wrong"), [("t", 50), ("s", -1), ("m", 40), ("n", 2**31 - 1)])
+def test_an_id_without_a_row_is_refused(tmp_path: Path, name: str, wrong: int, training: bool) -> None:
+    """GPUs would read memory that is not of the table."""
+    frame = table(200)
+    value = pl.lit(wrong, pl.Int32) if name in "st" else pl.lit([0, wrong], pl.List(pl.Int32))
+    frame = frame.with_columns(pl.when(pl.col("row") == 150).then(value).otherwise(name).alias(name))
+    loader = ParquetLoader(
+        files(tmp_path, frame), SPECS["multi"], batch_size=32, training=training, shuffle=training, buffer_rows=64
+    )
+    rows = next(f for f in SPECS["multi"].sparse if f.name == name).cardinality
+    with pytest.raises(UserError, match=f"^prepared data: {name} has the id {wrong}, and its table has {rows} rows"):
+        list(loader)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from forks import ok, run_forked
 from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
@@ -50,7 +51,10 @@ def test_lookups_return_what_is_multiplied(
     cfg = RunConfig.of(compose("train", ["model=dlrm", "data=criteo", *model]))
     infos = tables(build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
     sharder = Sharder(cfg.optim.sparse, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
-    assert {sharder._params(1.0, i.rounded).get("output_dtype") for i in infos.values()} == {output}
+    params = [sharder._params(1.0, i.rounded) for i in infos.values()]
+    assert {p.get("output_dtype") for p in params} == {output}
+    checks = {p.get("bounds_check_mode", BoundsCheckMode.WARNING) for p in params}
+    assert checks == {BoundsCheckMode.NONE if device == "cuda" else BoundsCheckMode.WARNING}  # the loader has checked
 
 
 @pytest.mark.slow
