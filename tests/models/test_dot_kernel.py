@@ -1,5 +1,6 @@
 """The Triton kernels of the dot interaction: interpreted on the CPU, compiled for an H100, and where they are chosen."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +14,8 @@ from stand_in_gpu import OnGpu, stand_in_gpu
 from recsys.models import dlrm
 from recsys.models.common import dot_kernel, kernels
 from recsys.models.dlrm import DotInteraction
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="this PyTorch comes without Triton")
 
 
 def test_kernels_equal_the_models_code() -> None:

@@ -1,5 +1,6 @@
 """The Triton kernels of HSTU's attention: interpreted on the CPU, compiled for an H100, and where they are chosen."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +15,8 @@ from recsys.models import hstu
 from recsys.models.common import hstu_kernel
 from recsys.models.common.attention import span_starts, time_buckets
 from recsys.models.common.lists import padded_to
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="this PyTorch comes without Triton")
 
 
 @pytest.mark.parametrize("cases", ["attention_of_any_lists", "attention_of_half_precision"])
