@@ -90,7 +90,9 @@ def write_aoti(module: Standalone, inputs: Inputs, file: Path, device: str = "cp
             # private: PyTorch documents AOTInductor's functions under this name
             torch._inductor.aoti_compile_and_package(program, package_path=str(file))
         except (InductorError, InvalidCxxCompiler) as e:
-            raise UserError(f"format=aoti: the graph cannot be compiled here: {str(e).strip().splitlines()[0]}") from e
+            form = "aoti" if device == "cpu" else "aoti_cuda"
+            why = str(e).strip().splitlines()[0]
+            raise UserError(f"format={form}: the graph cannot be compiled here: {why}") from e
         finally:
             module.to("cpu")
 

@@ -7,12 +7,13 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.models.common.crosses import WideLinear, WideRange
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import Dropout, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
-class MaskedCross(nn.Module):
+class MaskedCross(WideRange):
     """Layers x <- y * [c, mask(c)] + x with c = W x + b of half the width and mask(c) = c * relu(LN(c)).
 
     y is the input of the network, so that the order of interactions grows by one a layer (linear), or x itself, so that
@@ -28,7 +29,7 @@ class MaskedCross(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(half) for _ in range(layers))
         self.dropout = Dropout(dropout)
 
-    def forward(self, x0: Tensor) -> Tensor:
+    def compute(self, x0: Tensor) -> Tensor:
         """Cross the input with itself: (B, width) -> (B, width)."""
         x = x0
         for linear, bias, norm in zip(self.halves, self.biases, self.norms, strict=True):
@@ -69,7 +70,7 @@ class DCNv3(nn.Module):
         width = features.dense_width + self.embeddings.width
         self.linear = MaskedCross(width, linear_layers, dropout, exponential=False)
         self.exponential = MaskedCross(width, exponential_layers, dropout, exponential=True)
-        self.linear_logits, self.exponential_logits = (nn.Linear(width, features.logits) for _ in range(2))
+        self.linear_logits, self.exponential_logits = (WideLinear(width, features.logits) for _ in range(2))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

@@ -45,7 +45,12 @@ def _dots(vectors: Tensor, pairs: Tensor) -> Tensor:
 
 
 class DotInteraction(nn.Module):
-    """Dot products of all pairs of n vectors."""
+    """Dot products of all pairs of n vectors.
+
+    reads_all_vectors: whether nothing else reads the vectors, so that they need not be copied into a CUDA graph
+    """
+
+    reads_all_vectors = False
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -142,6 +147,8 @@ class DLRM(nn.Module):
                 "interaction=dot needs a pair of vectors, but data has one sparse feature and no dense one"
             )
         self.dot = DotInteraction(vectors) if interaction == "dot" else None
+        if self.dot is not None:
+            self.dot.reads_all_vectors = not keep_embeddings
         if self.dot is None:
             width = vectors * dim
         else:

@@ -127,7 +127,7 @@ class TrainerConfig:
     # multiply float32 matrices with 10 bits after the point, on the tensor cores of GPUs since Ampere; null: where
     # trainer.precision is not 32-true
     tf32: bool | None = None
-    # compute the activations of blocks of attention again in the backward pass, which needs less memory and more time
+    # compute the activations of a model's blocks again in the backward pass, which needs less memory and more time
     recompute: bool = False
     compile: bool = False  # torch.compile of the dense part; it takes a minute once
     cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs

@@ -27,6 +27,7 @@ from recsys.sharding.recat import keep_recats
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.touched_rows import use_touched_rows
+from recsys.sharding.unequal_gathers import gather_unequal_parts
 
 OPTIMIZER_CLASSES = {  # optimizers with a state of the same size, for TorchRec's estimates
     "rowwise_adagrad": trec_optim.RowWiseAdagrad,
@@ -115,7 +116,7 @@ def make_plan(
             batch_size,
             load_factors=load_factors,
             prefetch=prefetch,
-            bfloat16=bfloat16,
+            bfloat16=bfloat16 and world_size == 1,  # processes exchange float32, in the types of sharding.comms
         )
         try:
             group = dist.group.WORLD
@@ -161,6 +162,7 @@ def shard(
         )
     use_touched_rows(dmp)
     keep_recats()
+    gather_unequal_parts()
     return dmp if dist.get_world_size() > 1 else dmp.to(device)
 
 

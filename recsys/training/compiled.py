@@ -13,7 +13,6 @@ from torchrec.distributed.types import ShardedModule
 
 from recsys.cli.console import say
 from recsys.models.common.embeddings import SequenceEmbeddings
-from recsys.models.dlrm import DotInteraction
 from recsys.task import Task
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
@@ -49,7 +48,7 @@ class CompiledModel:
         for module in list(task.model.modules()):
             if any(isinstance(child, ShardedModule) for child in module.children()):  # tables, and how they are pooled
                 module.forward = torch.compiler.disable(self._lookup(module.forward))  # type: ignore[method-assign]
-            elif self._graphs and isinstance(module, DotInteraction):
+            elif self._graphs and getattr(module, "reads_all_vectors", False):
                 # graphs copy their inputs: here all vectors, and in the backward pass once more
                 module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
 

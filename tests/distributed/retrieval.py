@@ -125,9 +125,17 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
 
 
 def train_unequal(rank: int, world_size: int) -> Tensor:
-    """The vectors of all items with ids after two steps in which the ranks look up different numbers of ids."""
+    """The vectors of all items with ids after two steps in which the ranks look up different numbers of ids, and so of
+    the features of items.
+    """
+
+    def make_task() -> RetrievalTask:
+        sasrec: Any = model("sasrec")
+        sasrec.items.dense = None  # its gradients are averaged over the ranks in a step of the whole model only
+        return RetrievalTask(sasrec, FullSoftmax(), candidates())
+
     module = RecsysModule(
-        lambda: RetrievalTask(model("sasrec"), FullSoftmax(), candidates()),
+        make_task,
         Placement(
             ShardingConfig(types=["row_wise"]), SparseOptimConfig(name="sgd", lr=0.1), ROWS, local_world_size=world_size
         ),

@@ -1,6 +1,5 @@
 """Which of ONNX Runtime's providers serves, without a GPU: lists of providers stand in for other machines."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ from recsys.server.supervisor import check_settings
 from recsys.training.run import train
 
 INSTALL = install_command("serve-gpu")
-OPTIONS = {"use_tf32": "0"}
+OPTIONS = {"use_tf32": "0", "device_id": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ("auto", True, True, [(CUDA, OPTIONS), CPU]),
         ("cuda", True, True, [(CUDA, OPTIONS), CPU]),
+        ("auto:1", True, True, [(CUDA, OPTIONS | {"device_id": "1"}), CPU]),
         ("cpu", True, True, [CPU]),
         ("auto", True, False, [CPU]),
         ("auto", False, True, [CPU]),
@@ -136,19 +136,14 @@ def test_other_devices_are_refused(tmp_path: Path, artefact: Path) -> None:
         serve._command(cfg)
 
 
-def test_triton_puts_the_graph_on_its_gpus(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_puts_the_graph_on_its_gpus(artefact: Path) -> None:
     kinds = {f.name: config_of(f).instance_group[0] for f in (artefact / "triton").glob("clicks_*")}
     assert {name: group.Kind.Name(group.kind) for name, group in kinds.items()} == {
         "clicks_model": "KIND_AUTO",
         "clicks_transforms": "KIND_CPU",
     }
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert device_of({"model_instance_kind": "CPU"}) == device_of({}) == "cpu"
-    assert device_of({"model_instance_kind": "GPU", "model_instance_device_id": "1"}) == "auto"
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    device_of({"model_instance_kind": "GPU", "model_instance_device_id": "1"})
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6"
+    assert device_of({"model_instance_kind": "GPU", "model_instance_device_id": "1"}) == "auto:1"
 
 
 @pytest.mark.skipif(session.has_gpu(), reason="there is a GPU")

@@ -11,6 +11,7 @@ from recsys.models.common.crosses import CrossNet, LowRankCrossNet, LowRankMixtu
 from recsys.models.common.layers import Dropout, PReLU
 from recsys.models.common.recurrent import gru_states
 from recsys.models.dcn import VectorCross
+from recsys.models.dcnv3 import MaskedCross
 from recsys.models.gdcn import GatedCross
 
 
@@ -102,7 +103,10 @@ def test_prelu_in_half_precision_is_pytorchs() -> None:
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "crosses",
-    [CrossNet(8, 3), LowRankCrossNet(8, 3, 4), LowRankMixtureCrossNet(8, 3, 2, 4), VectorCross(8, 3), GatedCross(8, 3)],
+    [
+        *(CrossNet(8, 3), LowRankCrossNet(8, 3, 4), LowRankMixtureCrossNet(8, 3, 2, 4), VectorCross(8, 3)),
+        *(GatedCross(8, 3), MaskedCross(8, 3, 0.0, exponential=True)),
+    ],
     ids=lambda crosses: type(crosses).__name__,
 )
 def test_crosses_exceed_float16(crosses: nn.Module, half: torch.dtype) -> None:

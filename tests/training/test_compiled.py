@@ -117,7 +117,7 @@ def test_graphs_begin_behind_the_dots(monkeypatch: pytest.MonkeyPatch, graphs: b
         return graph.forward
 
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_module(self, backend=count))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_module(self, backend=count, dynamic=False))
     task = Task(DLRM(LISTS, dim=4, bottom_mlp=[4], top_mlp=[4]))
     task.model.embeddings.bags = nn.Identity()
     task.model.embeddings.forward = torch.compiler.disable(lambda _: torch.ones(4, 2, 4, requires_grad=True))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recsys.export.artefact.applied_versions import applied
 from recsys.export.artefact.apply_delta import is_delta
 from recsys.export.artefact.compare_examples import check_examples
-from recsys.export.artefact.folder import Artefact
+from recsys.export.artefact.folder import GRAPH, SCORER, Artefact
 from recsys.export.artefact.session import providers
 from recsys.files import manifest
 from recsys.online.servable import Query
@@ -76,7 +76,8 @@ def model_of(
 
     with manifest.from_elsewhere(artefact.folder):
         model = _tried(made(exact))
-    if device != "cpu" and len(providers(device)) > 1:
+    has_graph = any((artefact.folder / name).is_file() for name in (GRAPH, SCORER))
+    if device != "cpu" and has_graph and len(providers(device)) > 1:
         check_examples(made(exact=True) if artefact.about.get("index") and not exact else model, artefact)
     return model
 

@@ -39,20 +39,22 @@ def providers(device: str = "auto") -> list[Any]:
     """Return ONNX Runtime's providers: CUDA's if there is one, and the CPU's for operations that it lacks.
 
     Args:
-        device: auto | cpu | cuda: only with a GPU.
+        device: auto | cpu | cuda: only with a GPU. The number of a GPU may follow, as in auto:1.
 
     Raises:
         UserError: device=cuda without CUDA's provider, or without a GPU.
     """
     import onnxruntime as ort
 
+    device, _, number = device.partition(":")
     has_provider = CUDA in ort.get_available_providers()
     if device == "cuda" and not has_provider:
         install = install_command("serve-gpu")
         raise UserError(f"device=cuda: onnxruntime {ort.__version__} has no CUDA provider; run: {install}")
     if device != "cpu" and has_provider and has_gpu():
         ort.preload_dlls()  # CUDA and cuDNN from NVIDIA's wheels
-        return [(CUDA, {"use_tf32": "0"}), CPU]  # products of 10 bits differ by more than the tolerance of an artefact
+        # products of 10 bits differ by more than the tolerance of an artefact
+        return [(CUDA, {"use_tf32": "0", "device_id": number or "0"}), CPU]
     if device == "cuda":
         raise UserError("device=cuda: CUDA's driver finds no GPU here (see nvidia-smi); use device=cpu")
     return [CPU]

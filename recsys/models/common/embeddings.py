@@ -180,7 +180,7 @@ def _pool(sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means:
     if not means:
         return vectors
     sizes = torch.stack([_sizes(sparse[n]) if n in means else vectors.new_ones(len(vectors)) for n in names], dim=1)
-    return vectors / sizes[:, :, None].to(vectors.dtype)
+    return (vectors / sizes[:, :, None].float()).to(vectors.dtype)
 
 
 def _sizes(bags: JaggedTensor) -> Tensor:

@@ -39,7 +39,10 @@ def padded_length() -> int | None:
 
 
 class _Layout:
-    """What follows from the lengths (B,) of lists that follow one another, computed once for all layers over them."""
+    """What follows from the lengths (B,) of lists that follow one another, computed once for all layers over them.
+
+    The lengths must not be changed afterwards.
+    """
 
     def __init__(self, lengths: Tensor) -> None:
         self._lengths = lengths.detach()  # not the key of _layouts itself, which would never be freed
@@ -106,12 +109,13 @@ _layouts = WeakTensorKeyDictionary()
 
 
 def _layout(lengths: Tensor) -> _Layout:
-    if torch.compiler.is_compiling():
+    # what inference mode computes cannot be used in training
+    if torch.compiler.is_compiling() or (torch.is_inference_mode_enabled() and not lengths.is_inference()):
         return _Layout(lengths)
-    found = _layouts.get(lengths)
-    if found is None:
-        found = _layouts[lengths] = _Layout(lengths)
-    return cast(_Layout, found)
+    layout = _layouts.get(lengths)
+    if layout is None:
+        layout = _layouts[lengths] = _Layout(lengths)
+    return cast(_Layout, layout)
 
 
 def list_of_each(lengths: Tensor, total: int) -> Tensor:

@@ -33,9 +33,8 @@ LOOP_MS = 2.5  # of the host in a step: Lightning's loop and hooks, the loss, au
 PIPELINE_MS = 0.8  # of the host: TorchRec's pipeline, which splits the ids of the next batch and sends them
 LOOKUPS_MS = 1.0  # of the host: lookups and update of tables with their KeyedJaggedTensor, whatever the plan
 OPTIMIZER_MS = 0.7  # of the host: Adam of the dense part, by lists of tensors
-OPERATION_US = (
-    20.0  # of the host for an operation outside of compiled code, beside its launch: Python, dispatch, autograd
-)
+# of the host for an operation outside of compiled code, beside its launch: Python, dispatch, autograd
+OPERATION_US = 20.0
 COMPILED_US = 60.0  # of the host for a kernel of code that is compiled for varying lengths, beside its launch
 GRAPH_MS = 0.5  # of the host for a replay: of the forward pass, or of the backward pass
 HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
