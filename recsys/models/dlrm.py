@@ -147,11 +147,10 @@ class DLRM(nn.Module):
                 "interaction=dot needs a pair of vectors, but data has one sparse feature and no dense one"
             )
         self.dot = DotInteraction(vectors) if interaction == "dot" else None
-        if self.dot is not None:
-            self.dot.reads_all_vectors = not keep_embeddings
         if self.dot is None:
             width = vectors * dim
         else:
+            self.dot.reads_all_vectors = not keep_embeddings
             kept = vectors if keep_embeddings else len(features.dense[:1])
             width = self.dot.out_features + kept * dim
         self.cross = LowRankCrossNet(width, cross_layers, cross_rank) if interaction == "cross" else None

@@ -39,10 +39,8 @@ class CompiledModel:
         # lists whose rows the model reads are as long as they are; pooled ones are vectors of one shape
         self._ragged = any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
         if self._ragged and graphs:
-            why = (
-                f"{type(task.model).__name__} reads lists, which have other lengths in each batch, and a graph has one"
-            )
-            say(f"trainer.cuda_graphs=true: {why} size; the run goes on without")
+            does = f"{type(task.model).__name__} reads lists, which have other lengths in each batch"
+            say(f"trainer.cuda_graphs=true: {does}, and a graph has one size; the run goes on without")
         self._graphs = graphs and not self._ragged
         self._task, self._batch_size, self._dry = task, batch_size, False
         for module in list(task.model.modules()):

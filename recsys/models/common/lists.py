@@ -10,7 +10,7 @@ they write x.shape[0] instead of len(x), which PyTorch's tracer would make a con
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from recsys.batch import segment_ids_of
 
+T = TypeVar("T")
 GROUPS = 4  # of lists that are padded together
 _length: int | None = None
 
@@ -48,30 +49,33 @@ class _Layout:
         self._lengths = lengths.detach()  # not the key of _layouts itself, which would never be freed
         self._kept: dict[str, Any] = {}
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+    def _once(self, name: str, make: Callable[[], T]) -> T:
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
 
     def ends(self) -> Tensor:
         """Return the index of the value after the end of each list, (B,)."""
-        return cast(Tensor, self._once("ends", lambda: self._lengths.cumsum(0)))
+        return self._once("ends", lambda: self._lengths.cumsum(0))
 
     def starts(self) -> Tensor:
         """Return the index of the first value of each list, (B,)."""
-        return cast(Tensor, self._once("starts", lambda: self.ends() - self._lengths))
+        return self._once("starts", lambda: self.ends() - self._lengths)
 
     def offsets(self) -> Tensor:
         """Return the start of each list and the end of the last one, (B + 1,)."""
-        return cast(Tensor, self._once("offsets", lambda: torch.cat([self._lengths.new_zeros(1), self.ends()])))
+        return self._once("offsets", lambda: torch.cat([self._lengths.new_zeros(1), self.ends()]))
 
     def on_host(self, read: Tensor | None = None) -> Tensor:
-        """Return the lengths on the CPU, for which the host waits for a GPU. read: they, if they have been read"""
-        return cast(Tensor, self._once("on_host", lambda: self._lengths.cpu() if read is None else read))
+        """Return the lengths on the CPU, for which the host waits for a GPU.
+
+        read: the lengths on the CPU, if they have been copied with something else
+        """
+        return self._once("on_host", lambda: self._lengths.cpu() if read is None else read)
 
     def segment_ids(self, total: int) -> Tensor:
         """Return the index of the list of each of P values, (P,). total: P"""
-        return cast(Tensor, self._once("segment_ids", lambda: segment_ids_of(self._lengths, total)))
+        return self._once("segment_ids", lambda: segment_ids_of(self._lengths, total))
 
     def from_start(self, total: int) -> Tensor:
         """Return the position of each of P values in its list, (P,). total: P"""
@@ -80,12 +84,11 @@ class _Layout:
             starts = self.starts().index_select(0, self.segment_ids(total))
             return torch.arange(total, device=starts.device) - starts
 
-        return cast(Tensor, self._once("from_start", make))
+        return self._once("from_start", make)
 
     def places(self, total: int, longest: int) -> Tensor:
         """Return the index of each of P values among the B * L places of a block, (P,). total: P, longest: L"""
-        make = lambda: self.segment_ids(total) * longest + self.from_start(total)  # noqa: E731
-        return cast(Tensor, self._once("places", make))
+        return self._once("places", lambda: self.segment_ids(total) * longest + self.from_start(total))
 
     def groups(self) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         """See `groups_by_length`."""
@@ -102,7 +105,7 @@ class _Layout:
             at = first_places[order.argsort()].index_select(0, self.segment_ids(total := int(lengths.sum())))
             return groups, padded.clamp(max=total - 1), at + self.from_start(total)
 
-        return cast(tuple[tuple[Tensor, ...], Tensor, Tensor], self._once("groups", make))
+        return self._once("groups", make)
 
 
 _layouts = WeakTensorKeyDictionary()
@@ -115,7 +118,7 @@ def _layout(lengths: Tensor) -> _Layout:
     layout = _layouts.get(lengths)
     if layout is None:
         layout = _layouts[lengths] = _Layout(lengths)
-    return cast(_Layout, layout)
+    return layout
 
 
 def list_of_each(lengths: Tensor, total: int) -> Tensor:
@@ -246,7 +249,7 @@ def first_values(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the first value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
-    return x[ends_of(lengths) - lengths]
+    return x[_layout(lengths).starts()]
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:

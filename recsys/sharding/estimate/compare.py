@@ -94,9 +94,6 @@ def verdict(attempts: list[PlanAttempt]) -> str:
         return text + (", the only one that fits" if others else "")
     gain = second.plan.compared_ms / first.plan.compared_ms if first.plan.compared_ms else 1.0
     if gain < 1.005:
-        return (
-            text
-            + f", as fast as {second.name}"
-            + (" with less memory" if _memory(first.plan) < _memory(second.plan) else "")
-        )
+        less = " with less memory" if _memory(first.plan) < _memory(second.plan) else ""
+        return f"{text}, as fast as {second.name}{less}"
     return text + f", {gain:.2f} times as fast as {second.name}, the second best"
