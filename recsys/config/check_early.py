@@ -58,6 +58,8 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
         check_engine(cfg.engine)
     _check_library(cfg)
     _check_graphs(cfg)
+    if cfg.loader.balance_lists and cfg.data.together:
+        raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
     _check_metrics(cfg)
     _check_calibration(cfg)
     return cfg

@@ -99,6 +99,8 @@ class ParquetLoader:
         buffer_rows: number of rows of a chunk, within which rows are shuffled. The default is the number of rows that
             hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS. If a file is sorted by user and has several
             chunks, each step sees a part of the users only, from which models learn less.
+        balance_lists: spread the rows of a chunk by the lengths of their lists, so that its batches, and so the ranks'
+            steps, have nearly equal numbers of ids.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         rank: rank of this process.
         world_size: the number of processes.
@@ -124,6 +126,7 @@ class ParquetLoader:
         shuffle: bool = False,
         seed: int = 0,
         buffer_rows: int | None = None,
+        balance_lists: bool = False,
         keep_bytes: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -146,11 +149,12 @@ class ParquetLoader:
             shuffle=shuffle,
             seed=seed,
             buffer_rows=buffer_rows,
+            balance_lists=balance_lists,
             vectors=vectors,
             limit=limit,
         )
         self.features, self.batch_size, self.seed = features, batch_size, seed
-        self._training, self._shuffle = training, shuffle
+        self._training, self._shuffle, self._balance_lists = training, shuffle, balance_lists
         self._rank, self._world_size = rank, world_size
         self._groups = [group for file in files for group in row_groups(file)]
         self.total_rows = sum(g.rows for g in self._groups)
@@ -298,6 +302,9 @@ class ParquetLoader:
             random = np.random.default_rng([self.seed, epoch, self._rank, k])
             grouped = self._columns.grouped
             order = _by_group(frame[GROUP].to_numpy(), random) if grouped else random.permutation(frame.height)
+            if self._balance_lists and self._columns.multi:
+                ids = frame.select(pl.sum_horizontal(pl.col(self._columns.multi).list.len())).to_series().to_numpy()
+                order = balanced(order, ids, self.batch_size)
         return self._layout.chunk(frame, min(self._chunk_steps, self.steps - k * self._chunk_steps), order)
 
 
@@ -351,3 +358,20 @@ def _by_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
     chosen = random.permutation(len(first))
     stops = np.cumsum(sizes[chosen])
     return np.repeat(first[chosen] - (stops - sizes[chosen]), sizes[chosen]) + np.arange(len(group))
+
+
+def balanced(order: np.ndarray, ids: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return a permutation whose batches have nearly equal numbers of ids, and whose last rows fill no batch.
+
+    Rows are dealt to the batches from the most ids to the fewest, to and fro.
+
+    Args:
+        order: (R,) a random permutation of the rows, which decides between rows of equal numbers.
+        ids: (R,) the number of ids of each row.
+        batch_size: rows of a batch.
+    """
+    batches = len(order) // batch_size
+    full, rest = np.split(order, [batches * batch_size])
+    dealt = full[np.argsort(-ids[full].astype(np.int64), kind="stable")].reshape(batch_size, batches)
+    dealt[1::2] = dealt[1::2, ::-1]
+    return np.concatenate([dealt.T.ravel(), rest])

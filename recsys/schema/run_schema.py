@@ -151,6 +151,8 @@ class LoaderConfig:
     shuffle: bool = True  # whether training rows are read in another order in each epoch
     # number of rows shuffled together, on which memory use depends; null: 262,144, or more rows of few columns
     buffer_rows: int | None = number(None, at_least=1)
+    # spread rows by the lengths of their lists, so that all batches, and so all GPUs, have about as many ids to work on
+    balance_lists: bool = False
     # MiB of rows that each process keeps in memory for later epochs, which decode only the others; 0 keeps none
     keep_mb: int = number(1024, at_least=0)
 

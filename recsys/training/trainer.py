@@ -236,6 +236,7 @@ def split_loader(
         shuffle=training and cfg.loader.shuffle,
         seed=cfg.seed,
         buffer_rows=cfg.loader.buffer_rows,
+        balance_lists=training and cfg.loader.balance_lists,
         keep_bytes=cfg.loader.keep_mb << 20 if training else 0,
         rank=ranks.rank,
         world_size=ranks.world_size,
