@@ -289,9 +289,8 @@ def _column(values: pl.Series, vocabulary: pl.Series | None) -> ColumnReference:
             bounds = tuple(quantiles.tolist())
         cells = len(bounds) + 2
     else:
-        counts = _texts(values).drop_nulls().value_counts(name="rows")
-        named = counts.sort(["rows", values.name], descending=[True, False]).head(TOP)
-        top = tuple(named[values.name])
+        counts = _texts(values).drop_nulls().alias("value").value_counts()
+        top = tuple(counts.sort(["count", "value"], descending=[True, False]).head(TOP)["value"])
         cells = len(top) + 2
     column = ColumnReference(family, bounds, top, (0,) * cells)
     unknown = None
@@ -347,7 +346,7 @@ def figures_of(
     figures = {"": _figures(rows, label, prediction)}
     for column in slices:
         values = rows[column].cast(pl.String)
-        for value in values.drop_nulls().value_counts(sort=True).head(TOP)[column]:
+        for value in values.drop_nulls().alias("value").value_counts(sort=True).head(TOP)["value"]:
             figures[f"{column}={value}"] = _figures(rows.filter(values == value), label, prediction)
     return figures
 

@@ -21,7 +21,7 @@ from recsys.new.known_names import (
     names_an_id_of,
     words,
 )
-from recsys.new.statistics import largest, least, mean
+from recsys.new.statistics import counts_of, largest, least, mean
 from recsys.new.time_formats import TimeGuess, time_of
 from recsys.new.value_marks import Marks, as_numbers, marks_of, number_sql, same_numbers, separator_of_values
 
@@ -35,6 +35,9 @@ EXACT = 2.0**53  # whole numbers below are exact as floats
 LONG_NUMBER = 14  # digits
 MANY = 1000  # columns from which a progress bar is shown
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
+
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: ?\d+(\.\d+)*")
+_UNNAMED = re.compile(r"column_\d+")
 
 T = TypeVar("T")
 
@@ -92,8 +95,7 @@ class Column:
     @property
     def occur_once(self) -> float:
         """The share of the values that occur once."""
-        counts = self.values.drop_nulls().value_counts()["count"]
-        return mean(counts == 1)
+        return mean(counts_of(self.values)["count"] == 1)
 
     def examples(self, most: int = 3) -> list[str]:
         """Return the most frequent values, or the first ones if all are rare."""
@@ -105,7 +107,24 @@ class Column:
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
     marks = marks_of(frame)
-    return [column_of(values, marks) for values in watched("looking at", frame.get_columns())], marks
+    columns = [column_of(values, marks) for values in watched("looking at", frame.get_columns())]
+    for c in columns:
+        if _is_index(c, unnamed=c is columns[0] and not any(_UNNAMED.fullmatch(o.name) for o in columns[1:])):
+            c.kind, c.reason = "row id", "the numbers of rows, as an index of pandas has them"
+    return columns, marks
+
+
+def _is_index(c: Column, *, unnamed: bool) -> bool:
+    """Return True for the numbers of rows that pandas and R write beside the columns, in any order.
+
+    unnamed: column_1 has no name in the file
+    """
+    if c.numbers is None or not c.is_whole:
+        return False
+    if _INDEX.fullmatch(c.name):
+        return True
+    mostly_counted = c.distinct == c.rows > FEW or mean(c.numbers.diff().drop_nulls() == 1) > MOSTLY
+    return mostly_counted and (c.name == "index" or (unnamed and _UNNAMED.fullmatch(c.name) is not None))
 
 
 def watched(what: str, columns: Sequence[T]) -> Iterator[T]:

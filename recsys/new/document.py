@@ -26,7 +26,8 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
     if p.features.derive:
         lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
     if p.where:
-        lines += entry("where", p.where, f"rows without {'an item' if p.retrieves else 'a label'} are left out")
+        why = f"rows without {' or '.join(dict.fromkeys(p.where.values()))} are left out"
+        lines += entry("where", " AND ".join(p.where), why)
     if p.group is not None:
         lines += _groups(p)
     else:
@@ -88,9 +89,7 @@ def _label(p: Proposal) -> list[str]:
 
 def _groups(p: Proposal) -> list[str]:
     assert p.group is not None
-    lines = entry(
-        "group", p.group, "" if "order" in p.group else "no column holds a time: the order of the files counts"
-    )
+    lines = entry("group", p.group, "" if "order" in p.group else f"{p.no_time}: the order of the files counts")
     return lines + entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
 
 

@@ -12,7 +12,7 @@ from recsys.new.known_names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of,
 from recsys.new.label import LabelGuess, codes_of
 from recsys.new.outcomes import outcome_form
 from recsys.new.questions import Answers, Question, typed
-from recsys.new.roles import year_to_come
+from recsys.new.roles import incomplete_times, year_to_come
 
 if TYPE_CHECKING:
     from recsys.new.propose import Proposal
@@ -52,6 +52,8 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
         questions += _who_rates(p, answers)
     questions += _of_the_future(p.roles.time)
+    if answers.time == "auto":
+        questions += _of_incomplete_times(p)
     if p.rows < FEW_ROWS:
         questions.append(
             Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes")
@@ -74,6 +76,18 @@ def _of_the_future(c: Column | None) -> list[Question]:
         return []
     text = f"{c.name} has times of the year {year}: does another calendar, or an error, explain them?"
     return [Question(text, "no", ("time=null",))]
+
+
+def _of_incomplete_times(p: Proposal) -> list[Question]:
+    """Return the question whether the likeliest column is the time, if too many rows lack a value to leave them out."""
+    times = incomplete_times(p.columns if p.roles.time is None else [p.roles.time])
+    if not times:
+        return []
+    text = (
+        f"{times[0].name} is empty in {times[0].missing:.0%} of the rows: is it their time? Rows without are left out"
+    )
+    answers = typed("time", times[0].name), "time=null"
+    return [Question(text, "no", answers[::-1]) if p.roles.time is None else Question(text, answers[0], answers)]
 
 
 def _who_rates(p: Proposal, answers: Answers) -> list[Question]:

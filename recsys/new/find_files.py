@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -118,8 +118,11 @@ def _named_split(name: str) -> str | None:
     return splits.pop() if len(splits) == 1 else None
 
 
-def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
-    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does."""
+def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -> list[str]:
+    """Return a glob under `root` that matches these files alone, or the paths of the files if no glob does.
+
+    empty: files that it may match, too
+    """
     if len(files) > 1:
         relative = [os.path.relpath(f, root) for f in files]
         suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))
@@ -127,7 +130,7 @@ def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
         same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))
         start = glob.escape("".join(characters[0] for characters in same))
         for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
-            if not pattern.startswith("/") and _matches(root, pattern) == set(files):
+            if not pattern.startswith("/") and _matches(root, pattern) - set(empty) == set(files):
                 return [pattern]
     return [glob.escape(os.path.relpath(f, root)) for f in files]
 

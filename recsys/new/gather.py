@@ -3,14 +3,19 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import polars as pl
+import pyarrow.parquet as pq
+
+from recsys.data.raw.storage import natural_sort
 from recsys.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import Found, split_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
-from recsys.new.layout import Layout, OtherRows, layout_of
+from recsys.new.layout import DAMAGED, Layout, OtherRows, layout_of
 from recsys.new.questions import Answers, Question
 from recsys.new.sample import rows_of
 
@@ -41,6 +46,7 @@ class Gathered:
     layout, files: the files of rows, and how they are read
     sides: files of other columns, which may be side tables
     unused: files that are of no use, and why
+    empty: the files without rows, among the unused ones; globs may match them
     untested: the columns that a file of test rows lacks, if they are few: the label, and what follows it
     optional: the columns that some files of the rows lack
     layouts: how files of the rows are read whose columns differ from the columns of `layout`
@@ -51,6 +57,7 @@ class Gathered:
     files: list[Path]
     sides: list[Path]
     unused: list[tuple[Path, str]]
+    empty: frozenset[Path] = frozenset()
     untested: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     layouts: dict[Path, Layout] = field(default_factory=dict)
@@ -58,8 +65,8 @@ class Gathered:
 
     @property
     def others(self) -> list[Path]:
-        """All files that do not hold the rows."""
-        return [*self.sides, *(f for f, _ in self.unused)]
+        """All files that hold something else than the rows."""
+        return [*self.sides, *(f for f, _ in self.unused if f not in self.empty)]
 
 
 Key = tuple[str, ...]  # what files of the same columns have in common, see `_columns_key`
@@ -72,6 +79,7 @@ class _Groups:
     files, layouts: the files of each group, and how they are read
     json_layouts: how each file of JSON lines is read, whose rows may lack columns
     unused: files that are of no use, and why
+    empty: those of them that have no rows
     labels_alone: files of one column whose name is that of a label, and the name
     converted: the errors of files whose rows have to be converted first
     """
@@ -80,6 +88,7 @@ class _Groups:
     layouts: dict[Key, Layout] = field(default_factory=dict)
     json_layouts: dict[Path, Layout] = field(default_factory=dict)
     unused: list[tuple[Path, str]] = field(default_factory=list)
+    empty: frozenset[Path] = frozenset()
     labels_alone: dict[Path, str] = field(default_factory=dict)
     converted: dict[Path, OtherRows] = field(default_factory=dict)
 
@@ -134,6 +143,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
         files[best],
         sides=[f for f in rest if f not in tests],
         unused=unused,
+        empty=groups.empty,
         untested=next(filter(None, lacking), ()),
         optional=_optional_columns(row_layouts, groups.json_layouts),
         layouts={f: layout for f, layout in row_layouts.items() if layout is not layouts[best]},
@@ -143,9 +153,10 @@ def gather(found: Found, answers: Answers) -> Gathered:
 
 def _grouped(found: Found, answers: Answers) -> _Groups:
     """Return the files grouped by their columns. Of many files, those named like others are taken to be like them."""
-    groups = _Groups(unused=[(f, "is empty") for f in found.empty])
+    groups = _Groups(unused=[(f, "is empty") for f in found.empty], empty=_without_rows(found.files))
+    groups.unused += [(f, "it has no rows") for f in natural_sort(groups.empty)]
     key_by_name: dict[tuple[str, str], Key] = {}
-    for i, f in enumerate(found.files):
+    for i, f in enumerate(f for f in found.files if f not in groups.empty):
         if SUBMISSIONS & {*words(f.stem)}:
             groups.unused.append((f, "a sample of a submission, whose labels are placeholders; predict its rows"))
             continue
@@ -160,6 +171,9 @@ def _grouped(found: Found, answers: Answers) -> _Groups:
             if isinstance(e, OtherRows):
                 groups.converted[f] = e
             continue
+        if layout.format == "json" and not layout.columns:  # [], which readers of rows refuse
+            groups.unused.append((f, "it has no rows"))
+            continue
         if layout.format == "text":
             if layout.dialect is not None and rank_of(layout.dialect.first, LABELS) is not None:
                 groups.labels_alone[f] = layout.dialect.first
@@ -167,6 +181,25 @@ def _grouped(found: Found, answers: Answers) -> _Groups:
             continue
         key_by_name[name] = groups.add(f, _with_known_header(layout, f, groups.layouts.values(), answers))
     return groups
+
+
+def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
+    """Return the files without rows: tables of none, and text whose only line is the first line of another file."""
+    first_lines: dict[bytes, list[Path]] = {}
+    alone, without_rows = list[tuple[bytes, Path]](), set[Path]()
+    for f in files:
+        with suppress(UserError, *DAMAGED):  # `layout_of` says what is wrong
+            head = raw_bytes.head(f, 1 << 16).lstrip()
+            first, _, rest = head.partition(b"\n")
+            if head.startswith(b"PAR1"):
+                without_rows |= {f} if not pq.read_metadata(f).num_rows else set()
+            elif head.startswith(b"ARROW1"):
+                without_rows |= {f} if not pl.scan_ipc(f, glob=False).select(pl.len()).collect().item() else set()
+            elif not rest.strip():
+                alone.append((first.rstrip(), f))
+            else:
+                first_lines.setdefault(first.rstrip(), []).append(f)
+    return frozenset(without_rows | {f for line, f in alone if line in first_lines})
 
 
 def _groups_of_rows(groups: _Groups, found: Found) -> dict[Key, list[Path]]:
@@ -297,8 +330,8 @@ def _other_log(
     logs = list(dict.fromkeys([best, *logs]))
     sides = [f for f in rest if not any(f in rows[k] for k in logs)]
     sets = [[*rows[k], *sides] for k in logs[:3]]
-    sets = [files if len(files) <= MOST_ANSWERED else files[:1] for files in sets]
-    return Question(text, rows[best][0].name, tuple(files_answer(files) for files in sets))
+    answers = tuple(files_answer(files) for files in sets if len(files) <= MOST_ANSWERED)
+    return Question(text, ", ".join(sorted({f.name for f in rows[best]})[:4]), answers)
 
 
 def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:
@@ -343,11 +376,10 @@ def _same_lines(
         return nothing
     some = [os.path.relpath(f, root) for f in held]
     text = f"{os.path.relpath(largest, root)} has the rows of {', '.join(some[:4])}, too: which files are to be read?"
-    parts = [f for f in files if f is not largest]
-    answers = [files_answer([largest, *sides])] if len(sides) < MOST_ANSWERED else [files_answer([largest])]
-    if len(parts) <= MOST_ANSWERED and any(split_of(f, root) == "test" for f in parts):
-        answers.append(files_answer([*parts, *sides][:MOST_ANSWERED]))
-    return Question(text, largest.name, tuple(answers)), held
+    kept, parts = [f for f in files if f not in held], [f for f in files if f is not largest]
+    sets = [kept, parts] if any(split_of(f, root) == "test" for f in parts) else [kept]
+    answers = tuple(files_answer([*s, *sides]) for s in sets if len(s) + len(sides) <= MOST_ANSWERED)
+    return Question(text, f"all but {', '.join(some[:4])}{' ...' if some[4:] else ''}", answers), held
 
 
 def files_answer(files: Sequence[Path]) -> str:

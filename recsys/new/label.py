@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import EVENT_POSITIVES, EVENTS, REFUSALS, has_word, rank_of, words
-from recsys.new.statistics import SKEWED, mean, skewness
+from recsys.new.statistics import SKEWED, counts_of, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 MOST_CLASSES = 1000
@@ -171,8 +171,8 @@ def is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
 
 
 def _of_text(c: Column) -> LabelGuess | None:
-    counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
-    values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
+    counts = counts_of(c.values.cast(pl.String).str.strip_chars())
+    values, shares = counts["value"].to_list(), (counts["count"] / c.rows).to_list()
     if len(groups := spellings_of(c)) == 2:
         if "yes" in groups:
             return LabelGuess(

@@ -1,6 +1,5 @@
 """Recognise the format of a file from its first bytes, and the columns that it has."""
 
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from recsys.data.raw.blocks import LINE_FORMATS
 from recsys.data.raw.dialect import MAGIC
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
+from recsys.files.json_text import parse_json
 from recsys.new import quoted, raw_bytes
 from recsys.new.find_dialect import Dialect, dialect_of
 from recsys.new.find_encoding import encoding_of
@@ -135,7 +135,7 @@ def _layout(file: Path, header: bool | None) -> Layout:
     second = text[1:].lstrip()[:1] if first[:1] == b"[" else ""
     if second == "[":
         raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
-    if second == "{":
+    if second in ("{", "]"):
         return Layout("json", json_array(file).columns)
     if lines[0].strip() == "{":
         rows = re.search(r'"([\w-]+)":\s*\[\s*\{', text)
@@ -187,7 +187,7 @@ def _quoting(text: str) -> tuple[bool, str | None]:
 
 def _is_json(line: str) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True
@@ -195,7 +195,7 @@ def _is_json(line: str) -> bool:
 
 def _parses(line: str) -> bool:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return False
     return isinstance(value, dict) and not (len(value) > 100 and all(isinstance(v, list) for v in value.values()))

@@ -8,7 +8,7 @@ from recsys.new.column_kinds import Column, column_of, watched
 from recsys.new.known_names import DURATIONS, RATINGS, has_word
 from recsys.new.label import LabelGuess, label_of
 from recsys.new.sides import Side
-from recsys.new.statistics import mean
+from recsys.new.statistics import counts_of, mean
 from recsys.new.value_marks import Marks
 from recsys.new.yaml_text import flow
 
@@ -118,8 +118,8 @@ def doubtful(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
     for c in two_valued:
         if c.kind not in ("category", "id", "number"):
             continue
-        counts = c.values.drop_nulls().value_counts(sort=True)
-        usual = None if c.missing >= 1 - MOST_USUAL else counts[c.name][0]
+        counts = counts_of(c.values)
+        usual = None if c.missing >= 1 - MOST_USUAL else counts["value"][0]
         rows = c.values.is_not_null() if usual is None else (c.values != usual).fill_null(value=False)
         labels = label.values.filter(rows).drop_nulls()
         if labels.len() > 1 and mean(labels) == 1 and len(two_valued) * base ** labels.len() < DOUBTFUL:
@@ -195,12 +195,12 @@ def _leaks_of_classes(columns: Sequence[Column], label: LabelGuess) -> dict[str,
 
 def _groups(c: Column) -> list[tuple[str, pl.Series]]:
     """Return sets of rows: those with and without a value, and those with and without the usual value."""
-    counts = c.values.drop_nulls().value_counts(sort=True)
+    counts = counts_of(c.values)
     groups = [("a value", c.values.is_not_null()), ("a missing value", c.values.is_null())] if c.missing else []
     if c.kind in ("number", "category", "id") and counts.height and counts["count"][0] >= c.rows / 2:
-        usual = counts[c.name][0]
+        usual = counts["value"][0]
         two = counts.height == 2
-        unusual = f"the value {counts[c.name][1]}" if two else f"a value other than {usual}"
+        unusual = f"the value {counts['value'][1]}" if two else f"a value other than {usual}"
         groups.append((f"the value {usual}", (c.values == usual).fill_null(value=False)))
         groups.append((unusual, (c.values != usual).fill_null(value=False)))
     return groups
@@ -236,18 +236,18 @@ def implies(c: Column, y: pl.Series) -> str | None:
     base, positives = mean(y), float(y.sum() or 0)
     if base > MOST_USUAL:
         return None
-    counts = c.values.drop_nulls().value_counts(sort=True)
+    counts = counts_of(c.values)
     if not counts.height:
         return None
     groups: list[tuple[str, pl.Series, float]] = []
     if c.missing >= 1 - MOST_USUAL:
         groups.append(("a value that is not missing", c.values.is_not_null(), 0.0))
     if c.kind in ("number", "category", "id") and counts["count"][0] >= c.rows / 2:
-        usual = counts[c.name][0]
+        usual = counts["value"][0]
         groups.append((f"a value other than {usual}", (c.values != usual).fill_null(False), 0.0))
     if c.kind == "category" and (counts.height == 2 or (counts.height <= FEW_VALUES and base <= FEW_POSITIVE)):
         share = 0.0 if counts.height == 2 else LARGE_PART
-        groups += [(f"the value {v}", (c.values == v).fill_null(False), share) for v in counts[c.name].to_list()]
+        groups += [(f"the value {v}", (c.values == v).fill_null(False), share) for v in counts["value"].to_list()]
     for what, rows, share in reversed(groups):
         labels = y.filter(rows).drop_nulls()
         if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1 and base ** labels.len() < CHANCE:

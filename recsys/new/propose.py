@@ -1,7 +1,7 @@
 """Look at files and propose the config of a data set."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from recsys.new.propose_features import Features, sql_name, time_sql
 from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
 from recsys.new.questions import Answers, Question, typed
-from recsys.new.roles import Roles, assign, likely_ids, set_item
+from recsys.new.roles import Roles, assign, incomplete_times, likely_ids, set_item
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
@@ -55,10 +55,11 @@ class Proposal:
     rows: the number of rows, estimated
     sides: the side tables, which are joined or describe items
     unused: files of the folder that are neither rows nor side tables, and why
-    where: the SQL condition of the rows to use
+    where: the SQL conditions of the rows to use, and what rows lack that are left out
     group, max_length: for retrieval models, whose rows belong together, and the length of their sequences
     within: the column of groups whose rows stay together; metrics compare the rows of a group
     items: the side table of `items:`
+    no_time: why the rows have no time, if they have none
     questions: what the files do not tell, the gravest first
     """
 
@@ -73,17 +74,22 @@ class Proposal:
     rows: int
     sides: list[Side] = field(default_factory=list)
     unused: list[tuple[str, str]] = field(default_factory=list)
-    where: str | None = None
+    where: dict[str, str] = field(default_factory=dict)
     group: dict[str, Any] | None = None
     max_length: int = 0
     within: str | None = None
     items: Side | None = None
+    no_time: str = ""
     questions: list[Question] = field(default_factory=list)
 
     @property
     def retrieves(self) -> bool:
         """Whether the config is for retrieval models."""
         return self.group is not None
+
+    def leave_out_without(self, columns: Iterable[Column], what: str = "") -> None:
+        """Leave out the rows that lack a value of one of these columns. what: what they lack; else the column"""
+        self.where |= {f"{sql_name(c.name)} IS NOT NULL": what or c.name for c in columns if c.missing}
 
     def time_column(self, time: Column, *, typed: bool) -> str:
         """Return the column of a time: the file's, or one that is derived by SQL."""
@@ -283,10 +289,20 @@ def _proposal(found: Found, gathered: Gathered, rows: _Rows, label: LabelGuess |
     source, reasons = source_of(found, gathered, rows.marks, rows.columns, rows.rename)
     if rows.exploded is not None:
         source["explode"], reasons["explode"] = rows.exploded.settings, rows.exploded.why
-    split = splits.at_random("no column holds a time")
+    no_time = _why_no_time(rows.columns, answers)
+    split = splits.at_random(no_time)
     p = Proposal(found.root, source, reasons, rows.columns, rows.roles, label, split, Features(), rows.sample.rows)
+    p.no_time = no_time
     p.questions = questions_of(p, gathered, answers)
     return p
+
+
+def _why_no_time(columns: Sequence[Column], answers: Answers) -> str:
+    """Return why a proposal has no time."""
+    if answers.time is None:
+        return "no time, as you asked"
+    named = [f"{c.name} lacks {c.missing:.0%}" for c in incomplete_times(columns)[:2]]
+    return f"no column has the time of enough rows ({', '.join(named)})" if named else "no column holds a time"
 
 
 def _melted(frame: pl.DataFrame, file: Path, layout: Layout) -> str:

@@ -23,7 +23,7 @@ from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, means_of_
 from recsys.new.outcomes import afterwards, names_splits, other_outcomes, perhaps_outcomes, predictions, written_with
 from recsys.new.propose_features import features_of, sql_name
 from recsys.new.questions import Question
-from recsys.new.roles import OTHER_TIMES, time_among
+from recsys.new.roles import COMPLETE, OTHER_TIMES, time_among
 from recsys.new.sample import read_sample
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
@@ -92,10 +92,10 @@ def _set_condition(p: Proposal) -> None:
     label, item = p.label, p.roles.item
     assert label is not None
     if label.column.missing:
-        p.where = _with_label(label.column)
+        p.where[_with_label(label.column)] = "a label"
     elif item is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
-        p.where = f"{sql_name(item.name)} IS NOT NULL"
-    if p.where is not None:
+        p.leave_out_without([item], "an item")
+    if p.where:
         for c in p.columns:
             _check_constant(c, label)
 
@@ -174,6 +174,8 @@ def _set_split(
     if split is None and time is not None and not divided:
         split = splits.by_time(time, p.label, p.time_column(time, typed=gathered.layout.typed))
         p.split = splits.at_random(f"too many rows have the same {time.name} to split by it")
+        if split is not None:
+            p.leave_out_without([time], "a time")
         if split is not None and group is not None:
             split.why += f"; rows of one {group.name} have one {time.name}, so they stay together"
     if split is None and group is not None:
@@ -197,7 +199,7 @@ def _leave_unlabelled(p: Proposal, gathered: Gathered, root: Path) -> None:
     """Leave out the files of test rows without a single label: their rows are to be predicted."""
     assert p.label is not None
     c, tests = p.label.column, [f for f in gathered.files if split_of(f, root) == "test"]
-    if p.where is None or not 1 <= len(tests) <= MOST_TESTS or len(tests) == len(gathered.files):
+    if not p.where or not 1 <= len(tests) <= MOST_TESTS or len(tests) == len(gathered.files):
         return
     for f in tests:
         frame = read_sample([f], gathered.layouts.get(f, gathered.layout)).frame
@@ -261,7 +263,7 @@ def _joined_time(p: Proposal) -> Column | None:
         times = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
         if side.keys is not None and times:
             time = time_among([side.joined(c, by_name[side.key]) for c in times.values()])
-            if time is not None:
+            if time is not None and time.missing <= COMPLETE:
                 times[time.name].role = time.role = "time"
                 return time
     return None

@@ -12,7 +12,8 @@ import polars as pl
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
 from recsys.new.copies import copies
-from recsys.new.propose_features import features_of, sql_name
+from recsys.new.propose_features import features_of
+from recsys.new.statistics import counts_of
 
 if TYPE_CHECKING:
     from recsys.new.propose import Proposal
@@ -30,9 +31,9 @@ def propose_retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> Non
     p.group = {"by": user.name}
     if p.roles.time is not None:
         p.group["order"] = p.time_column(p.roles.time, typed=typed)
-    if missing := [c.name for c in (user, item) if c.missing]:
-        p.where = " AND ".join(f"{sql_name(name)} IS NOT NULL" for name in missing)
-    longest = _length_that_keeps(KEPT, user.values.drop_nulls().value_counts()["count"])
+        p.leave_out_without([p.roles.time], "a time")
+    p.leave_out_without((user, item))
+    longest = _length_that_keeps(KEPT, counts_of(user.values)["count"])
     p.max_length = min(max(longest, 10), MOST_LENGTH)
     p.reasons["sequences"] = f"lists of {longest} keep {KEPT:.0%} of the sample's rows"
     p.split = splits.leave_one_out()

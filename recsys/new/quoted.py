@@ -2,7 +2,7 @@
 
 import re
 
-from recsys.data.raw.dialect import BREAK, without_breaks
+from recsys.data.raw.dialect import BREAK, CARRIAGE, without_breaks, without_carriages
 from recsys.schema.data_schema import TextConfig
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -35,6 +35,8 @@ def plain(text: str, separator: str, *, escape: bool, line_breaks: bool) -> str:
         escape: whether backslashes stand before quotes.
         line_breaks: whether values hold line breaks.
     """
+    if "\r" in text:
+        text = without_carriages(text.encode()).decode().replace(CARRIAGE, " ")
     if escape:
         text = ESCAPED.sub('""', text)
     if line_breaks:

@@ -41,8 +41,9 @@ FEWEST_COUNTED = 0.3  # share of rows with a value of their own, as the rows of 
 COUNTED = 0.95  # share of steps of one, in the pieces of files that a sample has
 MOST_OF_A_CYCLE = 31  # numbers of days or hours in a smaller range may be those of a month or a day
 MOSTLY_OF_DAY = 0.8  # time zones move some events to the next day
-MOST_MISSING_IDS = 0.5  # rows without a user or an item
-MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
+MOST_MISSING_IDS = 0.5  # rows without a user, an item or a time
+COMPLETE = 0.005  # share of missing times up to which a column is preferred
+MOST_MISSING_TIMES = 0.1  # share of rows without a time that are left out; if there are more, it is a question
 
 
 @dataclass
@@ -66,7 +67,7 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     roles = Roles(**named)
     few = 2 if answers.label is None else FEWEST_NAMED  # without a label, there must be a user and an item
     if answers.time == "auto":
-        roles.time = time_among(free) or _days(free)
+        roles.time = time_among(free) or _days(free) or next((c for c in incomplete_times(free) if _likely(c)), None)
     if answers.user == "auto":
         roles.user = _id(free, USERS, few) or _id(free, SESSIONS, few)
     if answers.item == "auto":
@@ -102,7 +103,7 @@ def _named(columns: Sequence[Column], role: str, name: str) -> Column:
     if c is None:
         raise UserError(f"{role}={name}: no such column{did_you_mean(name, [c.name for c in columns])}")
     if role == "time":
-        if c.time is None and (c.numbers is None or c.missing):
+        if c.time is None and c.numbers is None:
             raise UserError(f"time={name}: holds neither times nor numbers that grow with time ({c.reason})")
         _set_time(c)
     elif c.values.dtype.is_nested() or c.kind in ("constant", "empty") or (c.numbers is not None and not c.is_whole):
@@ -124,7 +125,7 @@ def _days(columns: Sequence[Column]) -> Column | None:
         for c in columns
         if c.kind in ID_KINDS
         and c.is_whole
-        and not c.missing
+        and c.missing <= MOST_MISSING_TIMES
         and rank_of(c.name, COUNTED_TIMES) is not None
         and c.numbers is not None
         and largest(c.numbers) - least(c.numbers) > MOST_OF_A_CYCLE
@@ -157,9 +158,21 @@ def _are_of_days(c: Column, days: Column) -> bool:
     return mean(c.time.moments.dt.date() == days.time.moments.dt.date()) > MOSTLY_OF_DAY
 
 
-def _time_order(c: Column) -> tuple[bool, bool, int, int]:
+def _time_order(c: Column) -> tuple[bool, bool, bool, int, int]:
     rank = next((TIMES.index(w) for w in words(c.name) if w in TIMES), len(TIMES))
-    return year_to_come(c) is not None, has_word(c.name, (*OTHER_TIMES, *AFTER)), rank, -c.distinct
+    other = has_word(c.name, (*OTHER_TIMES, *AFTER))
+    return year_to_come(c) is not None, other, c.missing > COMPLETE, rank, -c.distinct
+
+
+def _likely(c: Column) -> bool:
+    """Return True if most rows have a value of a column of times, and its name says that it is the row's."""
+    return c.missing < MOST_MISSING_IDS and has_word(c.name, TIMES)
+
+
+def incomplete_times(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns that may hold the time of a row, which too many rows lack, the likeliest first."""
+    times = [c for c in columns if c.kind == "time" and c.missing > MOST_MISSING_TIMES]
+    return sorted((c for c in times if not has_word(c.name, (*BIRTHS, *OTHER_TIMES, *AFTER))), key=_time_order)
 
 
 def year_to_come(c: Column) -> int | None:

@@ -1,6 +1,5 @@
 """Find side tables: files that describe the values of a column, such as the items or the users."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import polars as pl
 
 from recsys.data.raw.read_sources import SIDE_FORMATS
 from recsys.errors import UserError
+from recsys.files.json_text import parse_json
 from recsys.new.column_kinds import Column, column_of, columns_of
 from recsys.new.find_dialect import fields
 from recsys.new.find_files import split_of
@@ -341,7 +341,7 @@ def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[st
 def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
     """Return the side table of a JSON object {key: value or list}; None if the keys are values of no column of ids."""
     with f.open(encoding="utf-8") as raw:
-        table: dict[str, Any] = json.load(raw)
+        table: dict[str, Any] = parse_json(raw.read())
     keys = Column("key", pl.Series("key", list(table), dtype=pl.String))
     ids = [c for c in columns if c.kind in ("id", "row id", "category")]
     best = max(ids, key=lambda c: (c.role == "item", _known(c, keys)), default=None)

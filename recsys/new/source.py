@@ -97,7 +97,7 @@ def _globs(found: Found, gathered: Gathered) -> list[str]:
     matched = {p for g in found.globs for p in root.glob(g)}
     if found.globs and not matched & set(gathered.others) and matched >= set(gathered.files):
         return list(found.globs)
-    return globs_for(root, gathered.files)
+    return globs_for(root, gathered.files, gathered.empty)
 
 
 def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:

@@ -32,5 +32,10 @@ def skewness(x: pl.Series) -> float:
     return _plain(x.cast(pl.Float64).skew())
 
 
+def counts_of(x: pl.Series) -> pl.DataFrame:
+    """Return the different values in the column `value`, the most frequent first, and their numbers in `count`."""
+    return x.drop_nulls().alias("value").value_counts(sort=True)
+
+
 def _plain(value: Any) -> float:
     return 0.0 if value is None else float(value)

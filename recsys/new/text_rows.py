@@ -1,6 +1,5 @@
 """Turn the lines of a text file into rows, by the format of the file."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import polars as pl
 from recsys.data.raw import slots, svmlight
 from recsys.data.raw.dialect import SPACES, UNIT
 from recsys.data.raw.nested import plain
+from recsys.files.json_text import parse_json
 from recsys.new import raw_bytes
 from recsys.new.find_dialect import Dialect
 
@@ -55,7 +55,7 @@ def json_frame(lines: Sequence[str]) -> pl.DataFrame:
     rows = []
     for line in lines:
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:  # a damaged line, or one that was cut
             continue
         rows.append(row)
@@ -70,7 +70,7 @@ def _rows_frame(rows: Sequence[Any]) -> pl.DataFrame:
 def json_array(file: Path) -> pl.DataFrame:
     """Return the rows of a JSON array of objects."""
     with raw_bytes.opened(file) as raw:
-        rows = json.load(raw)
+        rows = parse_json(raw.read())
     return plain(_rows_frame(rows), file)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from recsys.new.statistics import largest, mean
+from recsys.new.statistics import counts_of, largest, mean
 
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
@@ -202,7 +202,7 @@ def _separates(head: pl.Series, separator: str) -> bool:
         return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
     if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
         return repeats >= 2 and distinct <= 0.5 * whole
-    shared = mean(_parts(head.unique(), separator).value_counts()["count"] > 1)  # parts of several different texts
+    shared = mean(counts_of(_parts(head.unique(), separator))["count"] > 1)  # parts of several different texts
     if repeats < 2 or (distinct >= whole and shared < 0.5):
         return False
     return lengths.n_unique() > 1 or distinct <= 0.5 * whole or (shared > 0.8 and mean(lengths) > 3)

@@ -51,10 +51,10 @@ def check_log(frame: pl.DataFrame, user: str) -> None:
     for name in (*COLUMNS, user):
         if name not in frame.columns:
             raise UserError(f"evaluate.log: has no column {name}; it needs {', '.join(COLUMNS)} and {user}")
-    wrong = frame.with_row_index("row").filter(~pl.col("propensity").is_between(0, 1, closed="right"))
-    if wrong.height:
-        found = wrong["propensity"][0]
-        raise UserError(f"evaluate.log: row {wrong['row'][0] + 1}: propensity {found}: must be above 0 and at most 1")
+    wrong = (~frame["propensity"].is_between(0, 1, closed="right")).arg_true()
+    if wrong.len():
+        found = frame["propensity"][wrong[0]]
+        raise UserError(f"evaluate.log: row {wrong[0] + 1}: propensity {found}: must be above 0 and at most 1")
     if not (frame["position"] >= 1).all():
         raise UserError(f"evaluate.log: position {frame['position'].min()!r}: must be at least 1")
 
