@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +22,14 @@ from recsys.cli.console import say
 from recsys.errors import UserError
 from recsys.files.atomic import whole_file, write_json
 from recsys.files.journal import append_line
+from recsys.files.json_text import parse_json
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.store.durations import seconds_of_age
 from recsys.store.streams import Message, open_stream
 
 POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
+AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
+LIMIT = 1e300  # beyond which integers are no floats
 BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
 
 
@@ -54,8 +58,14 @@ def collect(config: PartitionsConfig, root: Path) -> int:
 
 
 def partition_name(seconds: float, every: float) -> str:
-    """Return the name of the partition of an event. every: seconds of a partition's interval"""
-    start = datetime.fromtimestamp(math.floor(seconds / every) * every, UTC)
+    """Return the name of the partition of an event. Raises ValueError for a time before year 1 or after 9999.
+
+    every: seconds of a partition's interval
+    """
+    try:
+        start = datetime.fromtimestamp(math.floor(seconds / every) * every, UTC)
+    except (OverflowError, OSError, ValueError):
+        raise ValueError(f"{seconds:g} is no time in seconds since 1970, or in ISO 8601") from None
     if every % 86_400 == 0:
         return f"day={start:%Y-%m-%d}"
     return f"day={start:%Y-%m-%d}/hour={start:%H}" if every % 3600 == 0 else f"at={start:%Y-%m-%dT%H%M}"
@@ -71,7 +81,10 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
     for message in messages:
         offset = first.setdefault(message.key, message.offset)
         try:
-            name = partition_name(_time(message.value, config.time), every)
+            seconds = _time(message.value, config.time)
+            name = partition_name(seconds, every)
+            if seconds > time.time() + AHEAD:  # as the newest event, it would make all partitions look complete
+                raise ValueError(f"{name} is in the future")
         except ValueError as e:
             text = message.value.decode(errors="replace").rstrip("\n")
             append_line(root / REJECTED, {"offset": message.offset, "partition": message.partition, "why": str(e),
@@ -79,7 +92,8 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
             rejected += 1
             continue
         file = config.folder / name / f"stream-{message.partition}-{offset:020d}.jsonl"
-        files.setdefault(file, []).append(message.value.rstrip(b"\n") + b"\n")
+        line = message.value.replace(b"\r", b" ").replace(b"\n", b" ").rstrip()  # JSON has them between values alone
+        files.setdefault(file, []).append(line + b"\n")
     for file, lines in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as building:
@@ -89,12 +103,12 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
 
 def _time(text: bytes, column: str) -> float:
     """Return the time of an event in seconds since 1970. Raises ValueError if it has none."""
-    event = json.loads(text)
+    event = parse_json(text)
     if not isinstance(event, dict) or column not in event:
         raise ValueError(f"has no {column}")
     value = event[column]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(min(max(value, -LIMIT), LIMIT))
     found = datetime.fromisoformat(str(value))
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 

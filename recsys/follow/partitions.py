@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -78,6 +78,8 @@ def time_of(name: str) -> datetime | None:
     hour = HOUR.search(name)
     try:
         start = datetime.strptime(day[1], "%Y-%m-%d").replace(tzinfo=UTC)
+        if start.year == MAXYEAR:  # the end of its interval would be no date
+            return None
         return start + timedelta(hours=int(hour[1] if hour else day[2] or 0), minutes=int(day[3] or 0))
     except ValueError:
         return None

@@ -16,6 +16,7 @@ from recsys.follow.collect_stream import collect, partition_name
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import find_partitions, ripe, time_of
 from recsys.follow.validated import validated
+from recsys.store.streams import Message
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 
@@ -58,6 +59,37 @@ def test_events_that_cannot_be_read(tmp_path: Path, capfd: pytest.CaptureFixture
     why = [json.loads(line)["why"] for line in (tmp_path / "rejected.jsonl").read_text().splitlines()]
     assert why[0] == "has no time" and len(why) == 3
     assert "4 events, 3 of them rejected" in capfd.readouterr().err
+
+
+DEEP = "[" * 500 + "]" * 500
+HOSTILE = {
+    "no seconds since 1970": ["1e400", "-1e400", "1e18", "1e20", "-1e18", "1" + "0" * 400, "NaN", "253402300800"],
+    "no ISO 8601": ['"noon"', '"+010000-01-01"', "null", "true", "[1]", '{"a": 1}', "1" * 5000],
+    "in the future": ["4102444800", '"9999-12-31"', '"2900-01-01T00:00:00Z"'],
+}
+
+
+@pytest.mark.parametrize("clock", ["data", "wall"])
+def test_no_event_ends_the_following(tmp_path: Path, clock: str) -> None:
+    """Each hostile event is rejected, also in the next cycle, and the good ones around it are kept."""
+    texts = [f'{{"id": 0, "time": {t}}}' for times in HOSTILE.values() for t in times]
+    texts += [f'{{"id": 0, "time": {START}, "x": {DEEP}}}', DEEP * 3, '{"time": ' * 2000, "\x00", '"' + "x" * 10**6]
+    good = [f'{{"id": {i}, "time": {START + i}}}' for i in range(len(texts))]
+    lines = [line for pair in zip(good, texts, strict=True) for line in pair]
+    (tmp_path / "events.jsonl").write_bytes("\n".join([*lines, ""]).encode() + b'{"time": 1, "x": "\xff"}\n')
+    settings = config(tmp_path, clock=clock)
+    assert collect(settings, tmp_path) == 2 * len(good) + 1 and collect(settings, tmp_path) == 0
+    assert found(tmp_path) == {"day=2026-01-01": list(range(len(good)))}
+    assert len((tmp_path / "rejected.jsonl").read_text().splitlines()) == len(texts) + 1
+    (tmp_path / "logs" / "day=9999-12-31").mkdir()
+    (tmp_path / "logs" / "day=9999-12-31" / "a.jsonl").touch()
+    assert [p.stop is None for p in find_partitions(settings)] == [False, True]
+
+
+def test_an_event_on_several_lines_becomes_one_line(tmp_path: Path) -> None:
+    message = Message("events", "0", 7, json.dumps({"id": 1, "time": START, "x": ["a"]}, indent=1).encode())
+    assert collect_stream._write(config(tmp_path), tmp_path, [message]) == 0
+    assert found(tmp_path) == {"day=2026-01-01": [1]}
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.nested import leaves
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
+from recsys.files.json_text import parse_json
 from recsys.schema.data_schema import SourceConfig
 
 HEAD_LINES = 10_000
@@ -69,7 +70,7 @@ def python_objects(line: str, file: Path) -> str | None:
 def _object(line: str) -> dict[str, Any] | None:
     """Return the object of a line, None if the line is not one."""
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -143,7 +144,7 @@ def read_whole(_: SourceConfig, file: Path) -> Block:
     """
     try:
         with open_bytes(file) as raw:
-            content = json.load(raw)
+            content = parse_json(raw.read())
     except (ValueError, *UNREADABLE) as e:
         raise UserError(f"{file}: not JSON ({one_line(e)})") from e
     if isinstance(content, list) and content:
