@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,8 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
 
     data = raw_rows.fitted.data
     source = read_sources.prediction_source(data, file)
-    blocks: Iterable[Block] = read_sources.read_blocks(source, file, unlabelled=True, complete=raw_rows.complete)
+    complete = partial(raw_rows.complete_file, file=file)
+    blocks: Iterable[Block] = read_sources.read_blocks(source, file, unlabelled=True, complete=complete)
     if data.group is not None and (all_blocks := list(blocks)):
         blocks = [Block(file, pl.concat(b.frame for b in all_blocks), [bad for b in all_blocks for bad in b.bad])]
     for block in blocks:

@@ -121,6 +121,10 @@ class RawRows:
                     frame = frame.with_columns(pl.when(present).then(values).otherwise(pl.col(name)).alias(name))
         return frame
 
+    def complete_file(self, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
+        """Complete rows of a file, which may be text although the run's files have types. Raises UserError."""
+        return self.complete(_with_types(frame, self.types, file))
+
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
         """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
 
@@ -175,3 +179,24 @@ class RawRows:
     def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add the features that depend on earlier rows of the same group (data.group) to parsed rows."""
         return add_group_features(self.fitted.data, rows)
+
+
+def _with_types(frame: pl.DataFrame, types: Mapping[str, pl.DataType], file: Path) -> pl.DataFrame:
+    """Return rows of text with the types of the files that a run was trained on.
+
+    Raises UserError if a text is no value of its column's type.
+    """
+    for name in frame.columns:
+        if frame.schema[name] != pl.String or types.get(name, pl.String) == pl.String:
+            continue
+        values = frame[name].str.strip_chars().replace("", None)
+        dtype, where = types[name], f"{types[name]} in the files of the run"
+        try:
+            temporal = dtype in (pl.Date, pl.Datetime)
+            cast = (values.str.to_datetime(strict=False) if temporal else values).cast(dtype, strict=False)
+        except pl.exceptions.PolarsError as e:
+            raise UserError(f"{file}: {name} is text here, and {where}; write this file as Parquet") from e
+        if wrong := values.filter(cast.is_null() & values.is_not_null()).head(1).to_list():
+            raise UserError(f"{file}: {name}={wrong[0]!r}: must be a value of {where}")
+        frame = frame.with_columns(cast)
+    return frame

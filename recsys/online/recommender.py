@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from recsys.cli.console import bar
+from recsys.data.transforms.column_names import GROUP
 from recsys.errors import UserError
 from recsys.online.queries import Queries, answers, in_batches
 
@@ -126,8 +127,7 @@ class Recommender:
         """
         k, data = self.length(k), self.fitted.data
         assert data.group is not None
-        key = pl.col(data.group.by).cast(pl.String)
-        rows = pl.concat([frame.filter(key == str(user)) for frame, _ in self.read(files)])
+        rows = pl.concat([frame.filter(pl.col(GROUP) == str(user)) for frame, _ in self.read(files)])
         if rows.is_empty():
             raise UserError(
                 f"user={user}: no row has this {data.group.by} in {files[0]}" + (", ..." if len(files) > 1 else "")
@@ -147,9 +147,11 @@ class Recommender:
             read_sources.check_columns(source, file, raw.raw.sides)
         with bar("reading", unit="rows") as shown:
             for file, source in sources_of:
-                for block in read_sources.read_blocks(
-                    source, file, complete=lambda frame: raw.keep_history(raw.complete(frame))
-                ):
+
+                def complete(frame: pl.DataFrame, file: Path = file) -> pl.DataFrame:
+                    return raw.keep_history(raw.complete_file(frame, file))
+
+                for block in read_sources.read_blocks(source, file, complete=complete):
                     frame, bad = parse_rows(source, block, labelled=False)
                     shown.advance(frame.height)
                     yield frame, bad

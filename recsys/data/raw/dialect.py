@@ -27,6 +27,7 @@ LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is n
 HEAD_BYTES = 1 << 20  # read at the beginning of a file
 SPACES = "\\s+"  # the separator that stands for any run of spaces and TABs
 BREAK = "\x1e"  # takes the place of line breaks within quotes: ASCII's record separator
+CARRIAGE = "\ue00d"  # takes the place of carriage returns within lines, which pyarrow reads as line ends: private use
 UNIT = "\x1f"  # takes the place of separators of several characters: ASCII's unit separator
 TRAILING = "__trailing__"  # the name of the empty last column of lines that end with a separator
 EXCEL = re.compile(rb"\Asep=[^\n]\r?\n")  # the first line that Excel writes to name the separator
@@ -60,6 +61,12 @@ class Head:
 def is_ascii_compatible(encoding: str) -> bool:
     """Return whether bytes below 128 are ASCII in this encoding, so that a file can be cut at line feeds."""
     return "\n0".encode(encoding) == b"\n0"
+
+
+def without_carriages(text: bytes) -> bytes:
+    """Return lines that end in line feeds alone. CARRIAGE takes the place of the carriage returns within lines."""
+    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    return re.sub(rb"\r+(?=\n|\Z)", b"", text).replace(b"\r", CARRIAGE.encode()) if b"\r" in text else text
 
 
 def delimiter(source: TextConfig) -> str:
@@ -198,7 +205,9 @@ def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
         raise UserError(f"{file}: not {source.format}: it does not begin with {_encoding(source)} text{hint}")
     if source.format == "csv" and re.match(r'\s*\{\s*"', start):
         raise UserError(f"{file}: not csv but JSON; set data.source.format=jsonl")
-    lines, _ = rows_only(source, None, text.replace("\r\n", "\n").encode())
+    if "\r" in start and "\n" not in text:
+        raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
+    lines, _ = rows_only(source, None, without_carriages(text.encode()))
     first, *rest = lines.split(b"\n")
     if source.header and source.format == "csv" and NOT_TEXT in first.decode():
         hint = "; set data.source.encoding, such as latin-1" if source.encoding == "utf-8" else ""
@@ -226,7 +235,7 @@ def _header_names(source: SourceConfig, file: Path, header: bytes) -> list[str]:
     try:
         line = pa.BufferReader(one_separator(source, header) + b"\n")
         names = [
-            n.replace(BREAK, " ").strip(BLANK)
+            n.replace(BREAK, " ").replace(CARRIAGE, " ").strip(BLANK)
             for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
         ]
     except pa.ArrowInvalid as e:

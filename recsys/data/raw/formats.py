@@ -25,6 +25,7 @@ from recsys.data.raw.byte_ranges import (
     Projection,
     group_ranges,
     is_compressed,
+    open_bytes,
     remote_bytes,
 )
 from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
@@ -35,6 +36,17 @@ from recsys.schema.data_schema import SourceConfig
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 KEYED = {"svmlight": svmlight, "slots": slots}  # formats whose lines are key:value
+
+
+def format_of(file: Path) -> str:
+    """Return the format that the first bytes of a file say: parquet, arrow, json, jsonl, or csv for other text."""
+    try:
+        with open_bytes(file) as raw:
+            first = raw.read(1 << 10).lstrip()
+    except UNREADABLE:  # its reader says why
+        return "csv"
+    starts = {b"PAR1": "parquet", b"ARROW1": "arrow", b"{": "jsonl", b"[": "json"}
+    return next((format_ for start, format_ in starts.items() if first.startswith(start)), "csv")
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:

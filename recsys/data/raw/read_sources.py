@@ -8,7 +8,7 @@ from pathlib import Path, PosixPath
 
 import polars as pl
 
-from recsys.data.raw.blocks import EMPTY_LINE, TEXT_FORMATS, Block
+from recsys.data.raw.blocks import EMPTY_LINE, LINE_FORMATS, TEXT_FORMATS, Block
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import (
@@ -19,7 +19,15 @@ from recsys.data.raw.derive import (
     join_side_table,
     steps,
 )
-from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
+from recsys.data.raw.formats import (
+    column_names,
+    drop_missing_labels,
+    empty_frame,
+    format_of,
+    read,
+    repeated,
+    unexploded_frame,
+)
 from recsys.data.raw.nested import check_explode
 from recsys.data.raw.own_outputs import Outputs, is_output
 from recsys.data.raw.reasons import Reasons, judge
@@ -369,15 +377,18 @@ def side_table(
 
 
 def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
-    """Return the config with a source that reads `file`.
+    """Return the config with a source that reads `file`, which may have another format than the files of the run.
 
-    Rows of a format that spreads columns over several files are given as one file: CSV with a header, or Parquet.
+    Text of another format than the run's is CSV with a header, JSON lines or JSON.
     """
-    format_ = data.source.format
-    if format_ not in ("npy", "split_binary", "split_csv") or file.suffix == ".npy":
+    given, format_ = format_of(file), data.source.format
+    if given == format_ or (given == "csv" and format_ in LINE_FORMATS) or file.suffix == ".npy":
         return data
-    format_ = "parquet" if file.suffix == ".parquet" else "csv"
-    return replace(data, source=SourceConfig(format=format_, joins=data.source.joins))
+    separator = "\t" if file.suffix == ".tsv" else ","
+    other = replace(
+        data.source, format=given, columns=[], header=True, separator=separator, comment=None, arrays={}, parts={}
+    )
+    return replace(data, source=other)
 
 
 def history_config(data: ResolvedData) -> ResolvedData:

@@ -20,6 +20,7 @@ from recsys.data.raw.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, on
 from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import (
     BREAK,
+    CARRIAGE,
     LINE_BYTES,
     TRAILING,
     UNIT,
@@ -31,6 +32,7 @@ from recsys.data.raw.dialect import (
     read_head,
     rows_only,
     without_breaks,
+    without_carriages,
 )
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
@@ -129,7 +131,7 @@ class CsvLines:
 
     def parse(self, numbers: frozenset[str] = frozenset()) -> Block:
         """Parse the lines. The columns `numbers` become Float64 if the fast path applies, else strings."""
-        text = self.text.replace(b"\r\n", b"\n") if b"\r" in self.text else self.text
+        text = without_carriages(self.text)
         names = [*self.head.names, TRAILING] if self.head.trailing else self.head.names
         # the fast path refuses blank lines, so they are looked for only after it: a search takes time
         rows, line_numbers = rows_only(self.source, self.head.header, text, blanks=False)
@@ -142,6 +144,9 @@ class CsvLines:
         self._number(block, line_numbers)
         if self.source.line_breaks_in_quotes and BREAK.encode() in text:
             self._restore_breaks(block, text)
+        if CARRIAGE.encode() in text:
+            block.frame = block.frame.with_columns(pl.col(pl.String).str.replace_all(CARRIAGE, "\r", literal=True))
+            block.bad = [replace(bad, text=bad.text.replace(CARRIAGE, "\r")) for bad in block.bad]
         block.lines = self.line - 1 + self.line_ends + (not self.text.endswith(b"\n"))
         return block
 
@@ -182,7 +187,7 @@ class CsvLines:
         """
         source = self.source
         separator, quote = delimiter(source).encode(), source.quote
-        if self.replaced or len(names) < 2 or len(separator) != 1 or b"\r" in text:
+        if self.replaced or len(names) < 2 or len(separator) != 1:
             return None
         if any(mark is not None and mark.encode() in text for mark in (quote, source.escape)):
             return None
