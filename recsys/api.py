@@ -146,7 +146,9 @@ class TrainedRun(Run):
         """
         from recsys.export.__main__ import write
 
-        write(_composed("export", [f"run='{self.path}'", f"output='{output}'", *overrides]))
+        cfg = _composed("export", ["run=run", "output=output", *overrides])
+        cfg.run, cfg.output = str(self.path), str(output)
+        write(cfg)
         return Path(output)
 
     def report(self, output: str | Path = "report.html", others: Sequence[str | Path | Run] = ()) -> Path:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import interrupts
 from recsys.cli.console import log_to
-from recsys.cli.quoting import quoted
+from recsys.cli.quoting import override
 from recsys.cli.secrets import mask_overrides, remember
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
@@ -55,9 +55,6 @@ def run(
     exit_process(code)
 
 
-PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
-
-
 def named_words(keys: Sequence[str], usage: str) -> list[str]:
     """Return this process's arguments; bare words, which come in the order of `keys`, get the form KEY=WORD.
 
@@ -68,7 +65,7 @@ def named_words(keys: Sequence[str], usage: str) -> list[str]:
     words = [] if any(a in HELP for a in arguments) else _bare_words(arguments)
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
-    named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
+    named = [override(key, word) for key, word in zip(keys, words, strict=False)]
     return named + [a for a in arguments if a not in words]
 
 

@@ -28,6 +28,7 @@ import polars as pl
 import yaml
 
 from recsys.cli.console import bar, say
+from recsys.cli.quoting import override
 from recsys.data.samples.drifting import DriftingTeacher, rows_of, write_days
 from recsys.data.samples.interactions import Shown
 from recsys.errors import UserError
@@ -132,7 +133,7 @@ def _server(root: Path) -> Iterator[int]:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     command = [sys.executable, "-m", "recsys.serve", str(root / "follow" / "registry"), f"port={port}"]
-    command += ["grpc_port=null", f"feedback={root / 'feedback'}", "feedback_wait_s=1", "workers=1"]
+    command += ["grpc_port=null", override("feedback", root / "feedback"), "feedback_wait_s=1", "workers=1"]
     with (root / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
@@ -26,11 +27,12 @@ def config_of(
         overrides: overrides of this kind of training.
     """
     cfg = compose("train", [*settings.train, *overrides])
+    train_files, test_files = [escape(f) for f in training], [escape(f) for f in window]  # the config has globs
     with open_dict(cfg):
         cfg.data.root = str(settings.partitions.folder)
         cfg.data.prepared = str(prepared)
-        cfg.data.source.files = [*training, *window]
-        cfg.data.split.update({"by": "files", "train_files": [*training], "test_files": [*window]})
+        cfg.data.source.files = [*train_files, *test_files]
+        cfg.data.split.update({"by": "files", "train_files": train_files, "test_files": test_files})
         cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
     return cfg
 

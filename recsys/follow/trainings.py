@@ -126,7 +126,7 @@ def export(settings: FollowConfig, run: Path, output: Path, events_until: str | 
         Why a full artefact was written though a base was given; "" otherwise.
     """
     cfg, path = open_run(str(run))
-    given = compose("export", [f"run={run}", f"output={output}", *settings.export])
+    given = compose("export", ["run=run", "output=output", *settings.export])
     index = None if given.index is None else IndexOptions(given.index, given.recall_target, given.index_url)
     form = Form(settings.name, "1", given.precision, given.tables, (), None, index, events_until)
     source = ExportSource(path, cfg, choose_checkpoint(path, "best"))

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from recsys.cli import command_line
 from recsys.cli.console import results, say
+from recsys.cli.quoting import quoted
 from recsys.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
@@ -72,7 +73,7 @@ def _command(cfg: DictConfig) -> None:
 def main() -> None:
     """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
     folders, rest = command_line.folders_among(sys.argv[1:])
-    runs = [f"runs=[{','.join(map(command_line.quoted, folders))}]"] if folders else []
+    runs = [f"runs=[{','.join(map(quoted, folders))}]"] if folders else []
     command_line.run("report", _command, runs + rest)
 
 

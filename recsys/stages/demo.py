@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from recsys.cli.console import say
+from recsys.cli.quoting import override
 from recsys.config.compose import conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
@@ -29,37 +30,42 @@ def demo(output: Path, seed: int = 0) -> None:
     say(f"a log of {ROWS:,} shown items is in {data}/log.csv; next.parquet has what each user would click next")
     shipped = conf_dir() / "pipeline" / "sample.yaml"
     pipeline = shipped.relative_to(Path.cwd()) if shipped.is_relative_to(Path.cwd()) else shipped
-    log = f"data.sample=null data.root={shlex.quote(str(data))} data.prepared={shlex.quote(str(output / 'prepared'))}"
-    run = f"run={shlex.quote(str(pipeline))} root={shlex.quote(str(output))}"
-    here = shlex.quote(str(output))
+
+    def typed(key: str, path: Path) -> str:
+        return shlex.quote(override(key, path))
+
+    log = f"data.sample=null {typed('data.root', data)} {typed('data.prepared', output / 'prepared')}"
+    run = f"{typed('run', pipeline)} {typed('root', output)}"
+    requests = typed("input", data / "requests.csv")
     for title, command in (
         (
             "1. Retrieval: a two-tower model of the clicks",
             f"recsys.train model=two_tower data=sample_interactions_retrieval {log} protocol.filter_history=false "
-            f"seed={seed} run_dir={here}/two_tower",
+            f"seed={seed} {typed('run_dir', output / 'two_tower')}",
         ),
         (
             "   and the most popular items",
-            f"recsys.train model=popularity data=sample_interactions_retrieval {log} run_dir={here}/popularity",
+            f"recsys.train model=popularity data=sample_interactions_retrieval {log} "
+            f"{typed('run_dir', output / 'popularity')}",
         ),
         (
             "2. Ranking: P(click), with the user's behaviour",
             f"recsys.train model=dlrm data=sample_behaviour {log} trainer.max_epochs=3 seed={seed} "
-            f"run_dir={here}/ranker",
+            f"{typed('run_dir', output / 'ranker')}",
         ),
         (
             "3. Lists for all users: retrieve, filter, score, order",
-            f"recsys.pipeline {run} input={here}/data/requests.csv output={here}/lists.parquet",
+            f"recsys.pipeline {run} {requests} {typed('output', output / 'lists.parquet')}",
         ),
         (
             "4. Which stage loses what",
-            f"recsys.pipeline evaluate {run} input={here}/data/requests.csv output={here}",
+            f"recsys.pipeline evaluate {run} {requests} {typed('output', output)}",
         ),
     ):
         _run(title, command)
     say(f"the page is {output}/evaluation.html; change a stage and compare, for example:")
-    say(f"  python -m recsys.pipeline evaluate {run} input={here}/data/requests.csv order=dpp output={here}/dpp")
-    say(f"serve it with: python -m recsys.serve pipeline={pipeline} overrides=[root={output}]")
+    say(f"  python -m recsys.pipeline evaluate {run} {requests} order=dpp {typed('output', output / 'dpp')}")
+    say(f"serve it with: python -m recsys.serve pipeline={pipeline} overrides=[{override('root', output)}]")
 
 
 def _run(title: str, command: str) -> None:

@@ -1,6 +1,5 @@
 """Starts, watches and ends the runs of a sweep. sweep.json is written after every change."""
 
-import os
 import signal
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.cli.console import say
+from recsys.cli.quoting import override
 from recsys.errors import UserError
 from recsys.sweep import show
 from recsys.sweep.machine import Machine
@@ -124,7 +124,7 @@ class Schedule:
         if isinstance(self._runner, Machine):
             more, env, share = self._runner.share(self._config(overrides))
         resume = ["resume=auto"] if run.attempts else []
-        command = [*TRAIN, *overrides, *more, f"run_dir={_quoted(folder)}", *resume]
+        command = [*TRAIN, *overrides, *more, override("run_dir", folder), *resume]
         env["RECSYS_SWEEP"] = self._folder.resolve().name
         run.status, run.attempts = "running", run.attempts + 1
         self._sweep.save(
@@ -224,11 +224,3 @@ def _stopping() -> Iterator[None]:
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
-
-
-def _quoted(folder: Path) -> str:
-    """Quote a path by Hydra's grammar."""
-    text = os.fspath(folder)
-    if all(c.isalnum() or c in "/._-" for c in text):
-        return text
-    return "'" + text.replace("'", "\\'") + "'"
