@@ -171,7 +171,11 @@ FREE_PREFIXES = (
 PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
 PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
 
-RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  # old key: new one, longest first
+RENAMED = {  # old key: new one, longest first
+    "ranking.protocols": "protocol.candidates",
+    "ranking": "protocol",
+    "model.unknown_users": "loader.unknown",
+}
 
 
 def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
@@ -279,7 +283,10 @@ def load_config(path: Path) -> DictConfig:
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:
         raise UserError(f"{path}: is not the config of a run; it has no key model")
     check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
-    cfg = typed(restored(OmegaConf.to_container(loaded)))
+    values = restored(OmegaConf.to_container(loaded))
+    if "unknown_users" not in values["model"]:  # a run from before this key is resumed as it began
+        values.setdefault("loader", {}).setdefault("unknown", 0.0)
+    cfg = typed(values)
     try:
         check_values(OmegaConf.to_container(cfg), OmegaConf.get_type(cfg))
     except UserError as e:

@@ -176,6 +176,12 @@ class ChunkLayout:
                 ids[whole, i, : rows - whole * size] = values[whole * size :]
         return ids
 
+    def ids_of(self, chunk: LaidOutChunk, name: str) -> np.ndarray:
+        """Return the ids of a feature in a chunk as a view that can be written to: (batches, B) or (ids,) int32."""
+        if name in self._columns.multi:
+            return chunk.bags[self._columns.multi.index(name)][0]
+        return chunk.ids[:, self._columns.single.index(name)]
+
     def _check_ids(self, name: str, ids: np.ndarray) -> None:
         """Raise UserError if ids (N,) int32 exceed the table. FBGEMM's kernels on GPUs trust them (sharders.py)."""
         rows = self._table_rows[name]
@@ -275,7 +281,7 @@ def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
 def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return values and offsets (rows + 1,) of a list column, its rows permuted by `order`."""
     lengths = column.list.len().fill_null(0).to_numpy()
-    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy(writable=order is not None)
+    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy(writable=True)
     if order is not None:
         tensors = (torch.from_numpy(x) for x in (order.astype(np.int32), lengths.astype(np.int32), values))
         new_lengths, new_values, _ = torch.ops.fbgemm.permute_1D_sparse_data(*tensors, None, None)

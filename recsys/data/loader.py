@@ -34,7 +34,7 @@ from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, RowGroups, row_groups, segments
 from recsys.data.transforms.column_names import GROUP
 from recsys.errors import UserError
-from recsys.features import FeatureSpec
+from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
@@ -101,6 +101,7 @@ class ParquetLoader:
             chunks, each step sees a part of the users only, from which models learn less.
         balance_lists: spread the rows of a chunk by the lengths of their lists, so that its batches, and so the ranks'
             steps, have nearly equal numbers of ids.
+        unknown: share of the ids of a feature that are replaced by the unknown id, drawn anew in each epoch.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
         rank: rank of this process.
         world_size: the number of processes.
@@ -127,6 +128,7 @@ class ParquetLoader:
         seed: int = 0,
         buffer_rows: int | None = None,
         balance_lists: bool = False,
+        unknown: Mapping[str, float] | None = None,
         keep_bytes: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -150,10 +152,12 @@ class ParquetLoader:
             seed=seed,
             buffer_rows=buffer_rows,
             balance_lists=balance_lists,
+            unknown=unknown,
             vectors=vectors,
             limit=limit,
         )
         self.features, self.batch_size, self.seed = features, batch_size, seed
+        self._unknown = unknown or {}
         self._training, self._shuffle, self._balance_lists = training, shuffle, balance_lists
         self._rank, self._world_size = rank, world_size
         self._groups = [group for file in files for group in row_groups(file)]
@@ -305,7 +309,12 @@ class ParquetLoader:
             if self._balance_lists and self._columns.multi:
                 ids = frame.select(pl.sum_horizontal(pl.col(self._columns.multi).list.len())).to_series().to_numpy()
                 order = balanced(order, ids, self.batch_size)
-        return self._layout.chunk(frame, min(self._chunk_steps, self.steps - k * self._chunk_steps), order)
+        chunk = self._layout.chunk(frame, min(self._chunk_steps, self.steps - k * self._chunk_steps), order)
+        random = np.random.default_rng([self.seed, epoch, self._rank, k, 1])
+        for name, share in self._unknown.items():
+            ids = self._layout.ids_of(chunk, name)
+            ids.flat[random.integers(0, max(ids.size, 1), random.binomial(ids.size, share))] = OUT_OF_VOCABULARY
+        return chunk
 
 
 class _ChunksAhead:

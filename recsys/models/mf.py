@@ -10,9 +10,9 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
-from recsys.models.common.pairs import chosen_items, user_feature, users_of
+from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Share, Width
+from recsys.ranges import Deviation, Width
 
 
 class MF(nn.Module, RetrievalModel):
@@ -25,7 +25,6 @@ class MF(nn.Module, RetrievalModel):
         user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of the vectors of users and items, without the bias.
         normalise: whether to scale the vectors to length 1.
-        unknown_users: share of a step's users that are trained as unknown ones, whose vector new users get.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -36,7 +35,6 @@ class MF(nn.Module, RetrievalModel):
         user: str | None = None,
         dim: Width = 64,
         normalise: bool = False,
-        unknown_users: Share = 0.02,
         init_std: Deviation = 0.01,
         device: torch.device | None = None,
     ) -> None:
@@ -47,14 +45,13 @@ class MF(nn.Module, RetrievalModel):
         width = dim if normalise else dim + 1
         self.items = Items(features, width, about=False, normalise=normalise, init_std=init_std, device=device)
         self.user, self.normalise = who.name, normalise
-        self.unknown_users = unknown_users
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, dim + 1): a user's vector and a 1 for the item bias; (B, dim) with `normalise`."""
-        users = self.users(users_of(batch, self.user, self.unknown_users if self.training else 0.0))[:, 0]
+        users = self.users(only(batch.sparse, [self.user]))[:, 0]
         if self.normalise:
             return nn.functional.normalize(users, dim=1)
         return torch.cat([users, users.new_ones(users.shape[0], 1)], dim=1)

@@ -10,7 +10,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, Dropout
-from recsys.models.common.pairs import chosen_items, user_feature, users_of
+from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Share, Width
 
@@ -59,7 +59,6 @@ class NeuMF(nn.Module, RetrievalModel):
         dim: width of a user's and of an item's vector, in each of the two parts.
         mlp: hidden widths of the MLP.
         dropout: share of the hidden units of the MLP that are dropped in training.
-        unknown_users: share of a step's users that are trained as unknown ones, whose vector new users get.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -71,7 +70,6 @@ class NeuMF(nn.Module, RetrievalModel):
         dim: Width = 32,
         mlp: Sequence[Width] = (64, 32, 16),
         dropout: Share = 0.0,
-        unknown_users: Share = 0.02,
         init_std: Deviation = 0.01,
         device: torch.device | None = None,
     ) -> None:
@@ -84,7 +82,6 @@ class NeuMF(nn.Module, RetrievalModel):
         self.items = Items(features, 2 * dim, about=False, init_std=init_std, device=device)
         self.match = PairScores(dim, mlp, dropout)
         self.user = who.name
-        self.unknown_users = unknown_users
 
     @property
     def scorer(self) -> PairScores:
@@ -95,4 +92,4 @@ class NeuMF(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, 2 dim): the users' vectors of both parts."""
-        return self.users(users_of(batch, self.user, self.unknown_users if self.training else 0.0))[:, 0]
+        return self.users(only(batch.sparse, [self.user]))[:, 0]

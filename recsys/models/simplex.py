@@ -11,7 +11,7 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import list_means
-from recsys.models.common.pairs import chosen_items, user_feature, users_of
+from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Share, Width
 
@@ -28,7 +28,6 @@ class SimpleX(nn.Module, RetrievalModel):
         dim: width of the vectors of users and items.
         own: weight of the user's own vector (g in the paper).
         dropout: share of the elements of the mixed vector that are dropped in training.
-        unknown_users: share of a step's users that are trained as unknown ones, whose vector new users get.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -40,7 +39,6 @@ class SimpleX(nn.Module, RetrievalModel):
         dim: Width = 64,
         own: Share = 0.5,
         dropout: Share = 0.1,
-        unknown_users: Share = 0.02,
         init_std: Deviation = 0.01,
         device: torch.device | None = None,
     ) -> None:
@@ -54,7 +52,6 @@ class SimpleX(nn.Module, RetrievalModel):
         self.map = nn.Linear(dim, dim, bias=False)
         self.dropout = Dropout(dropout)
         self.user, self.own = who.name, own
-        self.unknown_users = unknown_users
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
@@ -67,7 +64,7 @@ class SimpleX(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, dim) of length 1: vectors (P, dim) of the items of B lists."""
-        users = self.users(users_of(batch, self.user, self.unknown_users if self.training else 0.0))[:, 0]
+        users = self.users(only(batch.sparse, [self.user]))[:, 0]
         users = nn.functional.normalize(users, dim=1)
         behaviour = self.map(list_means(vectors, query_batch.lengths))
         mixed = self.dropout(self.own * users + (1 - self.own) * behaviour)

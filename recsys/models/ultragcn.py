@@ -13,10 +13,10 @@ from recsys.batch import Batch, Interactions
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
-from recsys.models.common.pairs import chosen_items, user_feature, users_of
+from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.common.user_item_graph import item_neighbours
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Range, Share, Width
+from recsys.ranges import Deviation, Range, Width
 
 Weight = Annotated[float, Range(at_least=0)]
 
@@ -39,7 +39,6 @@ class UltraGCN(nn.Module, RetrievalModel):
             the items' popularity (experiments/gowalla); the original has 300 for Gowalla.
         neighbours: number of neighbours of each item.
         neighbour_weight: weight of the second term (lambda in the paper).
-        unknown_users: share of a step's users that are trained as unknown ones, whose vector new users get.
         init_std: standard deviation of the initial embeddings.
     """
 
@@ -56,7 +55,6 @@ class UltraGCN(nn.Module, RetrievalModel):
         negative_weight: Weight = 1.0,
         neighbours: Annotated[int, Range(at_least=1)] = 10,
         neighbour_weight: Weight = 5e-4,
-        unknown_users: Share = 0.02,
         init_std: Deviation = 1e-4,
         device: torch.device | None = None,
     ) -> None:
@@ -68,7 +66,6 @@ class UltraGCN(nn.Module, RetrievalModel):
         self.users = PooledEmbeddings(alone, dim, prefix="user_", init_std=init_std, device=device)
         self.items = Items(features, dim, about=False, init_std=init_std, device=device)
         self.user, self.user_rows = who.name, who.cardinality
-        self.unknown_users = unknown_users
         self.pair_weights, self.negative_weight = tuple(pair_weights), negative_weight
         self.neighbours, self.neighbour_weight = neighbours, neighbour_weight
         self._factors: tuple[Tensor, Tensor] | None = None  # of b: that of users (U,) and that of items (N,)
@@ -93,7 +90,7 @@ class UltraGCN(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, dim), the users' vectors. vectors: (P, dim) of the neighbours of all targets"""
-        users = self.users(users_of(batch, self.user, self.unknown_users if self.training else 0.0))[:, 0]
+        users = self.users(only(batch.sparse, [self.user]))[:, 0]
         if self.training and self.neighbour_weight:
             assert self._near is not None
             near = vectors.view(-1, self.neighbours, vectors.shape[1])

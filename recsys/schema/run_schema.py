@@ -153,6 +153,9 @@ class LoaderConfig:
     buffer_rows: int | None = number(None, at_least=1)
     # spread rows by the lengths of their lists, so that all batches, and so all GPUs, have about as many ids to work on
     balance_lists: bool = False
+    # share of ids that training replaces by the unknown id, so that new values get a vector that was trained; only
+    # where it has no training rows otherwise (min_count: 1) and values may be new
+    unknown: float = number(0.02, at_least=0, below=1)
     # MiB of rows that each process keeps in memory for later epochs, which decode only the others; 0 keeps none
     keep_mb: int = number(1024, at_least=0)
 

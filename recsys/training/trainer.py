@@ -18,6 +18,7 @@ from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
+from recsys.data.unknown_ids import untrained_unknowns
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
@@ -227,6 +228,12 @@ def split_loader(
     files = prepared.files(split)
     device = None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank)
     pipeline = cfg.pipeline if training else BASE
+    unknown = {}
+    if training and cfg.loader.unknown and (names := untrained_unknowns(prepared)):
+        unknown = dict.fromkeys(names, cfg.loader.unknown)
+        if ranks.rank == 0:
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
+            say(f"{cfg.loader.unknown:.0%} of the ids of {shown} train the vector of new values (loader.unknown)")
     return ParquetLoader(
         files,
         fitted.features,
@@ -237,6 +244,7 @@ def split_loader(
         seed=cfg.seed,
         buffer_rows=cfg.loader.buffer_rows,
         balance_lists=training and cfg.loader.balance_lists,
+        unknown=unknown,
         keep_bytes=cfg.loader.keep_mb << 20 if training else 0,
         rank=ranks.rank,
         world_size=ranks.world_size,

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,43 @@ def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
         assert batch.sparse.weights_or_none() is None  # FBGEMM computes no gradient of weights
     unlabelled = batch_of(frame.drop(LABEL), spec)
     assert unlabelled.labels.tolist() == [[0.0]] * 90
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_share_of_the_ids_is_unknown(tmp_path: Path, shuffle: bool) -> None:
+    """Other ids in each epoch, the same ones again after a resume, and no id of another feature."""
+    frame = table(4000)
+    paths = files(tmp_path, frame.with_columns(s=pl.col("s") % 4999 + 1, m=pl.col("m").list.eval(pl.element() + 1)))
+    spec = FeatureSpec((DenseFeature("row"),), (*SINGLE, *(replace(f, cardinality=41) for f in MULTI)))
+    options: dict[str, Any] = {"batch_size": 100, "training": True, "shuffle": shuffle, "buffer_rows": 1000}
+
+    def epoch(loader: ParquetLoader) -> list[list[int]]:
+        batches = list(loader)
+        return [[x for b in batches for x in b.sparse[name].values().tolist()] for name in ("s", "t", "m", "n")]
+
+    plain = epoch(ParquetLoader(paths, spec, **options))
+    loader = ParquetLoader(paths, spec, **options, unknown={"s": 0.1, "m": 0.05})
+    first, second = epoch(loader), epoch(loader)
+    assert first[1] == plain[1] and first[3] == plain[3] and 0 not in plain[0] + plain[2]
+    for got, before, share in ((first[0], plain[0], 0.1), (first[2], plain[2], 0.05)):
+        hidden = [i for i, x in enumerate(got) if x == 0]
+        assert 0.8 * share < len(hidden) / len(got) < 1.1 * share
+        assert all(x == y for x, y in zip(got, before, strict=True) if x)
+    assert [x == 0 for x in first[0]] != [x == 0 for x in second[0]]
+    resumed = ParquetLoader(paths, spec, **options, unknown={"s": 0.1, "m": 0.05})
+    resumed.load_state_dict({"epoch": 0, "step": 15, "lanes": 1})
+    rest = epoch(resumed)
+    assert rest[0] == first[0][1500:] and epoch(resumed) == second
+    two = [
+        ParquetLoader(paths, spec, **options | {"batch_size": 50}, unknown={"s": 0.1}, rank=r, world_size=2)
+        for r in (0, 1)
+    ]
+    for lane in two:
+        lane.load_state_dict({"epoch": 0, "step": 15, "lanes": 1})
+    lanes = [[x for pair in zip(*two, strict=True) for b in pair for x in b.sparse["s"].values().tolist()]]
+    alone = ParquetLoader(paths, spec, **options, unknown={"s": 0.1})
+    alone.load_state_dict({"epoch": 0, "step": 15, "lanes": 1})
+    assert lanes[0] == epoch(alone)[0]
 
 
 @settings(max_examples=examples(80), deadline=None)

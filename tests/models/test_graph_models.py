@@ -17,7 +17,6 @@ from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
 from recsys.losses.retrieval import RetrievalLoss
-from recsys.models.common.pairs import users_of
 from recsys.models.common.user_item_graph import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
 from recsys.models.mf import MF
@@ -179,7 +178,6 @@ def test_ultragcn(shared: bool) -> None:
         negative_weight=4.0,
         neighbours=k,
         neighbour_weight=pull,
-        unknown_users=0.0,
         init_std=1.0,
     )
     model.set_interactions(interactions(pairs))
@@ -209,14 +207,6 @@ def test_ultragcn(shared: bool) -> None:
     assert loss.item() == pytest.approx(total / 2, rel=1e-5)
 
 
-def test_a_share_of_the_users_is_unknown_in_training() -> None:
-    rows = batch([1, 2, 3, 4] * 500, [[2]] * 2000)
-    ids, hidden = rows.sparse["user"].values(), users_of(rows, "user", 0.1)["user"]
-    assert 0.07 < (hidden.values() == 0).float().mean() < 0.13
-    assert torch.equal(hidden.values()[hidden.values() > 0], ids[hidden.values() > 0])
-    assert torch.equal(users_of(rows, "user", 0.0)["user"].values(), ids)
-
-
 @pytest.mark.parametrize(
     ("model", "loss"),
     [
@@ -238,7 +228,7 @@ def test_an_unknown_user_is_recommended_what_most_users_chose(
     task = RetrievalTask(trained, loss, Candidates(torch.ones(ITEMS)))
     optimizer = torch.optim.Adam(task.parameters(), lr=0.02)
     users, items = zip(*pairs, strict=True)
-    rows = batch([*users] * 20, [[i] for i in items] * 20)
+    rows = batch([0 if n % 37 == 0 else u for n, u in enumerate([*users] * 20)], [[i] for i in items] * 20)
     for _ in range(150):
         optimizer.zero_grad()
         task(rows)[0].backward()
@@ -271,7 +261,7 @@ def unit(x: Array) -> Array:
 def test_simplex(shared: bool, count: int) -> None:
     """3 of 6 candidates are half of them, so that all are taken."""
     torch.manual_seed(0)
-    model = SimpleX(LISTS, dim=DIM, own=0.3, dropout=0.0, unknown_users=0.0, init_std=1.0)
+    model = SimpleX(LISTS, dim=DIM, own=0.3, dropout=0.0, init_std=1.0)
     loss_module = CosineContrastive(count=count, margin=0.1, weight=2.5, shared=shared)
     task = RetrievalTask(model, loss_module, Candidates(torch.ones(ITEMS)))
     users, items = [1, 3], [[2, 5, 0], [6]]

@@ -102,19 +102,6 @@ def user_feature(features: FeatureSpec, name: str | None, model: str) -> SparseF
     return named[name or next(iter(named))]
 
 
-def users_of(batch: Batch, user: str, unknown: float) -> KeyedJaggedTensor:
-    """Select the user feature. A share `unknown` of the rows, drawn anew, have an unknown user (0) instead.
-
-    So the vector of an unknown user, which all new users get, is trained.
-    """
-    selected = only(batch.sparse, [user])
-    if not unknown:
-        return selected
-    ids = selected.values()
-    ids = ids.masked_fill(torch.rand(len(ids), device=ids.device) < unknown, 0)
-    return KeyedJaggedTensor([user], ids, lengths=selected.lengths())
-
-
 def only(sparse: KeyedJaggedTensor, keys: Sequence[str]) -> KeyedJaggedTensor:
     """Select these keys, in this order."""
     places = [sparse.keys().index(key) for key in keys]

@@ -1,0 +1,41 @@
+"""Find the features whose unknown id (row 0 of their table) training does not train, although new values will have it.
+
+With `min_count: 1`, each training value has a row of its own. So all new values of validation, test and production get
+row 0 as it was initialised, unless a share of the training ids is replaced by it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.prepare.prepared import Prepared
+from recsys.features import OUT_OF_VOCABULARY, SparseFeature
+
+FIRST_ROWS = 1_000_000  # of a split, that are looked at
+
+
+def untrained_unknowns(prepared: Prepared) -> list[str]:
+    """Return the sparse features that can meet new values, and whose training rows have no unknown id.
+
+    They can if the validation rows have an unknown id, or if a value occurs once in the training rows: the share of
+    such values estimates the probability of a new one (Good, "The population frequencies of species and the estimation
+    of population parameters", Biometrika 1953). The values that retrieval models predict are left out.
+    """
+    fitted = prepared.fitted
+    spec = fitted.features
+    features = [f for f in spec.sparse if not f.frozen and f.name != spec.item]
+    trained = _with_unknown(prepared.files("train"), features)
+    new = _with_unknown(prepared.files("validation"), features)
+    once = {table for table, v in fitted.vocabularies.items() if (v["count"] == 1).any()}
+    return [f.name for f in features if f.name not in trained and (f.name in new or f.table in once)]
+
+
+def _with_unknown(files: Sequence[Path], features: Sequence[SparseFeature]) -> set[str]:
+    """Return the names of the features of which the first rows have an unknown id."""
+    if not files or not features:
+        return set()
+    ids = [pl.col(f.name).list.min() if f.multi_valued else pl.col(f.name) for f in features]
+    rows = pl.scan_parquet(list(files), glob=False).select(f.name for f in features).head(FIRST_ROWS)
+    least = rows.select(x.min() for x in ids).collect().row(0, named=True)
+    return {name for name, id_ in least.items() if id_ == OUT_OF_VOCABULARY}
