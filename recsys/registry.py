@@ -61,9 +61,9 @@ def _opened(cfg: DictConfig) -> list[ModelRegistry]:
     root = Path(cfg.root)
     if not root.is_dir():
         raise UserError(f"root={root}: no such folder; name the folder of models that recsys.serve serves")
-    if not (names := registered_names(root)) and (root / "registry").is_dir():  # of recsys.follow
-        root = root / "registry"
-        names = registered_names(root)
+    roots = (root, root / "registry", root / "follow" / "registry")  # of recsys.follow, and of its demo
+    root = next((r for r in roots if registered_names(r)), root)
+    names = registered_names(root)
     if not names:
         raise UserError(f"root={root}: no model in it has a history; recsys.follow registers versions")
     if cfg.name is not None and cfg.name not in names:
@@ -80,11 +80,14 @@ def _list(registry: ModelRegistry) -> None:
     for column in ("version", "aliases", "registered", "data", "parent", "stored", "metrics"):
         table.add_column(column, no_wrap=column == "version")
     for e in reversed(registry.summaries()):
-        metrics = ", ".join(f"{k} {_figure(v)}" for k, v in list((e.get("metrics") or {}).items())[:4])
+        figures = e["metrics"] if isinstance(e.get("metrics"), dict) else {}
+        metrics = ", ".join(f"{k} {_figure(v)}" for k, v in list(figures.items())[:4])
         interval = " to ".join(str(x) for x in e.get("interval") or ())
-        about = (", ".join(e["aliases"]), e["time"], interval, e.get("parent") or "", stored_as(e), metrics)
-        table.add_row(e["version"], *about)
+        when, parent = str(e.get("time"))[:19], e.get("parent") or ""
+        table.add_row(e["version"], ", ".join(e["aliases"]), when, interval, parent, stored_as(e), metrics)
     results.print(table, markup=False)
+    for role, version in registry.missing().items():
+        say(f"{registry.name}: the {role} {version} is not there; restore its folder, or promote another version")
 
 
 def _figure(value: Any) -> str:

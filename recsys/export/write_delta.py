@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from recsys.export.artefact.apply_delta import (
 from recsys.export.artefact.folder import PIPELINE, Artefact, bytes_of
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files import manifest
-from recsys.files.atomic import put_in_place
+from recsys.files.atomic import whole_folder
 
 WORTH = 0.5  # of the artefact's bytes: a larger delta is not written
 BLOCK_BYTES = 1 << 24
@@ -74,24 +73,27 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
     """
     base = full_artefact(base)
     before = Artefact.open(base)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as temporary:
-        full = Path(temporary) / "full"
+    with whole_folder(output) as building:
+        full, delta = building / ".full", building / ".delta"
         about = write_artefact(source, form, full)
         full_size, why = bytes_of(full), _no_delta(before, Artefact(full, about))
+        exported = ExportedDelta(False, 0, full_size, full_size, about, why or "")
         if why is None:
-            delta = Path(temporary) / "delta"
             delta.mkdir()
             rows = write_delta(base, full, delta)
             size = bytes_of(delta)
             if size <= WORTH * full_size:
-                _prove(base, delta, Path(temporary) / "proof")
-                put_in_place(delta, output)
-                return ExportedDelta(True, rows, size, full_size, about)
-            why = f"a delta would have {size / full_size:.0%} of its bytes"
-        put_in_place(full, output)
-    say(f"{output}: is a full artefact, not a delta: {why}")
-    return ExportedDelta(False, 0, full_size, full_size, about, why)
+                _prove(base, delta, building / ".proof")
+                exported = ExportedDelta(True, rows, size, full_size, about)
+            else:
+                exported = replace(exported, why=f"a delta would have {size / full_size:.0%} of its bytes")
+        for path in list((delta if exported.is_delta else full).iterdir()):
+            path.rename(building / path.name)
+        for folder in (full, delta, building / ".proof"):
+            shutil.rmtree(folder, ignore_errors=True)
+    if exported.why:
+        say(f"{output}: is a full artefact, not a delta: {exported.why}")
+    return exported
 
 
 def _no_delta(before: Artefact, after: Artefact) -> str | None:

@@ -7,7 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from recsys.cli.console import say_once
+from recsys.errors import UserError
 from recsys.files.atomic import finite
+from recsys.files.input_files import problem_of
+from recsys.files.json_text import parse_json
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
@@ -30,19 +34,28 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a journal, oldest first, without lines that were written in part; none if it is missing."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    """Return the objects of a journal, oldest first; none if it is missing.
+
+    Lines that were written in part, or are damaged, are left out, which is said once. Raises UserError if the path is
+    not a file that can be read.
+    """
+    if (problem := problem_of(path)) == "no such file":
         return []
-    values = []
-    for line in text.split(b"\n"):
+    if problem is not None:
+        raise UserError(f"{path}: {problem}")
+    values, damaged = [], []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+            value = parse_json(line) if line.strip() else None
+        except ValueError:
+            value = line
         if isinstance(value, dict):
             values.append(value)
+        elif value is not None:
+            damaged.append(number)
+    if damaged:
+        others = f" and {len(damaged) - 1} more" if damaged[1:] else ""
+        say_once(f"{path}: line {damaged[0]}{others} cannot be read, and is left out")
     return values
 
 

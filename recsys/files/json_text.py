@@ -1,7 +1,10 @@
 """Parse JSON that others have written: events of streams, and lines of logs."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+from recsys.files.input_files import problem_of
 
 MAX_DEPTH = 64  # lists and objects within each other; readers of columns, such as polars, recurse
 
@@ -22,3 +25,14 @@ def parse_json(text: bytes | str) -> Any:
         if any(isinstance(v, dict | list) for v in level):
             raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     return value
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file.
+
+    Raises OSError if it is missing, and ValueError if it is no file that can be read, or no JSON.
+    """
+    path.stat()
+    if (problem := problem_of(path)) is not None:  # a named pipe would wait for its writer, and /dev/zero has no end
+        raise ValueError(problem)
+    return parse_json(path.read_bytes())

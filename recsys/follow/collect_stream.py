@@ -4,16 +4,18 @@
     ROOT/stream.json                                        the positions in the stream, and the names of its partitions
     ROOT/rejected.jsonl                                     events that cannot be read, or have no time
 
-Positions are written after the files. Files that begin at or after the position of their partition are those of a
-process that was killed in between; they are removed, and their events are read again.
+Positions are written after the files, and before the first file of a partition. Files that begin at or after the
+position of their partition are those of a process that was killed in between; they are removed, and their events are
+read again.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from recsys.follow.follow_settings import PartitionsConfig
 from recsys.store.durations import seconds_of_age
 from recsys.store.streams import Message, open_stream
 
+FILE = re.compile(r"stream-(?P<partition>.*)-(?P<offset>\d{20})\.jsonl")
 POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
 AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
 LIMIT = 1e300  # beyond which integers are no floats
@@ -37,7 +40,7 @@ def collect(config: PartitionsConfig, root: Path) -> int:
     """Write all events that are there now into partitions, and return their number.
 
     Raises:
-        UserError: the stream cannot be read.
+        UserError: the stream cannot be read, or the folder has files of another collection.
     """
     assert config.stream is not None
     positions = _positions(root)
@@ -46,6 +49,11 @@ def collect(config: PartitionsConfig, root: Path) -> int:
     properties = None if config.kafka_properties is None else str(config.kafka_properties)
     with open_stream(config.stream, lambda key: positions.get(key), properties) as stream:
         while messages := stream.read(BATCH, WAIT):
+            if new := {m.key: m for m in reversed(messages) if m.key not in positions}:  # the first of each partition
+                before = stream.positions(messages)[0]
+                for key, first in new.items():
+                    positions[key] = before.get(key, {"next": first.offset}) | {"partition": first.partition}
+                write_json(root / POSITIONS, positions)
             rejected += _write(config, root, messages)
             positions |= stream.positions(messages)[1]
             for message in messages:
@@ -67,8 +75,8 @@ def partition_name(seconds: float, every: float) -> str:
     except (OverflowError, OSError, ValueError):
         raise ValueError(f"{seconds:g} is no time in seconds since 1970, or in ISO 8601") from None
     if every % 86_400 == 0:
-        return f"day={start:%Y-%m-%d}"
-    return f"day={start:%Y-%m-%d}/hour={start:%H}" if every % 3600 == 0 else f"at={start:%Y-%m-%dT%H%M}"
+        return f"day={start.date()}"
+    return f"day={start.date()}/hour={start:%H}" if every % 3600 == 0 else f"at={start.date()}T{start:%H%M}"
 
 
 def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) -> int:
@@ -123,10 +131,17 @@ def _positions(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def _remove_uncommitted(folder: Path, positions: dict[str, dict[str, Any]]) -> None:
-    """Remove the files of a process that was killed before it wrote the positions."""
+    """Remove the files of a process that was killed before it wrote the positions.
+
+    Raises UserError if the folder has files of a partition without a position, which another root has collected.
+    """
     following = {p["partition"]: int(p["next"]) for p in positions.values()}
-    files: Iterable[Path] = folder.rglob("stream-*-*.jsonl")
-    for file in list(files):
-        partition, _, offset = file.stem.removeprefix("stream-").rpartition("-")
-        if offset.isdecimal() and int(offset) >= following.get(partition, 0):
+    for file in sorted(folder.rglob("stream-*-*.jsonl")):
+        found = FILE.fullmatch(file.name)
+        if found is None:
+            continue
+        if found["partition"] not in following:
+            hint = "restore its stream.json, or name another folder"
+            raise UserError(f"partitions.folder={folder}: {file.name} was collected with another root; {hint}")
+        if int(found["offset"]) >= following[found["partition"]]:
             file.unlink()

@@ -153,7 +153,13 @@ class ContinuousTraining:
         current, waiting = self.state.current, self.waiting()
         ripe_ones = {p.name for p in ripe(list(self.partitions.values()), self.settings.partitions)}
         unripe = [p for p in self.partitions.values() if p.name not in ripe_ones]
-        parts = [f"cycle {current.number} waits for its canary"] if current is not None else []
+        parts = []
+        if current is not None:
+            waiting = [p for p in waiting if p.name not in (*current.train, *current.window)]
+            at_canary = current.step == "canary" and self.settings.canary is not None
+            parts.append(
+                f"cycle {current.number} {'waits for its canary' if at_canary else f'goes on at {current.step}'}"
+            )
         parts += [f"{len(waiting)} partitions{self._rows(waiting)} wait for a cycle"]
         parts += [f"{len(unripe)}{self._rows(unripe)} for their labels"] if unripe else []
         return "; ".join(parts)
@@ -370,8 +376,16 @@ class ContinuousTraining:
         cycle.step = "canary"
 
     def _canary(self, cycle: Cycle) -> None:
-        """Let the version answer a share of the requests, and wait until the server's guard has judged it."""
+        """Let the version answer a share of the requests, and wait until the server's guard has judged it.
+
+        The cycle ends if another version has become the champion since: what began with the old one was not compared
+        with the new one, and a champion that was rolled back may be the parent.
+        """
         assert cycle.version is not None
+        if (champion := self.registry.aliases().get("champion")) not in (cycle.parent_version, cycle.version):
+            cycle.why = f"{cycle.parent_version or 'no version'} was the champion when it began, now it is {champion}"
+            self._end(cycle, "superseded")
+            return
         c = self.settings.canary
         if c is None or cycle.parent is None:
             cycle.step = "promote"
@@ -402,9 +416,9 @@ class ContinuousTraining:
 
     def _end(self, cycle: Cycle, outcome: str) -> None:
         """End a cycle; only data whose model was promoted counts as trained."""
-        if outcome == "rejected" and cycle.version is not None:
+        if outcome in ("rejected", "superseded") and cycle.version is not None:
             self.registry.reject(cycle.version, cycle.why)
-        for name in cycle.train:
+        for name in cycle.train if outcome != "superseded" else ():  # its partitions wait for the next cycle
             if not self._is_accepted(name):
                 partition = self.state.partitions[name]
                 partition.status = "trained" if outcome == "promoted" else "rejected"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from recsys.errors import UserError
 from recsys.files.atomic import write_json
+from recsys.files.json_text import read_json
 
 FILE = "state.json"
 # steps of a cycle, in order; after the last one, the cycle has ended
@@ -103,7 +103,7 @@ class FollowState:
     def load(cls, root: Path) -> FollowState:
         """Read ROOT/state.json; a root without one has no state yet. Raises UserError if it cannot be read."""
         try:
-            found = json.loads((root / FILE).read_text(encoding="utf-8"))
+            found = read_json(root / FILE)
             return cls(
                 {name: PartitionState(**p) for name, p in found["partitions"].items()},
                 [Cycle(**_with_interval(c)) for c in found["cycles"]],

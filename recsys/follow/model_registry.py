@@ -19,7 +19,6 @@ in between, whoever opens the registry next completes the change.
 from __future__ import annotations
 
 import getpass
-import json
 import shutil
 import socket
 import uuid
@@ -38,6 +37,7 @@ from recsys.export.artefact.folder import bytes_of
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder, write_json
 from recsys.files.journal import append_line, now, read_lines
+from recsys.files.json_text import read_json
 from recsys.files.names import check_name
 from recsys.server.model_versions import ALIAS, HISTORY, LOCK, MANIFEST, Repository, check_model, checked_alias
 
@@ -96,6 +96,19 @@ class ModelRegistry:
         if not (self.folder / version / MANIFEST).is_file():
             raise UserError(f"{self.folder / version}: is gone; restore the folder, or choose another version")
         return [folder.name for folder in chain(self.folder / version)]
+
+    def _verify(self, version: str) -> None:
+        """Raise UserError if a file of a version, or of those that its delta is based on, is not as it was written."""
+        for name in self.chain(version):
+            try:
+                manifest.check(self.folder / name)
+            except manifest.DamagedFile as e:
+                raise UserError(f"version={version}: {e}; restore its folder, or choose another version") from e
+
+    def missing(self) -> dict[str, str]:
+        """Return the roles whose versions have no folder, so that no server can start them."""
+        roles = self.aliases()
+        return {role: v for role, v in roles.items() if not (self.folder / v / MANIFEST).is_file()}
 
     def artefact(self, version: str) -> Path:
         """Return the folder of a version's full artefact, which is made if the version is a delta. Raises UserError."""
@@ -174,7 +187,7 @@ class ModelRegistry:
             raise UserError(f"share={share}: must be above 0 and below 1, such as 0.05")
         with self._changing():
             self._check_version(version)
-            self.chain(version)
+            self._verify(version)
             roles, before = self.aliases(), self._raw_alias()
             if "champion" not in roles:
                 raise UserError(f"model {self.name}: has no champion yet; promote {version} instead of a canary")
@@ -198,7 +211,7 @@ class ModelRegistry:
             roles, before = self.aliases(), self._raw_alias()
             if roles.get("champion") == version:
                 return
-            self.chain(version)
+            self._verify(version)
             if roles.get("canary", version) != version:
                 raise UserError(f"version={version}: {roles['canary']} is the canary; promote it or roll it back first")
             after = _without(before, challenger=version, previous=version, canary=True) | {"version": version}
@@ -225,7 +238,7 @@ class ModelRegistry:
                     f"model {self.name}: has neither a canary nor a previous version to return to; promote one of "
                     f"{', '.join(self.versions()) or 'the versions that you register'}"
                 )
-            self.chain(roles["previous"])
+            self._verify(roles["previous"])
             after = _without(before, previous=True) | {"version": roles["previous"]}
             self._change("rolled_back", roles.get("champion", roles["previous"]), why, after)
             return roles["previous"]
@@ -332,10 +345,10 @@ class ModelRegistry:
     def _raw_alias(self) -> dict[str, Any]:
         path = self.folder / ALIAS
         try:
-            alias = json.loads(path.read_text(encoding="utf-8"))
+            alias = read_json(path)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as e:
+        except (OSError, ValueError) as e:
             raise UserError(f"{path}: cannot be read as JSON ({e}); correct the file") from e
         checked_alias(dict(alias) if isinstance(alias, dict) else alias, path)
         return dict(alias)

@@ -361,6 +361,7 @@ def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
         names = ["row", *names]
     clean: list[str] = []
     for i, name in enumerate(names, 1):
+        name = "" if name == "*" else name  # all columns, in SQL and in polars
         new, n = name or f"column_{i}", 2
         while new in clean:
             new, n = f"{name or 'column'}_{n}", n + 1
@@ -370,4 +371,4 @@ def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
     if dialect.trailing and names == dialect.columns:
         dialect.renamed = False
     if dialect.renamed:
-        dialect.reasons["columns"] = "the header names some columns twice or not at all"
+        dialect.reasons["columns"] = "the header names some columns twice, not at all or *"

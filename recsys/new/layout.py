@@ -127,6 +127,8 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if not encoding.startswith("utf-16") and control > len(first) // 100:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if not text.strip():
+        raise UserError(f"{file}: has no text")
     if "\r" in text and "\n" not in text:
         raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
     escape, broken_by = _quoting(text)

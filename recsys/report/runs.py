@@ -18,6 +18,8 @@ from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.files import manifest
+from recsys.files.atomic import finite
+from recsys.files.json_text import read_json
 from recsys.files.run_files import RESULTS, config_text
 
 NAMELESS = ("model", "optim", "trainer")  # groups whose keys say enough without them
@@ -213,7 +215,7 @@ def _run(path: Path, name: str) -> ReportedRun:
 def _json(path: Path) -> dict[str, Any] | None:
     """Return the mapping in a JSON file; None if it is missing or incomplete."""
     try:
-        content = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN is not valid JSON
+        content = finite(read_json(path))  # NaN is not valid JSON
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -263,7 +265,7 @@ def _last_line(path: Path) -> str:
 def _sweep(folder: Path) -> ReportedSweep:
     """Read sweep.json: a list of trials, or a mapping with the list under "trials"."""
     try:
-        content = json.loads((folder / "sweep.json").read_text())
+        content = read_json(folder / "sweep.json")
     except (OSError, ValueError) as e:
         raise UserError(f"{folder / 'sweep.json'}: cannot be read: {e}") from e
     about = content if isinstance(content, dict) else {}
@@ -284,6 +286,7 @@ def _sweep(folder: Path) -> ReportedSweep:
 def _trial(folder: Path, number: str, entry: dict[str, Any]) -> ReportedTrial:
     """Read a trial, whose runs are in SWEEP/N or SWEEP/N/seed-S even if the sweep was moved."""
     listed = entry.get("overrides") or []
+    listed = listed if isinstance(listed, dict | list) else []
     overrides = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else [str(o) for o in listed]
     overrides = mask_overrides([o for o in overrides if not o.startswith("run_dir=")])
     inside = [r for r in entry.get("runs") or [] if isinstance(r, dict)]

@@ -9,7 +9,6 @@ NAME/history.jsonl has a line for each event: a canary that was rolled back or h
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,6 +20,7 @@ from filelock import FileLock
 from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, now, read_lines
+from recsys.files.json_text import read_json
 from recsys.server.canary_settings import GuardSettings, guard_settings, kpi_settings
 
 MANIFEST = "manifest.json"
@@ -218,10 +218,10 @@ class Repository:
     def _alias(self, name: str) -> dict[str, Any]:
         path = self._folder / name / ALIAS
         try:
-            alias = json.loads(path.read_text(encoding="utf-8"))
+            alias = read_json(path)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        except (OSError, ValueError, RecursionError) as e:
+        except (OSError, ValueError) as e:
             raise UserError(f"{path}: cannot be read as JSON ({e}); correct the file") from e
         return checked_alias(alias, path)
 

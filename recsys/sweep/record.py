@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from recsys.cli.secrets import mask_overrides, masked, restore_overrides, restored
 from recsys.errors import UserError
 from recsys.files.atomic import write_text
+from recsys.files.json_text import read_json
 
 FILE, LOCK = "sweep.json", ".lock"
 FAILED = ("failed", "killed")
@@ -110,13 +111,13 @@ def load(folder: Path) -> Sweep:
     if not (folder / FILE).exists():
         raise UserError(f"{folder}: not a sweep (it has no {FILE})")
     try:
-        sweep = Sweep(**json.loads((folder / FILE).read_text()))
+        sweep = Sweep(**read_json(folder / FILE))
         trials: list[Any] = sweep.trials
         sweep.trials = [Trial(**t | {"runs": [TrialRun(**r) for r in t["runs"]]}) for t in trials]
         sweep.command = restore_overrides(sweep.command)
         for trial in sweep.trials:
             trial.overrides, trial.values = restore_overrides(trial.overrides), restored(trial.values)
-    except (TypeError, KeyError, ValueError) as e:
+    except (TypeError, KeyError, ValueError, AttributeError) as e:
         raise UserError(f"{folder / FILE}: not readable by this version of recsys ({e})") from e
     if not under_way(folder):  # the sweep was killed before it could record that its runs ended
         for trial in sweep.trials:

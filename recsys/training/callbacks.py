@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 
 from recsys.cli import interrupts
-from recsys.cli.console import Bar, say
+from recsys.cli.console import Bar, say, say_once
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of
 from recsys.training.advice import still_improving
@@ -22,15 +22,21 @@ CLOCK_STEPS = 20
 
 
 class StopEarly(EarlyStopping):
-    """Stops training after `patience` validations without a better metric, and says so."""
+    """Stops training after `patience` validations without a better metric, and says so; NaN stops no training."""
 
     def __init__(self, metric: str, patience: int) -> None:
         super().__init__(metric, mode=mode_of(metric), patience=patience, check_on_train_epoch_end=False)
         self._gain: tuple[float, float] | None = None  # the best value before the last validation, and the last's
+        self._stopped = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         before = float(self.best_score)
+        self._gain = None
+        if (value := trainer.callback_metrics.get(self.monitor)) is not None and math.isnan(value):
+            say_once(f"{self.monitor} is not a number, as for validation rows of one class: it stops no training")
+            return
         super().on_validation_end(trainer, pl_module)
+        self._stopped = self._stopped or self.wait_count >= self.patience
         now = float(self.best_score)
         self._gain = (before, now) if now != before and math.isfinite(before) else None
 
@@ -39,7 +45,7 @@ class StopEarly(EarlyStopping):
             line = still_improving(self.monitor, *self._gain, trainer.current_epoch)
             if line is not None:
                 say(line)
-        if self.stopped_epoch:
+        if self._stopped:
             why = f"{self.monitor} has not improved for {self.patience} validations"
             say(
                 f"stopped after epoch {self.stopped_epoch + 1}: {why}; trainer.early_stopping.patience=null never stops"

@@ -63,6 +63,8 @@ class Checkpoints(pl.Callback):
 
     def compared(self, value: float) -> str:
         """Return how the metric of a validation compares with the best one before, in words for people."""
+        if math.isnan(value):
+            return "(not a number: do the validation rows have labels of both kinds?)"
         if self.best == -math.inf or self.sign * value > self.best:
             return "(the best so far)"
         return f"(best: {self.sign * self.best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")

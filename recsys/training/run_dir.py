@@ -5,7 +5,6 @@ config.yaml features.json transforms.json vocabularies/ plan.json metrics.json m
 manifest.json has the digests of those that are read again; data.json says which data the run was trained on.
 """
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_file
 from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
+from recsys.files.json_text import read_json
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
 from recsys.training.run_lock import hold
@@ -204,7 +204,7 @@ def open_run(run: str) -> tuple[RunConfig, Path]:
 def _check_features(cfg: RunConfig, path: Path) -> None:
     """Raise UserError if the features of a run differ from its config, as in a folder with files of two runs."""
     try:
-        written = json.loads((path / FEATURES).read_text())
+        written = read_json(path / FEATURES)
         fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}
     except (
         OSError,

@@ -22,6 +22,7 @@ from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.blocks import LINE
 from recsys.data.raw.byte_ranges import FileRange
+from recsys.data.raw.dialect import read_head
 from recsys.data.transforms import ResolvedData, parse_rows, resolve
 from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
@@ -340,3 +341,19 @@ def test_quoted_values_are_those_that_python_wrote(
     expected = [(*(v or None for v in row), line) for row, line in zip(values, lines, strict=True)]
     found = [(*(v or None for v in row[:2]), row[2]) for row in frame.select("a", "b", LINE).rows()]
     assert found == expected
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r\r\n"])
+@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
+def test_a_carriage_return_within_a_line_is_part_of_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes, block_bytes: int
+) -> None:
+    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
+    lines = [b"y,a", b"1,x\ry", b'0,"u\rv"', b"1,w", b"\r0,z"]
+    frame, bad = read(tmp_path, end.join([*lines, b""]))
+    assert rows(frame) == [("1", "x\ry", 2), ("0", "u\rv", 3), ("1", "w", 4), ("\r0", "z", 5)] and not bad
+    (tmp_path / "h.csv").write_bytes(end.join([b"y,a\rb", b"1,2", b""]))
+    assert read_head(SourceConfig(), tmp_path / "h.csv").names == ["y", "a b"]
+    _, [wrong] = read(tmp_path, end.join([b"y,a", b"1,x\ry,3", b"0,1"]))
+    assert wrong.line == 2 and wrong.text == "1,x\ry,3"
+    assert "lines end in carriage returns alone; run: tr" in error(tmp_path, b"y,a\r1,2\r")

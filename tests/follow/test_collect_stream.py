@@ -86,6 +86,32 @@ def test_no_event_ends_the_following(tmp_path: Path, clock: str) -> None:
     assert [p.stop is None for p in find_partitions(settings)] == [False, True]
 
 
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """Names of other collectors are no files of this one; those of another root are refused, and nothing is removed."""
+    other = tmp_path / "logs" / "day=2025-12-31" / "stream-web-20251231.jsonl"
+    send(tmp_path, [START, START + 1])
+    settings = config(tmp_path)
+    other.parent.mkdir()
+    other.write_text('{"id": 7, "time": 1}\n')
+    assert collect(settings, tmp_path) == 2 and other.exists()
+    before = found(tmp_path)
+    second = tmp_path / "second"
+    second.mkdir()
+    with pytest.raises(UserError, match=r"partitions.folder=.*: stream-0-0+\.jsonl was collected with another root"):
+        collect(settings, second)
+    (tmp_path / "stream.json").unlink()
+    with pytest.raises(UserError, match="restore its stream.json, or name another folder"):
+        collect(settings, tmp_path)
+    assert found(tmp_path) == before
+
+
+def test_an_event_of_the_first_centuries_has_a_partition(tmp_path: Path) -> None:
+    send(tmp_path, ["0001-01-02", "0999-12-31"])
+    collect(config(tmp_path), tmp_path)
+    assert list(found(tmp_path)) == ["day=0001-01-02", "day=0999-12-31"]
+    assert all(p.stop is not None for p in find_partitions(config(tmp_path)))
+
+
 def test_an_event_on_several_lines_becomes_one_line(tmp_path: Path) -> None:
     message = Message("events", "0", 7, json.dumps({"id": 1, "time": START, "x": ["a"]}, indent=1).encode())
     assert collect_stream._write(config(tmp_path), tmp_path, [message]) == 0

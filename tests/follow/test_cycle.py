@@ -154,6 +154,30 @@ def test_a_canary_is_awaited_and_a_rollback_ends_the_cycle(
     assert [c.split()[-1] for c in calls] == ["None", "000001", "000001", "000003"]  # each starts from the champion
 
 
+def test_a_rollback_during_a_cycle_is_not_undone(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cycle was trained from, and judged against, the champion that was rolled back: its days are trained again."""
+    calls = fake_steps(monkeypatch)
+    file = settings_file(tmp_path, logs)
+    followed(file, cycles=2)
+    bad = ContinuousTraining(load_settings(file)).registry.aliases()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ContinuousTraining, "_register", killed)
+        followed(file)
+    follower = ContinuousTraining(load_settings(file))
+    assert follower.state.current is not None and "cycle 3 goes on at register" in follower.what_waits()
+    good = follower.registry.rollback("it is bad")
+    assert good == bad["previous"]
+    follower = followed(file)
+    assert [c.outcome for c in follower.state.cycles][:4] == ["promoted", "promoted", "superseded", "promoted"]
+    assert bad["champion"] in follower.state.cycles[2].why and good in follower.state.cycles[2].why
+    assert follower.state.cycles[3].train == follower.state.cycles[2].train
+    assert [c.split()[-1] for c in calls][2:4] == ["000002", "000001"]  # the run that each started from
+
+
 def test_full_trainings_come_by_number_by_drift_and_by_kpis(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -451,3 +451,39 @@ def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Monk
     assert wandb_mirror.mirror(registry) == "W&B: the aliases of 3 artifacts have changed"
     assert [a.saved[2:] for a in wandb.artifacts.values()] == [[], ["previous"], ["champion"]]
     assert wandb_mirror.mirror(registry) is None
+
+
+@pytest.mark.parametrize("change", ["promote", "canary", "rollback"])
+def test_a_damaged_version_gets_no_role(registry: ModelRegistry, tmp_path: Path, change: str) -> None:
+    first, second, third = fill(registry, tmp_path)
+    registry.promote(first)
+    registry.promote(second)
+    before = registry.aliases()
+    damaged = {"promote": third, "canary": third, "rollback": first}[change]
+    file = registry.folder / damaged / "model.onnx"
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    with pytest.raises(UserError, match=rf"version={damaged}: .*model\.onnx.*; restore its folder, or choose another"):
+        {
+            "promote": lambda: registry.promote(third),
+            "canary": lambda: registry.canary(third, 0.1),
+            "rollback": registry.rollback,
+        }[change]()
+    assert registry.aliases() == before
+
+
+def test_versions_that_are_gone_and_lines_that_were_cut_are_said(
+    registry: ModelRegistry, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [only] = fill(registry, tmp_path, 1)
+    registry.promote(only)
+    path = registry.folder / HISTORY
+    path.write_text(path.read_text() + '{"time": "2026-01-01", "event": "pro')
+    write_json(registry.folder / ALIAS, {"version": "deadbeef0000"})
+    assert registry.missing() == {"champion": "deadbeef0000"}
+    (tmp_path / "demo" / "follow").mkdir(parents=True)
+    shutil.move(registry.folder.parent, tmp_path / "demo" / "follow" / "registry")
+    monkeypatch.setattr(sys, "argv", ["recsys.registry", "action=list", f"root={tmp_path / 'demo'}"])
+    assert command_line.status("registry", registry_command._command) == 0
+    said = capfd.readouterr()
+    assert "the champion deadbeef0000 is not there" in said.err and only in said.out
+    assert "line 3 cannot be read, and is left out" in said.err

@@ -1514,3 +1514,36 @@ def test_answers_keep_the_files_that_are_not_in_question(tmp_path: Path) -> None
     [question] = [q for q in p.questions if "too: which files" in q.text]
     assert question.guess == "all but a2.csv" and p.source["files"] == ["a1.csv", "a3.csv"]
     assert question.answers == (f"'files=[{tmp_path / 'a1.csv'},{tmp_path / 'a3.csv'}]'",)
+
+
+@pytest.mark.parametrize("name", ["count", "len", "value", "index", "row", "rows", "literal", "x", "key", "*"])
+@pytest.mark.parametrize("label", [LABEL, None])
+def test_columns_may_have_the_names_that_polars_gives(tmp_path: Path, name: str, label: str | None) -> None:
+    frame = clicks().select("user", "item", "ts", "city", *([label] if label else []))
+    for column in ("city", "user"):
+        frame.rename({column: name}).write_csv(tmp_path / "log.csv")
+        answers = {"user": "column_1" if name == "*" else name} if column == "user" else {}
+        assert proposed(tmp_path, **answers).columns
+
+
+def test_keys_of_later_json_lines_are_optional(tmp_path: Path) -> None:
+    rows = [
+        r | ({"coupon": f"c{i % 3}", "at": {"page": i % 2}} if i > 300 else {})
+        for i, r in enumerate(clicks().to_dicts())
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert proposed(tmp_path).source["optional_columns"] == ["coupon", "at.page"]
+
+
+def test_a_last_line_that_was_cut_within_quotes_is_one_bad_row(tmp_path: Path) -> None:
+    text = clicks().select("user", "item", "tags", LABEL).write_csv(quote_style="non_numeric")
+    (tmp_path / "log.csv").write_text(text + 'u1,i1,"a, b')
+    p = proposed(tmp_path)
+    assert p.rows >= 400 and not p.questions
+
+
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbf", b" \n", b'{"a":' * 20_000 + b"1" + b"}" * 20_000])
+def test_files_of_nothing_are_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError):
+        proposed(tmp_path)

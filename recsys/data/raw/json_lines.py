@@ -97,6 +97,15 @@ def _merged(a: Tree, b: Tree) -> Tree:
     return b if a is None else a
 
 
+def _with_path(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the tree with a text at a path, unless the first lines have it: only later lines do."""
+    name, *rest = path
+    below = tree.get(name)
+    if rest and (below is None or isinstance(below, dict)):
+        return tree | {name: _with_path(below or {}, rest)}
+    return tree if below is not None else tree | {name: VALUE}
+
+
 def _dtype(tree: Tree) -> pl.DataType:
     if isinstance(tree, dict):
         return pl.Struct({k: _dtype(v) for k, v in tree.items()})
@@ -125,6 +134,8 @@ def read(
     """
     tree = _tree(source, file)
     if projection.columns is not None:
+        for name in sorted(projection.columns & {*source.optional_columns}):
+            tree = _with_path(tree, name.split("."))
         part = _projected(tree, projection.columns)
         tree = part if isinstance(part, dict) else tree
     dtype = _dtype(tree)
