@@ -27,7 +27,7 @@ from recsys.config.compose import compose, conf_dir, file_of_choice
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 
-PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), (https://\S+?)(?=[.,]?(?:\s|$))")
+PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), https://(\S+?)(?=[.,]?(?:\s|$))")
 LONG = "--long"
 
 
@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def reference(self) -> str:
-        """What the model is in one line: its name in the literature, and year and link of its paper, if it has one."""
+        """What the model is in one line: its name in the literature, and year and address of its paper, if it has one."""
         found = PAPER.match(self.paper)
         return self.paper.partition(":")[0] if found is None else ", ".join(found.groups())
 

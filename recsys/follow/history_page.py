@@ -72,13 +72,13 @@ def _cycles(cycles: list[Cycle], stored: Mapping[str, str]) -> PageTable:
         outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
         kind = "full" if c.full else "goes on"
         rows.append([str(c.number), cut(span), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome, c.version or "",
-                     stored.get(c.version or "", ""), cut(c.why, 110)])  # fmt: skip
+                     stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
     names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
     return PageTable(columns(names, left=set(names) - {"cycle", "rows"}), rows)
 
 
 def _refused(partitions: Mapping[str, PartitionState]) -> PageTable:
-    rows: list[Cells] = [[name, p.status, cut(p.why, 160)] for name, p in partitions.items()]
+    rows: list[Cells] = [[name, p.status, cut(p.why, 400, "wrap")] for name, p in partitions.items()]
     return PageTable(columns(("partition", "status", "why"), left=("partition", "status", "why")), rows)
 
 
@@ -88,5 +88,5 @@ def _history(follower: ContinuousTraining) -> PageTable:
     for e in reversed(follower.registry.history()):
         given = {n: str(e.get(n) or "") for n in names}
         event = given["event"].replace("_", " ")
-        rows.append([given["time"], event, given["version"], given["who"], cut(given["why"], 110)])
+        rows.append([given["time"], event, given["version"], given["who"], cut(given["why"], 400, "wrap")])
     return PageTable(columns(names, left=names), rows)

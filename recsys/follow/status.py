@@ -11,14 +11,14 @@ from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.model_registry import stored_as
 
-MOST_CYCLES = 20  # that are listed
+MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
 
 
 def show(file: Path) -> None:
     """Print the cycles, the partitions that were refused, and the roles of versions."""
     follower = ContinuousTraining(load_settings(file))
     stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
-    names = ("cycle", "trained on", "rows", "judged on", "outcome", "version", "stored", "why")
+    names = ("cycle", "trained on", "rows", "judged on", "outcome", "version", "stored")
     cycles = Table(*names, title="cycles")
     for c in follower.state.cycles[-MOST_CYCLES:]:
         kind = " (full)" if c.full else ""
@@ -26,8 +26,11 @@ def show(file: Path) -> None:
         span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
         version = c.version or ""
         given = (f"{c.number}{kind}", span, f"{c.rows:,}", ", ".join(c.window), outcome)
-        cycles.add_row(*given, version, stored.get(version, ""), c.why)
+        cycles.add_row(*given, version, stored.get(version, ""))
     results.print(cycles)
+    for c in follower.state.cycles[-MOST_REASONS:]:
+        if c.why:
+            results.print(f"cycle {c.number}: {c.why}", markup=False)
     refused = {n: p for n, p in follower.state.partitions.items() if p.status in ("bad", "rejected")}
     if refused:
         partitions = Table("partition", "status", "why", title="partitions that no champion has trained on")
