@@ -44,7 +44,6 @@ DAYS, ROWS = 12, 6000
 POISONED, BUG = 6, 9  # numbers of the days whose labels are inverted, and on which somebody deploys a build by hand
 NAME, SHARE, ITEMS = "clicks", 0.3, 5
 START_SECONDS, MOST_REQUESTS, BLOCK = 60.0, 30_000, 1000
-COMPARED = ["errors", "score", "click"]  # not latency, which depends on what else a laptop does
 
 SETTINGS = {
     "name": NAME,
@@ -52,7 +51,7 @@ SETTINGS = {
     "first": 2,
     "full": {"overrides": ["trainer.max_epochs=2"]},
     "gate": {"change": {"auc": -0.01}},
-    "canary": {"share": SHARE, "guard": {"min_requests": 400, "min_seconds": 1, "metrics": COMPARED}},
+    "canary": {"share": SHARE, "guard": {"min_requests": 400, "min_seconds": 1}},
 }
 
 
@@ -104,8 +103,7 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
         _with_bug(registry.artefact(champion), root / "build"), why="a build that skipped the gate"
     )
     say(f"somebody deploys {version} by hand: its ids are those of another day")
-    guard = {"min_requests": 2000, "min_seconds": 1, "metrics": COMPARED}
-    registry.canary(version, SHARE, "deployed by hand", {"guard": guard})
+    registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
     visitors.visit(port, registry)
     last = registry.history()[-1]
     say(f"{last['event'].replace('_', ' ')} after {last.get('requests')} of its requests: {last.get('why', '')}")

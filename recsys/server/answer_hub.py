@@ -102,11 +102,11 @@ class AnswerHub:
             log_failure("poll", e)
 
     def _take(self, message: dict[str, Any], now: float) -> None:
-        for model, version, role, request, rows, seconds, failed, score in message.get("answers", ()):
+        for model, version, role, request, rows, seconds, status, score in message.get("answers", ()):
             if (guard := self._guard(model, version, role)) is not None:
-                guard.answered(role == CANARY, failed, seconds, score, now)
+                guard.answered(role == CANARY, status, seconds, score, now)
                 self._end_if_worse(model)
-            if self._feedback and not failed:
+            if self._feedback and status == 200:
                 self._requests.add(AnsweredRequest(request, model, version, role, rows, now))
         for feedback in message.get("feedback", ()):
             self._requests.feed(feedback, now)

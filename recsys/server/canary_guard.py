@@ -1,22 +1,32 @@
 """Compare a canary with a baseline, the same share of the requests that the current version answers.
 
-The metrics are errors (the share of requests that fail), latency (the share that is slower than a quantile of the
-baseline's), score (where the scores lie among the baseline's, and how far from their middle) and click (the share of
+The metrics are errors (the share of requests that fail), latency (the share that is slower than a quantile of the last
+requests), score (where the scores lie among the baseline's, and how far from their middle) and click (the share of
 requests with a click). Each has an equal part of the probability of a false alarm.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable
 
 from recsys.server.canary_settings import GuardSettings
 from recsys.server.sequential import DifferenceTest
 
-MOST_REFERENCE = 200  # first values of the baseline, with which later ones of both are compared
+MOST_REFERENCE = 200  # values with which later ones are compared
+SLOW = 1.5  # times the median: a request is slow
+# Each version computes in a thread of its own. While other processes are busy, requests of a version whose thread waits
+# for a processor take ten times as long as the other's, for up to half a second, measured with two processors.
+_BLOCKS = {"latency": (1.0, 0.25)}  # seconds, and the width of their differences
+LATE = (429, 504)  # statuses of a request that the model has not answered in time
 _VIEWS: dict[str, tuple[tuple[str, Callable[[float], float]], ...]] = {  # of an observation; larger is worse
     "errors": (("share of failed requests is larger", float),),
-    "latency": (("share of slow requests is larger", float),),
+    "latency": (
+        ("share of slow requests is larger", lambda x: float(x > 0)),
+        ("share of very slow requests is larger", lambda x: float(x == 1)),
+    ),
     "click": (("click rate is lower", lambda x: 1 - x),),
     "score": (
         ("scores are higher", float),
@@ -31,22 +41,24 @@ class _Metric:
     def __init__(self, name: str, margin: float, alpha: float) -> None:
         views = _VIEWS[name]
         self._margin = margin
-        self._tests = [(what, view, DifferenceTest(margin, alpha / len(views))) for what, view in views]
-        self.numbers, self._sums = [0, 0], [0.0, 0.0]  # of the baseline's and of the canary's observations
+        self._tests = [
+            (what, view, DifferenceTest(margin, alpha / len(views), *_BLOCKS.get(name, ()))) for what, view in views
+        ]
+        self.numbers = [0, 0]  # of the baseline's and of the canary's observations
 
-    def update(self, is_canary: bool, x: float) -> str | None:
+    @property
+    def can_judge(self) -> bool:
+        """Return whether there were enough blocks to find a canary whose every observation is worse."""
+        return all(test.blocks >= test.min_blocks for *_, test in self._tests)
+
+    def update(self, is_canary: bool, x: float, now: float) -> str | None:
         """Add an observation, and return why the canary is worse, or None."""
         self.numbers[is_canary] += 1
-        self._sums[is_canary] += x
         for what, view, test in self._tests:
-            if test.update(is_canary, view(x)):
+            if test.update(is_canary, view(x), now):
                 least = f"at least {test.lower_bound():.3g}, more than {self._margin:g}"
-                return f"its {what} by {least}: {self._means()} after {test.pairs} pairs"
+                return f"its {what} by {test.mean():.3g}, {least}, after {test.blocks} blocks"
         return None
-
-    def _means(self) -> str:
-        baseline, canary = (s / max(n, 1) for s, n in zip(self._sums, self.numbers, strict=True))
-        return f"mean {canary:.3g}, the baseline's {baseline:.3g}"
 
 
 class _Reference:
@@ -66,6 +78,31 @@ class _Reference:
         return None
 
 
+class _Slowness:
+    """Ranks latencies by two thresholds: a quantile, and SLOW times the median.
+
+    Each is the smaller one of both versions' last `size` requests, so that it treats them alike, and is renewed after
+    as many, so that it follows the load. Before the first ones, when a version may still be cold, there is no rank.
+    """
+
+    def __init__(self, size: int, quantile: float) -> None:
+        self._size, self._places = size, ((size - 1) // 2, math.ceil(size * quantile) - 1)
+        self._values = deque[float](maxlen=size), deque[float](maxlen=size)
+        self._thresholds: tuple[float, ...] = ()
+
+    def rank(self, is_canary: bool, seconds: float) -> float | None:
+        """Return the share of the thresholds that a request exceeds, None without any."""
+        rank = sum(seconds > t for t in self._thresholds) / 2 if self._thresholds else None
+        self._values[is_canary].append(seconds)
+        if min(map(len, self._values)) >= self._size:
+            ordered = [sorted(values) for values in self._values]
+            middle, high = (min(values[place] for values in ordered) for place in self._places)
+            self._thresholds = SLOW * middle, high
+            for values in self._values:
+                values.clear()
+        return rank
+
+
 class CanaryGuard:
     """The comparison of one canary. `why` says how it is worse, once that is known.
 
@@ -77,26 +114,28 @@ class CanaryGuard:
         alpha = settings.alpha / len(settings.margins)
         self._metrics = {name: _Metric(name, margin, alpha) for name, margin in settings.margins}
         size = max(20, min(MOST_REFERENCE, settings.min_requests // 2))
-        self._latencies, self._scores = _Reference(size), _Reference(size)
+        self._latencies, self._scores = _Slowness(size, settings.quantile), _Reference(size)
         self._needs_clicks = feedback and "click" in self._metrics
         self.requests = {True: 0, False: 0}  # of the canary, and of the baseline
         self._since: float | None = None
 
-    def answered(self, is_canary: bool, failed: bool, seconds: float, score: float | None, now: float) -> None:
-        """Add a request that was answered."""
+    def answered(self, is_canary: bool, status: int, seconds: float, score: float | None, now: float) -> None:
+        """Add a request that was answered. If latency is compared, one that was late is slow, not an error."""
         self._since = now if self._since is None else self._since
         self.requests[is_canary] += 1
-        self._update("errors", is_canary, float(failed))
-        if failed:
+        is_late = status in LATE and "latency" in self._metrics
+        if not is_late:
+            self._update("errors", is_canary, float(status != 200), now)
+        if status != 200 and not is_late:
             return
-        if (rank := self._latencies.rank(is_canary, seconds)) is not None:
-            self._update("latency", is_canary, float(rank > self.settings.quantile))
+        if (rank := self._latencies.rank(is_canary, math.inf if is_late else seconds)) is not None:
+            self._update("latency", is_canary, rank, now)
         if score is not None and (rank := self._scores.rank(is_canary, score)) is not None:
-            self._update("score", is_canary, rank)
+            self._update("score", is_canary, rank, now)
 
     def clicked(self, is_canary: bool, clicked: bool) -> None:
         """Add whether a request had a click."""
-        self._update("click", is_canary, float(clicked))
+        self._update("click", is_canary, float(clicked), 0.0)
 
     def seconds(self, now: float) -> float:
         """Return the time since the first request."""
@@ -106,9 +145,10 @@ class CanaryGuard:
         """Return whether there were enough requests and time without an alarm."""
         numbers = [*self.requests.values(), *(self._metrics["click"].numbers if self._needs_clicks else ())]
         enough = min(numbers) >= self.settings.min_requests and self.seconds(now) >= self.settings.min_seconds
-        return enough and not self.why
+        latency = self._metrics.get("latency")
+        return enough and not self.why and (latency is None or latency.can_judge)
 
-    def _update(self, name: str, is_canary: bool, x: float) -> None:
+    def _update(self, name: str, is_canary: bool, x: float, now: float) -> None:
         metric = None if self.why else self._metrics.get(name)
-        if metric is not None and (why := metric.update(is_canary, x)) is not None:
+        if metric is not None and (why := metric.update(is_canary, x, now)) is not None:
             self.why, self.metric = why, name

@@ -235,7 +235,7 @@ class Core:
             if error is not None:
                 loaded.metrics.failed.observe(seconds)
             if (call.role or self.feedback_log is not None) and len(self._answers) < MOST_REPORTS:
-                how = (seconds, error is not None, call.score)
+                how = (seconds, status, call.score)
                 self._answers.append((model, version, call.role, call.request_id, call.rows, *how))
         trace = None
         if self.tracer is not None:

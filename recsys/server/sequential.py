@@ -10,12 +10,11 @@ confidence sequence.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
 
 BETS = tuple(0.9 / 2**k for k in range(8))  # large ones find large differences soon, small ones small differences
-MOST_WAITING = 1000  # observations of one side that wait for the other's
-STEPS = 32  # to which differences are rounded, so that a histogram is all that a test has to keep
+STEPS = 100  # to which differences are rounded, so that a histogram is all that a test has to keep
 
 
 class BettingTest:
@@ -48,32 +47,51 @@ class BettingTest:
 class DifferenceTest:
     """Tests that the mean of observations in [0, 1] of a canary exceeds a baseline's by more than a margin.
 
-    The i-th observation of the one is compared with the i-th of the other: x is (1 + difference) / 2. All state but the
-    observations that wait is `counts`, a histogram of the differences.
+    A block of observations ends as soon as it has one or more of each side and is `seconds` old; there is one bet a
+    block, on the difference of its two means. Within a block, observations may depend on each other; what lasts longer
+    than a block must not favour a side. A difference counts as at most `width` away from the margin, so that many small
+    ones are evidence as well as a few large ones. All state but the present block is `counts`, a histogram of the
+    differences, which are rounded down.
     """
 
-    def __init__(self, margin: float, alpha: float, counts: list[int] | None = None) -> None:
-        self._alpha = alpha
-        self._waiting: tuple[deque[float], deque[float]] = (deque(maxlen=MOST_WAITING), deque(maxlen=MOST_WAITING))
+    def __init__(
+        self,
+        margin: float,
+        alpha: float,
+        seconds: float = 0.0,
+        width: float | None = None,
+        counts: list[int] | None = None,
+    ) -> None:
+        self._margin, self._alpha, self._seconds, self._width = margin, alpha, seconds, width
+        self._since, self._numbers, self._sums = 0.0, [0, 0], [0.0, 0.0]  # of the present block, baseline and canary
         self.counts = [0] * (2 * STEPS + 1) if counts is None else list(counts)
         self._test, self.alarm = self._of_counts(margin)
+        top = self._scaled(2 * STEPS, margin)
+        self.min_blocks = next(n for n in itertools.count(1) if BettingTest(0.5, alpha).update(top, n))
 
     @property
-    def pairs(self) -> int:
-        """Return the number of differences."""
+    def blocks(self) -> int:
+        """Return the number of blocks that have ended."""
         return sum(self.counts)
 
-    def update(self, is_canary: bool, x: float) -> bool:
+    def update(self, is_canary: bool, x: float, now: float = 0.0) -> bool:
         """Add an observation, from 0 to 1, and return whether the canary's mean is, or was, larger by more."""
-        own, other = self._waiting if is_canary else self._waiting[::-1]
-        if not other:
-            own.append(x)
+        if not any(self._numbers):
+            self._since = now
+        self._numbers[is_canary] += 1
+        self._sums[is_canary] += x
+        if 0 in self._numbers or now - self._since < self._seconds:
             return self.alarm
-        difference = x - other.popleft() if is_canary else other.popleft() - x
-        place = round((1 + difference) * STEPS)
+        baseline, canary = (s / n for s, n in zip(self._sums, self._numbers, strict=True))
+        self._numbers, self._sums = [0, 0], [0.0, 0.0]
+        place = int((1 + canary - baseline) * STEPS + 1e-9)
         self.counts[place] += 1
-        self.alarm = self._test.update(place / (2 * STEPS)) or self.alarm
+        self.alarm = self._test.update(self._scaled(place, self._margin)) or self.alarm
         return self.alarm
+
+    def mean(self) -> float:
+        """Return the mean difference of the blocks."""
+        return sum(place * times for place, times in enumerate(self.counts)) / max(self.blocks, 1) / STEPS - 1
 
     def lower_bound(self) -> float:
         """Return the lower end of the confidence sequence of the difference of the means."""
@@ -83,9 +101,14 @@ class DifferenceTest:
             low, high = (middle, high) if self._of_counts(middle)[1] else (low, middle)
         return low
 
+    def _scaled(self, place: int, margin: float) -> float:
+        """Return a difference as a number from 0 to 1, which is 1/2 at the margin."""
+        width = 1 + margin if self._width is None else self._width
+        return min(max((1 + (place / STEPS - 1 - margin) / width) / 2, 0.0), 1.0)
+
     def _of_counts(self, margin: float) -> tuple[BettingTest, bool]:
         """Return a test with all differences so far, and whether it refutes the margin. Their order does not matter."""
-        test, refutes = BettingTest((1 + margin) / 2, self._alpha), False
+        test, refutes = BettingTest(0.5, self._alpha), False
         for place, times in enumerate(self.counts):
-            refutes = test.update(place / (2 * STEPS), times)
+            refutes = test.update(self._scaled(place, margin), times)
         return test, refutes

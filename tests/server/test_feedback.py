@@ -126,9 +126,9 @@ def test_answers_say_their_version_and_are_reported(tmp_path: Path) -> None:
         answer = requests.post(f"{served.url}/predict", json={"rows": [{"a": None}]})
         assert answer.headers["x-model-version"] == "1"
         [report] = served.core.take_reports()
-        [(model, version, role, request, rows, seconds, failed, _)] = report["answers"]
+        [(model, version, role, request, rows, seconds, status, _)] = report["answers"]
         assert (model, version, role, request) == ("ctr", "1", "", answer.headers["x-request-id"])
-        assert rows == 1 and seconds > 0 and not failed
+        assert rows == 1 and seconds > 0 and status == 200
 
 
 def test_mistakes_in_a_file(tmp_path: Path) -> None:

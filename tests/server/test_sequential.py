@@ -35,7 +35,7 @@ def test_a_canary_that_always_fails_is_found_after_a_number_that_follows_from_th
         test.update(False, 0.0)
         test.update(True, 1.0)
         pairs += 1
-    assert pairs == wanted == test.pairs
+    assert pairs == wanted == test.blocks == test.min_blocks
 
 
 def test_the_bets_are_fair_for_every_distribution_with_the_mean() -> None:
@@ -85,18 +85,43 @@ def test_the_simulation_is_the_test() -> None:
         assert first == found[run]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(0, 1)), max_size=200), st.floats(0, 0.5))
-def test_the_state_is_the_histogram_of_pairs(observations: list[tuple[bool, float]], margin: float) -> None:
-    test = DifferenceTest(margin, 0.05)
-    for is_canary, x in observations:
-        test.update(is_canary, x)
-    sides = [sum(is_canary for is_canary, _ in observations), sum(not is_canary for is_canary, _ in observations)]
-    assert test.pairs == min(sides)
-    again = DifferenceTest(margin, 0.05, json.loads(json.dumps(test.counts)))
-    assert again.pairs == test.pairs and again.lower_bound() == test.lower_bound()
-    canary, baseline = ([x for side, x in observations if side == wanted][: min(sides)] for wanted in (True, False))
-    difference = (sum(canary) - sum(baseline)) / max(test.pairs, 1)
-    assert test.lower_bound() <= difference + 1 / 64 + 1e-9  # to which differences are rounded
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(0, 3)), max_size=200),
+    st.floats(0, 0.5),
+    st.integers(0, 4),
+)
+def test_the_state_is_the_histogram_of_blocks(
+    observations: list[tuple[bool, float, int]], margin: float, seconds: int
+) -> None:
+    test, now, block, differences = (
+        DifferenceTest(margin, 0.05, seconds=seconds),
+        0,
+        list[tuple[bool, float, int]](),
+        [],
+    )
+    for is_canary, x, later in observations:
+        now += later
+        test.update(is_canary, x, now)
+        block.append((is_canary, x, now))
+        baseline, canary = ([v for side, v, _ in block if side == wanted] for wanted in (False, True))
+        if baseline and canary and now - block[0][2] >= seconds:
+            differences.append(statistics.fmean(canary) - statistics.fmean(baseline))
+            block = []
+    assert test.blocks == len(differences)
+    again = DifferenceTest(margin, 0.05, counts=json.loads(json.dumps(test.counts)))
+    assert again.blocks == test.blocks and again.lower_bound() == test.lower_bound()
+    if differences:
+        assert statistics.fmean(differences) - 1 / 100 - 1e-6 <= test.mean() <= statistics.fmean(differences) + 1e-6
+        assert test.lower_bound() <= test.mean() + 1e-5
+
+
+def test_differences_beyond_the_width_count_as_those_at_it() -> None:
+    tests = [DifferenceTest(0.1, 0.05, width=0.25) for _ in range(2)]
+    for test, x in zip(tests, (0.4, 1.0), strict=True):
+        for _ in range(test.min_blocks):
+            test.update(False, 0.0)
+            test.update(True, x)
+    assert tests[0].alarm and tests[1].alarm
 
 
 @pytest.mark.slow
