@@ -100,7 +100,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"partitions.folder=.*: stream-0-0+\.jsonl was collected with another root"):
         collect(settings, second)
     (tmp_path / "stream.json").unlink()
-    with pytest.raises(UserError, match="restore its stream.json, or name another folder"):
+    with pytest.raises(UserError, match=r"restore its stream\.json, or name another folder"):
         collect(settings, tmp_path)
     assert found(tmp_path) == before
 

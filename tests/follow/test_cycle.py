@@ -164,9 +164,10 @@ def test_a_rollback_during_a_cycle_is_not_undone(logs: Path, tmp_path: Path, mon
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(ContinuousTraining, "_register", killed)
-        followed(file)
+        with pytest.raises(KeyboardInterrupt):
+            followed(file)
     follower = ContinuousTraining(load_settings(file))
     assert follower.state.current is not None and "cycle 3 goes on at register" in follower.what_waits()
     good = follower.registry.rollback("it is bad")
