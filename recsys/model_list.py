@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def reference(self) -> str:
-        """What the model is in one line: its name in the literature, and its paper's year and address, if it has one."""
+        """What the model is in one line: its name in the literature, and the year and address of its paper."""
         found = PAPER.match(self.paper)
         return self.paper.partition(":")[0] if found is None else ", ".join(found.groups())
 

@@ -113,6 +113,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
     if name in valid:
         return f"{key}: exists already; leave out the + in front of it"
+    if name == "experiment" and any(a.startswith("experiment=") for a in arguments):
+        return "experiment: the first line of its YAML must be: # @package _global_"
     return f"{key}: no such key{did_you_mean(name, valid)}"
 
 

@@ -303,7 +303,8 @@ def recommend_files(
     rows = pl.concat(frames)
     if rows.is_empty():
         why = f"none of the {out.bad} rows can be read; {out.bad_rows} has the reasons"
-        why = why if out.bad else "data.where filters out all rows"
+        nothing = "holds no rows" if recommender.fitted.data.where is None else "data.where filters out all rows"
+        why = why if out.bad else nothing
         raise UserError(f"input: {why}")
     groups = cold = 0
     with out, bar("recommending", unit="groups") as shown:
