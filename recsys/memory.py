@@ -27,10 +27,10 @@ def available_memory() -> int | None:
     file, limit = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
     if not file.exists():
         return None
-    lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines())
     available = int(lines["MemAvailable"].split()[0]) << 10
-    if not limit.exists() or (text := limit.read_text().strip()) == "max":
+    if not limit.exists() or (text := limit.read_text(encoding="utf-8").strip()) == "max":
         return available
-    used = int((limit.parent / "memory.current").read_text())
-    cached = dict(line.split() for line in (limit.parent / "memory.stat").read_text().splitlines())
+    used = int((limit.parent / "memory.current").read_text(encoding="utf-8"))
+    cached = dict(line.split() for line in (limit.parent / "memory.stat").read_text(encoding="utf-8").splitlines())
     return min(available, int(text) - used + int(cached["inactive_file"]))

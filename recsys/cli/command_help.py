@@ -99,7 +99,7 @@ def _cut(text: str) -> str:
 def _yaml_comments(group: str, choice: str | None) -> dict[str, str]:
     """Return the comments behind the keys of the YAML file of a choice."""
     file = file_of_choice(group, choice) if choice else None
-    lines = file.read_text().splitlines() if file is not None else []
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
     found = (re.match(r"\s*(\w+):.*?\s# (.+)", line) for line in lines)
     return {m[1]: m[2] for m in found if m}
 

@@ -28,7 +28,7 @@ def main() -> None:
     folder = Path(sys.argv[2]).parent
     hold(folder)
     os.environ[STORE] = str(folder / "store")
-    job = json.loads(Path(sys.argv[2]).read_text())
+    job = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     getattr(import_module(module), name)(**job)
 
 

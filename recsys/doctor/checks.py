@@ -200,7 +200,7 @@ def _memory() -> tuple[int, int] | None:
     file = Path("/proc/meminfo")
     if not file.exists():
         return None
-    lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines())
     free, total = (int(lines[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
     return free, total
 

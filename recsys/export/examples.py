@@ -51,7 +51,7 @@ class Examples:
     def write(self, file: Path) -> None:
         """Write the examples as JSON; times and other values that JSON lacks are text."""
         value = finite({"rows": self.rows, "outputs": self.outputs, **self.more})
-        file.write_text(json.dumps(value, default=str) + "\n")
+        file.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")
 
 
 def raw_frame(rows: RawRows, files: list[Path], most: int) -> pl.DataFrame:

@@ -273,7 +273,7 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
 def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the description of an artefact for its manifest."""
     results = source.run / RESULTS[0]
-    measured = json.loads(results.read_text()).get("test", {}) if results.exists() else {}
+    measured = json.loads(results.read_text(encoding="utf-8")).get("test", {}) if results.exists() else {}
     return {
         **own,
         "format": files.VERSION,

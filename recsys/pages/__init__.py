@@ -16,7 +16,7 @@ def render(template: str | Path, **values: Any) -> str:
     """Return a page. template: its path in recsys/, such as report/report_page.html, or a file elsewhere"""
     environment = _environment()
     if isinstance(template, Path):
-        return environment.from_string(template.read_text()).render(values)
+        return environment.from_string(template.read_text(encoding="utf-8")).render(values)
     return environment.get_template(template).render(values)
 
 

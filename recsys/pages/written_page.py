@@ -40,7 +40,7 @@ class Page:
         if not Path(path).is_file():
             raise UserError(f"{path}: no such file; name the HTML file that a command has written")
         self.path, self.height = Path(path), height
-        self._text = self.path.read_text()
+        self._text = self.path.read_text(encoding="utf-8")
 
     def __repr__(self) -> str:
         return f"Page({str(self.path)!r})"

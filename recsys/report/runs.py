@@ -255,7 +255,7 @@ def _number(text: Any) -> float | None:
 
 def _last_line(path: Path) -> str:
     try:
-        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
     errors = [line for line in lines if re.search(r"\berror: ", line)]

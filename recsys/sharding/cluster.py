@@ -25,7 +25,7 @@ def _memory() -> int:
     """Return the bytes of RAM, or the container's limit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.exists() else "max"
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
     return min(whole, int(text)) if text != "max" else whole
 
 

@@ -255,7 +255,7 @@ def _properties(file: str | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        lines = Path(file).read_text().splitlines()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as e:
         raise UserError(f"kafka_properties={file}: {e.strerror}") from e
     found = {}

@@ -11,7 +11,7 @@ OUTPUT = "output.log"  # output of all processes of the run, including what they
 def rows(folder: Path) -> list[dict[str, str]]:
     """Return the complete rows of metrics.csv; an empty list if it does not exist yet."""
     try:
-        text = (folder / "metrics.csv").read_text()
+        text = (folder / "metrics.csv").read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
     lines = text.splitlines(keepends=True)
@@ -43,7 +43,7 @@ def progress(folder: Path, metric: str) -> str:
 def outcome(folder: Path) -> dict[str, float] | None:
     """Return a finished run's validation and test metrics; None if it has not finished."""
     try:
-        metrics = json.loads((folder / "metrics.json").read_text())
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     splits = {s: metrics.get(s) or {} for s in ("validation", "test")}

@@ -36,7 +36,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        metrics = json.loads((self.path / "metrics.json").read_text())
+        metrics = json.loads((self.path / "metrics.json").read_text(encoding="utf-8"))
         assert isinstance(metrics, dict)
         return metrics
 

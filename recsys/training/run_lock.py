@@ -49,7 +49,7 @@ def release() -> None:
 
 def _owner(run: Path) -> str:
     try:
-        owner = json.loads((run / OWNER).read_text())
+        owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
         return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -213,7 +213,7 @@ def _wandb_id(path: Path, resumed: bool) -> str:
     file = path / "wandb_id"
     if not (resumed and file.exists()):
         file.write_text(uuid.uuid4().hex[:8])
-    return file.read_text()
+    return file.read_text(encoding="utf-8")
 
 
 def split_loader(

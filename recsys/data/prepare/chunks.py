@@ -72,7 +72,7 @@ class ParsedChunk:
     @cached_property
     def info(self) -> dict[str, Any]:
         self._check(INFO)
-        info = json.loads((self.folder / INFO).read_text())
+        info = json.loads((self.folder / INFO).read_text(encoding="utf-8"))
         assert isinstance(info, dict)
         return info
 

@@ -57,7 +57,7 @@ def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[
 def _load(cache_file: Path) -> dict[str, list[Any]]:
     """Read the cache. One that is missing or damaged is empty: its digests are computed again."""
     try:
-        cache = json.loads(cache_file.read_text())
+        cache = json.loads(cache_file.read_text(encoding="utf-8"))
         return {str(name): list(known) for name, known in cache.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

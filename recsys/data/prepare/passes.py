@@ -204,7 +204,7 @@ class Build:
             for _ in self.engine.map(partial(_write_job, fitted, splitter, self.folder), pending, progress.advance):
                 pass
         for n, _ in jobs:
-            note = json.loads((notes / f"{n}.json").read_text())
+            note = json.loads((notes / f"{n}.json").read_text(encoding="utf-8"))
             for split in SPLITS:
                 rows[split] += note["rows"][split]
                 written |= {f"{split}/{name}": tuple(entry) for name, entry in note["files"][split].items()}

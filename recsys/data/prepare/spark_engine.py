@@ -190,7 +190,7 @@ def _alone() -> bool:
         return False
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
     defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home) / "conf") / "spark-defaults.conf"
-    return not (defaults.is_file() and "spark.master" in defaults.read_text())
+    return not (defaults.is_file() and "spark.master" in defaults.read_text(encoding="utf-8"))
 
 
 def flatten_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -68,7 +68,7 @@ def _load(file: Path) -> dict[str, Any]:
         hint = "; name the file, not its folder" if file.is_dir() else ""
         raise UserError(f"data.spec={file}: no such file{hint}")
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""

@@ -278,7 +278,7 @@ def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str, first: bo
         return pl.Series(dtype=pl.String), matrix
     if c.keys is None:
         return pl.int_range(len(matrix), eager=True).cast(pl.String), matrix
-    lines = pl.Series(vector_path(data, c.keys).read_text().splitlines(), dtype=pl.String)
+    lines = pl.Series(vector_path(data, c.keys).read_text(encoding="utf-8").splitlines(), dtype=pl.String)
     if len(lines) != len(matrix):
         raise UserError(f"{where}: {len(matrix)} vectors, but {c.keys} has {len(lines)} lines")
     return lines, matrix

@@ -105,7 +105,7 @@ def semantic_ids_folder(data: ResolvedData, home: Path) -> Path | None:
             with whole_folder(target) as building:
                 ids.save(building)
                 (building / REPORT).write_text(json.dumps(report, indent=1) + "\n")
-    show(json.loads((target / REPORT).read_text()))
+    show(json.loads((target / REPORT).read_text(encoding="utf-8")))
     return target
 
 

@@ -327,7 +327,7 @@ class Fitted:
     def load(cls, folder: Path) -> "Fitted":
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
-        state = json.loads((folder / TRANSFORMS).read_text())
+        state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
         data = resolve(from_plain(DataConfig, state["data"]))
         tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
 
@@ -355,7 +355,7 @@ class Fitted:
     def copy(source: Path, target: Path) -> None:
         """Copy a saved Fitted, with the features that models see, so that a run works without the prepared data."""
         target.mkdir(parents=True, exist_ok=True)
-        state = json.loads((source / TRANSFORMS).read_text())
+        state = json.loads((source / TRANSFORMS).read_text(encoding="utf-8"))
         sparse = state["data"]["sparse"]
         state["data"]["sparse"] = {n: c for n, c in sparse.items() if not c or c.get("model") is not False}
         (target / TRANSFORMS).write_text(json.dumps(state, indent=1) + "\n")
