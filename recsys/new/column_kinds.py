@@ -22,10 +22,12 @@ from recsys.new.known_names import (
     words,
 )
 from recsys.new.statistics import counts_of, largest, least, mean
-from recsys.new.time_formats import TimeGuess, time_of
+from recsys.new.time_formats import TimeGuess, not_times, time_of
 from recsys.new.value_marks import Marks, as_numbers, marks_of, number_sql, same_numbers, separator_of_values
 
-MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
+MOSTLY = 0.9  # share of rows whose numbers count up
+MOST_NUMBERS = 0.7  # share of numbers from which a few other texts stand for missing values, and many are a question
+MOST_MARKS = 3  # different texts that may stand for missing values
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
 FEWEST_ELEMENTS = 0.02  # elements of lists for each row
@@ -56,6 +58,7 @@ class Column:
     nulls: text that stands for missing values in this column alone
     code: the number that stands for a missing value
     sql: makes numbers of the column, which {} stands for
+    mostly: what most values are, if it is a question what the column holds
     split, pattern: the separator of several values, or the regular expression of each
     width: the number of numbers that each value holds
     is_partition: whether the names of folders hold its values
@@ -76,6 +79,7 @@ class Column:
     nulls: list[str] = field(default_factory=list)
     code: float | None = None
     sql: str | None = None
+    mostly: str = ""
     is_partition: bool = False
     _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
@@ -173,6 +177,17 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         return c
     c.numbers = _numbers_of(c, marks)
     c.time = time_of(c.values, c.numbers)
+    if (
+        not c.mostly
+        and c.numbers is None
+        and c.time is None
+        and (others := not_times(c.values)) is not None
+        and others.len()
+    ):
+        if _are_marks(c, others):
+            c.time = time_of(c.values, None)
+        else:
+            c.mostly = _mostly(c, others, "times")
     if c.time is not None:
         c.kind, c.reason = "time", c.time.what
     elif c.numbers is not None and not _has_leading_zeros(c) and not _is_text_id(c):
@@ -205,13 +220,29 @@ def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
     not_numbers = c.values.filter(numbers.is_null() & c.values.is_not_null())
     if not not_numbers.len() or c.values.dtype.is_numeric():
         return _without_sentinels(c, numbers)
-    kinds = not_numbers.unique()
-    if not_numbers.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
-        c.nulls = sorted(str(k).strip() for k in kinds)
-        c.values = c.values.set(c.values.is_in(kinds), None)
-        c.missing = c.values.null_count() / c.values.len()
+    found = numbers.drop_nulls()
+    if not_numbers.len() > (1 - MOST_NUMBERS) * c.rows or found.n_unique() <= 10:
+        return None
+    if _are_marks(c, not_numbers):
         return numbers
+    if mean(found != found.floor()) > 0.5:  # whole numbers may be codes, beside codes with letters
+        c.mostly = _mostly(c, not_numbers, "numbers")
     return None
+
+
+def _are_marks(c: Column, texts: pl.Series) -> bool:
+    """Return whether a few different texts stand for missing values, and count them as missing."""
+    kinds = texts.unique()
+    if kinds.len() > MOST_MARKS:
+        return False
+    c.nulls = sorted(str(k).strip() for k in kinds)
+    c.values = c.values.set(c.values.is_in(kinds.implode()), None)
+    c.missing = c.values.null_count() / c.values.len()
+    return True
+
+
+def _mostly(c: Column, others: pl.Series, what: str) -> str:
+    return f"{1 - others.len() / c.rows:.0%} of its values are {what}; others, such as {others[0]}, are not"
 
 
 def _without_sentinels(c: Column, numbers: pl.Series) -> pl.Series:

@@ -52,6 +52,10 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
         questions += _who_rates(p, answers)
     questions += _of_the_future(p.roles.time)
+    for c in p.columns:
+        if c.mostly and c.name not in answers.names().values():
+            text = f"what does {c.name} hold? {c.mostly}"
+            questions.append(Question(text, "texts; mark what is missing by source.column_null_values"))
     if answers.time == "auto":
         questions += _of_incomplete_times(p)
     if p.rows < FEW_ROWS:

@@ -302,7 +302,9 @@ def _why_no_time(columns: Sequence[Column], answers: Answers) -> str:
     if answers.time is None:
         return "no time, as you asked"
     named = [f"{c.name} lacks {c.missing:.0%}" for c in incomplete_times(columns)[:2]]
-    return f"no column has the time of enough rows ({', '.join(named)})" if named else "no column holds a time"
+    if named:
+        return f"no column has the time of enough rows ({', '.join(named)})"
+    return "no column certainly holds a time" if any(c.mostly for c in columns) else "no column holds a time"
 
 
 def _melted(frame: pl.DataFrame, file: Path, layout: Layout) -> str:

@@ -85,7 +85,7 @@ def likely_ids(columns: Sequence[Column], among: tuple[str, ...]) -> list[Column
     """Return the columns that may identify users, or items, the likeliest first: by name, then in order."""
     free = [c for c in columns if c.kind in ("id", "category", "row id") and not c.role and not c.is_partition]
     free = [c for c in free if c.distinct > (2 if names_an_id_of(c.name, among) else FEWEST_NAMED)]
-    free = [c for c in free if c.missing < MOST_MISSING_IDS and not has_word(c.name, (*QUANTITIES, *TIMES, *BIRTHS))]
+    free = [c for c in free if c.missing < 1 and not has_word(c.name, (*QUANTITIES, *TIMES, *BIRTHS))]
     return sorted(
         free,
         key=lambda c: (

@@ -10,6 +10,7 @@ from recsys.new.known_names import CODES, ID_WORDS, TIMES, has_word, rank_of
 from recsys.new.statistics import largest, least, mean, quantile
 
 ENOUGH = 0.995  # share of values that have to be times
+MOST = 0.5  # share of texts that are times, from which the others are missing values or a question
 SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
 NUMBERED = r"(nr|no|num|id|sk)$"  # ends of names of numbers: Bestellnr
 EARLIEST = 1000  # year
@@ -92,6 +93,19 @@ def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeGuess | None:
     if parsed.drop_nulls().len() >= ENOUGH * sample.len():
         return TimeGuess(parsed, "ISO 8601")
     return _of_text(values, sample)
+
+
+def not_times(values: pl.Series) -> pl.Series | None:
+    """Return the texts of a column that are no times, if most are times of one format; None for other columns."""
+    texts = values.drop_nulls()
+    if texts.dtype != pl.String or not texts.len() or mean(texts.head(1000).str.contains(r"\d.*[/.:, -].*\d")) < MOST:
+        return None
+    formats = [None, *FORMATS]
+    times = [_parsed(texts) if f is None else texts.str.to_datetime(f, strict=False) for f in formats]
+    best = min(times, key=lambda t: t.null_count())
+    if best.null_count() > (1 - MOST) * texts.len() or least(best.dt.year()) <= EARLIEST:
+        return None
+    return texts.filter(best.is_null())
 
 
 def _parsed(values: pl.Series) -> pl.Series:

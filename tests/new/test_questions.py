@@ -1547,3 +1547,50 @@ def test_files_of_nothing_are_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(UserError):
         proposed(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.04, 0.08, 0.2])
+@pytest.mark.parametrize("kinds", [1, 50])
+@pytest.mark.parametrize("column", ["at", "price"])
+def test_columns_that_mostly_hold_times_or_numbers(tmp_path: Path, share: float, kinds: int, column: str) -> None:
+    """A few other texts stand for missing values, of however many rows; many are a question, never 'no time'."""
+    frame = clicks(rows=2000).select("user", "item", "ts", "price", LABEL)
+    frame = frame.select(
+        "user", "item", at=pl.from_epoch("ts").dt.strftime("%Y-%m-%d %H:%M"), price="price", clicked=LABEL
+    )
+    odd = pl.int_range(frame.height) * 7919 % frame.height < share * frame.height
+    other = pl.lit("unknown x") + (pl.int_range(frame.height) * 7919 % kinds).cast(pl.String)
+    write(
+        tmp_path / "log.csv",
+        frame.with_columns(pl.when(odd).then(other).otherwise(pl.col(column).cast(pl.String)).alias(column)),
+    )
+    p = proposed(tmp_path)
+    [found] = [c for c in p.columns if c.name == column]
+    text = document(p, "mine")
+    if kinds == 1:
+        assert found.kind == {"at": "time", "price": "number"}[column] and found.nulls == ["unknown x0"]
+        assert len(p.questions) == (column == "at" and share > 0.1)
+    else:
+        assert any(q.text.startswith(f"what does {column} hold?") for q in p.questions)
+    assert "no column holds a time" not in text
+
+
+def test_codes_of_which_some_have_letters_are_no_question(tmp_path: Path) -> None:
+    frame = clicks(rows=2000).select("user", "item", "ts", LABEL)
+    code = pl.int_range(frame.height) * 7919 % 300 + 20_000
+    letters = pl.when(code % 9 == 0).then(code.cast(pl.String) + "B").otherwise(code.cast(pl.String))
+    write(tmp_path / "log.csv", frame.with_columns(stockcode=letters))
+    assert not proposed(tmp_path).questions
+
+
+@pytest.mark.parametrize("missing", [0.4, 0.6, 0.9])
+def test_users_that_most_rows_lack_are_named_in_the_answer(tmp_path: Path, missing: float) -> None:
+    frame = clicks().select("user", "item", "ts")
+    lacking = pl.int_range(frame.height) * 7919 % frame.height < missing * frame.height
+    write(tmp_path / "log.csv", frame.with_columns(user=pl.when(lacking).then(None).otherwise("user")))
+    if missing < 0.5:
+        assert list(proposed(tmp_path).where) == ["user IS NOT NULL"]
+        return
+    with pytest.raises(NeedsAnswer, match="label=null with user=user item=item"):
+        proposed(tmp_path)
+    assert list(proposed(tmp_path, label=None, user="user", item="item").where) == ["user IS NOT NULL"]
