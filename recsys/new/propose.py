@@ -196,6 +196,9 @@ def _read_rows(found: Found, gathered: Gathered, answers: Answers) -> _Rows:
     sample = read_sample(files, layout, gathered.layouts)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
+    if layout.format == "jsonl":
+        later = [n for n in sample.frame.columns if n not in (*layout.columns, *gathered.optional)]
+        gathered.optional = (*gathered.optional, *(n for n in later if n not in partitions(files[0], None)))
     if answers.label == "auto":
         check_rows_within(sample.frame, files[0], layout)
     exploded = explode(sample.frame, layout, answers)

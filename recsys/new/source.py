@@ -78,11 +78,8 @@ def source_of(
     source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}
     if layout.dialect is not None:
         source |= _text(layout, reasons)
-    optional = list(gathered.optional)
-    if layout.format == "jsonl":
-        optional += [c.name for c in columns if c.name not in {*layout.columns, *optional, *rename}]
-    if optional:
-        source["optional_columns"] = optional
+    if gathered.optional:
+        source["optional_columns"] = list(gathered.optional)
         reasons["optional_columns"] = "some files, or the first rows, lack them; their values are then missing"
     if layout.format in TEXT:
         source |= _marks(marks, columns, layout)
