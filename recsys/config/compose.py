@@ -284,8 +284,9 @@ def load_config(path: Path) -> DictConfig:
         raise UserError(f"{path}: is not the config of a run; it has no key model")
     check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
     values = restored(OmegaConf.to_container(loaded))
-    if "unknown_users" not in values["model"]:  # a run from before this key is resumed as it began
-        values.setdefault("loader", {}).setdefault("unknown", 0.0)
+    model, loader = values["model"], values.setdefault("loader", {})
+    if isinstance(model, dict) and "unknown_users" not in model and isinstance(loader, dict):
+        loader.setdefault("unknown", 0.0)  # a run from before this key is resumed as it began
     cfg = typed(values)
     try:
         check_values(OmegaConf.to_container(cfg), OmegaConf.get_type(cfg))

@@ -20,6 +20,7 @@ from recsys.new.questions import Answers, Question
 from recsys.new.sample import rows_of
 
 MOST_SNIFFED = 60
+SMALL = 1 << 16  # bytes of a file that may have no rows
 SUBMISSIONS = {"submission", "submissions", "submit", "soumission", "abgabe", "einreichung", "envio", "提交"}
 MOST_UNTESTED = 5
 MOST_ANSWERED = 8  # files that an answer names
@@ -185,11 +186,13 @@ def _grouped(found: Found, answers: Answers) -> _Groups:
 
 def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
     """Return the files without rows: tables of none, and text whose only line is the first line of another file."""
-    first_lines: dict[bytes, list[Path]] = {}
+    first_lines = set[bytes]()
     alone, without_rows = list[tuple[bytes, Path]](), set[Path]()
-    for f in files:
+    small = [f for f in files if f.stat().st_size < SMALL]
+    others = [f for f in files if f.stat().st_size >= SMALL][:MOST_SNIFFED]
+    for f in [*small, *others] if small else ():
         with suppress(UserError, *DAMAGED):  # `layout_of` says what is wrong
-            head = raw_bytes.head(f, 1 << 16).lstrip()
+            head = raw_bytes.head(f, SMALL).lstrip()
             first, _, rest = head.partition(b"\n")
             if head.startswith(b"PAR1"):
                 without_rows |= {f} if not pq.read_metadata(f).num_rows else set()
@@ -198,7 +201,7 @@ def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
             elif not rest.strip():
                 alone.append((first.rstrip(), f))
             else:
-                first_lines.setdefault(first.rstrip(), []).append(f)
+                first_lines.add(first.rstrip())
     return frozenset(without_rows | {f for line, f in alone if line in first_lines})
 
 
