@@ -410,9 +410,8 @@ class ContinuousTraining:
         rows = PartitionRows(cfg, tuple(self._files(cycle.train)))
         for name in cycle.train:
             if self.partitions[name].digest != self.state.partitions[name].digest:
-                say(
-                    f"{name}: has changed since cycle {cycle.number} read it; new rows are compared with what it holds now"
-                )
+                why = f"has changed since cycle {cycle.number} read it; new rows are compared with what it holds now"
+                say(f"{name}: {why}")
         references = self.root / "references" / self._run_dir(cycle).name
         predictions = self._folder(cycle) / "challenger" / PREDICTIONS
         save_references(references, rows, predictions, self.settings.check.slices)
