@@ -127,10 +127,7 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
     except UserError as e:
         if not source.files:
             raise
-        problem, _, _ = str(e).partition("; set data.")
-        raise UserError(
-            f"rows: {problem}; name files in the format of the run's data ({rows.fitted.data.source.format})"
-        ) from e
+        raise UserError(f"rows: {str(e).partition('; set data.')[0]}") from e
     with whole_folder(output, new=new) as building:
         _save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval

@@ -274,10 +274,16 @@ def test_mistakes_are_one_line(overrides: list[str], message: str, run: Path, tm
 
 
 def test_rows_of_another_format(run: Path, tmp_path: Path) -> None:
-    pl.DataFrame({"int_1": [1]}).write_parquet(tmp_path / "rows.parquet")
-    message = export_run(run, tmp_path / "out", f"rows={tmp_path}/rows.parquet")
-    told = "not csv but Parquet; name files in the format of the run's data (csv)"
-    assert message == f"rows: {tmp_path}/rows.parquet: {told}"
+    """Rows of Parquet and of JSON lines, for a run of CSV; a file that is neither is one line."""
+    rows = pl.DataFrame({"int_1": ["3", "7"], "cat_1": ["a", "b"]})
+    rows.cast({"int_1": pl.Int64}).write_parquet(tmp_path / "rows.parquet")
+    rows.write_ndjson(tmp_path / "rows.jsonl")
+    for kind in ("jsonl", "parquet"):
+        assert export_run(run, tmp_path / kind, f"rows={tmp_path}/rows.{kind}") is None
+    outputs = [json.loads((tmp_path / kind / "examples.json").read_text())["outputs"] for kind in ("jsonl", "parquet")]
+    assert outputs[0] == outputs[1]
+    (tmp_path / "rows.json").write_text("7")
+    assert str(export_run(run, tmp_path / "out", f"rows={tmp_path}/rows.json")).startswith("rows: ")
 
 
 def test_a_run_without_a_checkpoint(run: Path, tmp_path: Path) -> None:

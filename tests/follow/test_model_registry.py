@@ -110,7 +110,7 @@ def test_the_same_artefact_is_one_version(registry: ModelRegistry, tmp_path: Pat
 
 
 def test_versions_that_were_there_before_stay_served(tmp_path: Path) -> None:
-    fake_models.write_model(tmp_path / "models" / "ctr" / "7")
+    shutil.copytree(artefact(tmp_path, bias=7), tmp_path / "models" / "ctr" / "7")
     registry = ModelRegistry(tmp_path / "models", "ctr")
     new = registry.register(artefact(tmp_path))
     assert Repository(tmp_path / "models").choice("ctr").current == "7"
