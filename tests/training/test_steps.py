@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -18,6 +19,7 @@ from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
+from recsys.training.callbacks import StopEarly
 from recsys.training.ema import Ema
 from recsys.training.evaluate_run import evaluate
 from recsys.training.optimizers import split_parameters
@@ -220,6 +222,22 @@ def test_training_stops_when_validation_no_longer_improves(home: Path, capsys: p
     assert f"  {shown} (the best so far)" in (home / "until_best" / "train.log").read_text()
     run(home, "all_epochs", "trainer.max_epochs=2", "data.split.validation=0", *rates)
     assert "all 2 epochs are trained; to stop early, set data.split.validation" in capsys.readouterr().err
+
+
+def test_a_training_that_stops_within_its_first_epoch_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["trainer.max_epochs=2", "trainer.validate_every_n_steps=2", "trainer.early_stopping.patience=1"]
+    run(home, "stops_early", *more, "optim.sparse.lr=1e-30", "optim.dense.lr=1e-30")
+    assert "stopped after epoch 1: validation/auc has not improved for 1 validations" in capsys.readouterr().err
+
+
+def test_a_metric_of_nan_stops_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    stop: Any = StopEarly("validation/auc", 1)
+    trainer = SimpleNamespace(callback_metrics={"validation/auc": torch.tensor(torch.nan)}, should_stop=False)
+    for _ in range(3):
+        stop.on_validation_end(trainer, None)
+    stop.on_train_end(trainer, None)
+    said = capsys.readouterr().err
+    assert not trainer.should_stop and said.count("validation/auc is not a number") == 1 and "stopped" not in said
 
 
 def test_metrics_that_are_too_many_for_the_width_are_rows(
