@@ -10,27 +10,27 @@ MAX_DEPTH = 64  # lists and objects within each other; readers of columns, such 
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises ValueError if it is not JSON, or is nested beyond MAX_DEPTH."""
-    if isinstance(text, bytes):
-        text = text.decode()
+    """Return the value of a JSON text. Raises ValueError if it is not JSON, or is nested deeper than MAX_DEPTH.
+
+    text: bytes may be UTF-8, UTF-16 or UTF-32, with a byte order mark or without
+    """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
-    if max(text.count("["), text.count("{")) > MAX_DEPTH // 2:  # otherwise it cannot be deeper
-        level = [value]
-        for _ in range(MAX_DEPTH):
-            nested = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
-            level = [v for values in nested for v in values]
-        if any(isinstance(v, dict | list) for v in level):
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    return value
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        nested = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for values in nested for v in values if isinstance(v, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file.
 
-    Raises OSError if it is missing, and ValueError if it is no file that can be read, or no JSON.
+    Raises OSError if the file is missing, and ValueError if it cannot be read, or is not JSON.
     """
     path.stat()
     if (problem := problem_of(path)) is not None:  # a named pipe would wait for its writer, and /dev/zero has no end

@@ -5,7 +5,7 @@
     ROOT/rejected.jsonl                                     events that cannot be read, or have no time
 
 Positions are written after the files, and before the first file of a partition. Files that begin at or after the
-position of their partition are those of a process that was killed in between; they are removed, and their events are
+position of their partition were written by a process that was killed in between; they are removed, and their events are
 read again.
 """
 
@@ -32,7 +32,6 @@ from recsys.store.streams import Message, open_stream
 FILE = re.compile(r"stream-(?P<partition>.*)-(?P<offset>\d{20})\.jsonl")
 POSITIONS, REJECTED = "stream.json", "rejected.jsonl"
 AHEAD = 86_400  # seconds by which the clocks of senders may be ahead
-LIMIT = 1e300  # beyond which integers are no floats
 BATCH, WAIT = 50_000, 1.0  # events of a batch; seconds to wait for the first one
 
 
@@ -73,7 +72,7 @@ def partition_name(seconds: float, every: float) -> str:
     try:
         start = datetime.fromtimestamp(math.floor(seconds / every) * every, UTC)
     except (OverflowError, OSError, ValueError):
-        raise ValueError(f"{seconds:g} is no time in seconds since 1970, or in ISO 8601") from None
+        raise ValueError(f"{seconds:g}: must be seconds since 1970, or a time in ISO 8601") from None
     if every % 86_400 == 0:
         return f"day={start.date()}"
     return f"day={start.date()}/hour={start:%H}" if every % 3600 == 0 else f"at={start.date()}T{start:%H%M}"
@@ -86,14 +85,15 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
     files: dict[Path, list[bytes]] = {}
     first: dict[str, int] = {}
     rejected = 0
+    latest = time.time() + AHEAD
     for message in messages:
         offset = first.setdefault(message.key, message.offset)
         try:
             seconds = _time(message.value, config.time)
             name = partition_name(seconds, every)
-            if seconds > time.time() + AHEAD:  # as the newest event, it would make all partitions look complete
+            if seconds > latest:  # as the newest event, it would make all partitions look complete
                 raise ValueError(f"{name} is in the future")
-        except ValueError as e:
+        except (ValueError, OverflowError) as e:  # OverflowError: of an integer that no float holds
             text = message.value.decode(errors="replace").rstrip("\n")
             append_line(root / REJECTED, {"offset": message.offset, "partition": message.partition, "why": str(e),
                                           "text": text})  # fmt: skip
@@ -111,12 +111,12 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
 
 def _time(text: bytes, column: str) -> float:
     """Return the time of an event in seconds since 1970. Raises ValueError if it has none."""
-    event = parse_json(text)
+    event = parse_json(text.decode())
     if not isinstance(event, dict) or column not in event:
         raise ValueError(f"has no {column}")
     value = event[column]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(min(max(value, -LIMIT), LIMIT))
+        return float(value)
     found = datetime.fromisoformat(str(value))
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 

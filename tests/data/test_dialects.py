@@ -357,3 +357,30 @@ def test_a_carriage_return_within_a_line_is_part_of_a_value(
     _, [wrong] = read(tmp_path, end.join([b"y,a", b"1,x\ry,3", b"0,1"]))
     assert wrong.line == 2 and wrong.text == "1,x\ry,3"
     assert "lines end in carriage returns alone; run: tr" in error(tmp_path, b"y,a\r1,2\r")
+
+
+@pytest.mark.parametrize(
+    ("content", "of_run", "read_as"),
+    [
+        (b"y,a\n1,2\n", "csv", "csv"),
+        (b"y,a\n1,2\n", "parquet", "csv"),
+        (b"y,a\n1,2\n", "npy", "csv"),
+        (b"no object\n", "jsonl", "jsonl"),
+        (b'\xef\xbb\xbf{"y": 1}\n', "jsonl", "jsonl"),
+        (b'{"y": 1}\n', "parquet", "jsonl"),
+        (b'{"y": 1}\n', "json", "json"),  # one object {key: value}
+        (b' [ {"y": 1}]', "csv", "json"),
+        (b"[a],[b]\n", "csv", "csv"),
+        (b"PAR1...", "csv", "parquet"),
+        (b"ARROW1..", "parquet", "arrow"),
+        (b"PK\x03\x04\x14\0", "npz", "npz"),
+        (b"\x93NUMPY\x01\0", "npy", "npy"),
+        ("y,a\n".encode("utf-16"), "csv", "csv"),
+    ],
+)
+def test_rows_to_predict_are_read_by_their_first_bytes(
+    tmp_path: Path, content: bytes, of_run: str, read_as: str
+) -> None:
+    (tmp_path / "rows").write_bytes(content)
+    data = config(tmp_path, format=of_run)
+    assert read_sources.prediction_source(data, tmp_path / "rows").source.format == read_as

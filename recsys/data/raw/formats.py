@@ -6,6 +6,7 @@ Every reader yields `Block`s: the rows with the right number of fields, as strin
 file's own types (Parquet), the line of each row, and the bad rows.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -38,15 +39,19 @@ RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 KEYED = {"svmlight": svmlight, "slots": slots}  # formats whose lines are key:value
 
 
-def format_of(file: Path) -> str:
-    """Return the format that the first bytes of a file say: parquet, arrow, json, jsonl, or csv for other text."""
+def format_of(file: Path) -> str | None:
+    """Return the format that the first bytes of a file say: parquet, arrow, json, jsonl, or csv for other text.
+
+    None stands for other bytes, and for a file that cannot be read: its reader says why.
+    """
     try:
         with open_bytes(file) as raw:
-            first = raw.read(1 << 10).lstrip()
-    except UNREADABLE:  # its reader says why
-        return "csv"
-    starts = {b"PAR1": "parquet", b"ARROW1": "arrow", b"{": "jsonl", b"[": "json"}
-    return next((format_ for start, format_ in starts.items() if first.startswith(start)), "csv")
+            first = raw.read(1 << 10)
+    except UNREADABLE:
+        return None
+    starts = {rb"PAR1": "parquet", rb"ARROW1": "arrow", rb"(\xef\xbb\xbf)?\s*\{": "jsonl"}
+    starts |= {rb"(\xef\xbb\xbf)?\s*\[\s*[{\]]": "json", rb"[^\0]*\Z": "csv"}
+    return next((format_ for start, format_ in starts.items() if re.match(start, first)), None)
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:

@@ -379,10 +379,11 @@ def side_table(
 def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with a source that reads `file`, which may have another format than the files of the run.
 
-    Text of another format than the run's is CSV with a header, JSON lines or JSON.
+    Text is CSV with a header, JSON lines or JSON, unless the files of the run are text of a kind that it may be, too.
     """
     given, format_ = format_of(file), data.source.format
-    if given == format_ or (given == "csv" and format_ in LINE_FORMATS) or file.suffix == ".npy":
+    may_be = {"csv": (*LINE_FORMATS, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
+    if given in (None, format_) or format_ in may_be.get(given, ()):
         return data
     separator = "\t" if file.suffix == ".tsv" else ","
     other = replace(
