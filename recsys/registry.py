@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.cli import command_line
-from recsys.cli.console import printable, results, say
+from recsys.cli.console import results, say
 from recsys.errors import UserError, did_you_mean
+from recsys.pages.formatting import visible
 
 if TYPE_CHECKING:
     from recsys.follow.model_registry import ModelRegistry
@@ -103,7 +104,7 @@ def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
             if stored := stored_as(e):
                 why = f" ({stored}){why}"
             line = f"{e.get('time')}  {e.get('event')!s:<13} {e.get('version') or ''}  {e.get('who') or 'a server'}"
-            results.print(printable(line + why), markup=False, soft_wrap=True)
+            results.print(visible(line + why), markup=False, soft_wrap=True)
         return
     registry.path(cfg.version)
     [about] = [e for e in registry.summaries() if e["version"] == cfg.version]

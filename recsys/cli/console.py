@@ -57,10 +57,7 @@ def _console(stderr: bool) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
 
 
-for _stream in (
-    sys.stdout,
-    sys.stderr,
-):  # a terminal of ASCII shows letters that it lacks as \\xe4, and ends no command
+for _stream in (sys.stdout, sys.stderr):  # a terminal of ASCII shows other letters as escapes
     if hasattr(_stream, "reconfigure") and (_stream.encoding or "").lower() not in ("utf-8", "utf8"):
         _stream.reconfigure(errors="backslashreplace")
 console = _console(stderr=True)  # messages
@@ -74,11 +71,6 @@ _hidden = False
 _log: Path | None = None
 _log_fails = False
 _unlogged: list[str] = []  # messages from before the log file was known
-
-
-def printable(text: str) -> str:
-    """Return a text that others wrote without the control characters that a terminal would obey."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def quiet(value: bool = True) -> None:

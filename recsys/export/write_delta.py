@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +77,21 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
         full, delta = building / ".full", building / ".delta"
         about = write_artefact(source, form, full)
         full_size, why = bytes_of(full), _no_delta(before, Artefact(full, about))
-        exported = ExportedDelta(False, 0, full_size, full_size, about, why or "")
         if why is None:
             delta.mkdir()
             rows = write_delta(base, full, delta)
-            size = bytes_of(delta)
-            if size <= WORTH * full_size:
-                _prove(base, delta, building / ".proof")
-                exported = ExportedDelta(True, rows, size, full_size, about)
+            if (size := bytes_of(delta)) > WORTH * full_size:
+                why = f"a delta would have {size / full_size:.0%} of its bytes"
             else:
-                exported = replace(exported, why=f"a delta would have {size / full_size:.0%} of its bytes")
-        for path in list((delta if exported.is_delta else full).iterdir()):
+                _prove(base, delta, building / ".proof")
+        for path in list((full if why is not None else delta).iterdir()):
             path.rename(building / path.name)
         for folder in (full, delta, building / ".proof"):
             shutil.rmtree(folder, ignore_errors=True)
-    if exported.why:
-        say(f"{output}: is a full artefact, not a delta: {exported.why}")
-    return exported
+    if why is None:
+        return ExportedDelta(True, rows, size, full_size, about)
+    say(f"{output}: is a full artefact, not a delta: {why}")
+    return ExportedDelta(False, 0, full_size, full_size, about, why)
 
 
 def _no_delta(before: Artefact, after: Artefact) -> str | None:

@@ -157,9 +157,8 @@ class ContinuousTraining:
         if current is not None:
             waiting = [p for p in waiting if p.name not in (*current.train, *current.window)]
             at_canary = current.step == "canary" and self.settings.canary is not None
-            parts.append(
-                f"cycle {current.number} {'waits for its canary' if at_canary else f'goes on at {current.step}'}"
-            )
+            what = "waits for its canary" if at_canary else f"goes on at {current.step}"
+            parts.append(f"cycle {current.number} {what}")
         parts += [f"{len(waiting)} partitions{self._rows(waiting)} wait for a cycle"]
         parts += [f"{len(unripe)}{self._rows(unripe)} for their labels"] if unripe else []
         return "; ".join(parts)

@@ -189,8 +189,8 @@ def _without_rows(files: Sequence[Path]) -> frozenset[Path]:
     first_lines = set[bytes]()
     alone, without_rows = list[tuple[bytes, Path]](), set[Path]()
     small = [f for f in files if f.stat().st_size < SMALL]
-    others = [f for f in files if f.stat().st_size >= SMALL][:MOST_SNIFFED]
-    for f in [*small, *others] if small else ():
+    others = sorted({*files} - {*small})[:MOST_SNIFFED] if small else []
+    for f in [*small, *others]:
         with suppress(UserError, *DAMAGED):  # `layout_of` says what is wrong
             head = raw_bytes.head(f, SMALL).lstrip()
             first, _, rest = head.partition(b"\n")

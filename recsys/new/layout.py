@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from recsys.data.raw import json_lines
 from recsys.data.raw.blocks import LINE_FORMATS
-from recsys.data.raw.dialect import MAGIC
+from recsys.data.raw.dialect import MAGIC, check_line_ends
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.json_text import parse_json
@@ -129,8 +129,7 @@ def _layout(file: Path, header: bool | None) -> Layout:
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
     if not text.strip():
         raise UserError(f"{file}: has no text")
-    if "\r" in text and "\n" not in text:
-        raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
+    check_line_ends(text, file)
     escape, broken_by = _quoting(text)
     text = quoted.plain(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]

@@ -31,10 +31,8 @@ def parse_lines(lines: list[str], dialect: Dialect) -> pl.DataFrame:
         lines = [UNIT.join(line.split()) for line in lines]
     elif dialect.quote is None or not any(dialect.quote in line for line in lines):
         lines = [line.replace(dialect.separator, UNIT) for line in lines]
-    if dialect.quote and not dialect.line_breaks and any(line.count(dialect.quote) % 2 for line in lines):
-        lines = [
-            line for line in lines if line.count(dialect.quote) % 2 == 0
-        ] or lines  # bad rows, such as a cut last one
+    if dialect.quote and not dialect.line_breaks:  # without bad rows, such as a last one that was cut
+        lines = [line for line in lines if line.count(dialect.quote) % 2 == 0] or lines
     separated = dialect.separator if dialect.quote and UNIT not in lines[0] and dialect.width > 1 else UNIT
     if separated != UNIT and dialect.strip:
         lines = [re.sub(rf"{re.escape(separated)} +(?={dialect.quote})", separated, line) for line in lines]

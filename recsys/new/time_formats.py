@@ -98,11 +98,14 @@ def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeGuess | None:
 def not_times(values: pl.Series) -> pl.Series | None:
     """Return the texts of a column that are no times, if most are times of one format; None for other columns."""
     texts = values.drop_nulls()
-    if texts.dtype != pl.String or not texts.len() or mean(texts.head(1000).str.contains(r"\d.*[/.:, -].*\d")) < MOST:
+    few = texts.head(1000)
+    if texts.dtype != pl.String or not texts.len() or mean(few.str.contains(r"\d.*[/.:, -].*\d")) < MOST:
         return None
-    formats = [None, *FORMATS]
-    times = [_parsed(texts) if f is None else texts.str.to_datetime(f, strict=False) for f in formats]
-    best = min(times, key=lambda t: t.null_count())
+
+    def times(texts: pl.Series, format_: str | None) -> pl.Series:
+        return _parsed(texts) if format_ is None else texts.str.to_datetime(format_, strict=False)
+
+    best = times(texts, min([None, *FORMATS], key=lambda f: times(few, f).null_count()))
     if best.null_count() > (1 - MOST) * texts.len() or least(best.dt.year()) <= EARLIEST:
         return None
     return texts.filter(best.is_null())

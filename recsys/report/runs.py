@@ -285,9 +285,9 @@ def _sweep(folder: Path) -> ReportedSweep:
 
 def _trial(folder: Path, number: str, entry: dict[str, Any]) -> ReportedTrial:
     """Read a trial, whose runs are in SWEEP/N or SWEEP/N/seed-S even if the sweep was moved."""
-    listed = entry.get("overrides") or []
-    listed = listed if isinstance(listed, dict | list) else []
-    overrides = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else [str(o) for o in listed]
+    listed = entry.get("overrides")
+    listed = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else listed
+    overrides = [str(o) for o in listed] if isinstance(listed, list) else []
     overrides = mask_overrides([o for o in overrides if not o.startswith("run_dir=")])
     inside = [r for r in entry.get("runs") or [] if isinstance(r, dict)]
     places = [folder / str(r["folder"]) for r in inside if r.get("folder")]

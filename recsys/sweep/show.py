@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.cli.console import printable, results, say
+from recsys.cli.console import results, say
 from recsys.cli.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
+from recsys.pages.formatting import visible
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.watch import progress
 
@@ -81,11 +82,11 @@ def table(sweep: Sweep, folder: Path) -> None:
         )
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
-        cells = [Text(printable(str(masked(t.values.get(k, ""), k)))) for k in keys]
+        cells = [Text(visible(str(masked(t.values.get(k, ""), k)))) for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
-            Text(textwrap.shorten(printable(_trial_status(t, sweep, folder)), LONGEST)),
+            Text(textwrap.shorten(visible(_trial_status(t, sweep, folder)), LONGEST)),
             *(_number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),

@@ -27,7 +27,6 @@ class StopEarly(EarlyStopping):
     def __init__(self, metric: str, patience: int) -> None:
         super().__init__(metric, mode=mode_of(metric), patience=patience, check_on_train_epoch_end=False)
         self._gain: tuple[float, float] | None = None  # the best value before the last validation, and the last's
-        self._stopped = False
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         before = float(self.best_score)
@@ -36,7 +35,6 @@ class StopEarly(EarlyStopping):
             say_once(f"{self.monitor} is not a number, as for validation rows of one class: it stops no training")
             return
         super().on_validation_end(trainer, pl_module)
-        self._stopped = self._stopped or self.wait_count >= self.patience
         now = float(self.best_score)
         self._gain = (before, now) if now != before and math.isfinite(before) else None
 
@@ -45,7 +43,7 @@ class StopEarly(EarlyStopping):
             line = still_improving(self.monitor, *self._gain, trainer.current_epoch)
             if line is not None:
                 say(line)
-        if self._stopped:
+        if self.wait_count >= self.patience:
             why = f"{self.monitor} has not improved for {self.patience} validations"
             say(
                 f"stopped after epoch {self.stopped_epoch + 1}: {why}; trainer.early_stopping.patience=null never stops"

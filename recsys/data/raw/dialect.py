@@ -63,6 +63,12 @@ def is_ascii_compatible(encoding: str) -> bool:
     return "\n0".encode(encoding) == b"\n0"
 
 
+def check_line_ends(text: str, file: Path) -> None:
+    """Raise UserError if the lines of a file end in carriage returns alone, by the text at its beginning."""
+    if "\n" not in text and "\r" in text:
+        raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
+
+
 def without_carriages(text: bytes) -> bytes:
     """Return lines that end in line feeds alone. CARRIAGE takes the place of the carriage returns within lines."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
@@ -205,8 +211,7 @@ def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
         raise UserError(f"{file}: not {source.format}: it does not begin with {_encoding(source)} text{hint}")
     if source.format == "csv" and re.match(r'\s*\{\s*"', start):
         raise UserError(f"{file}: not csv but JSON; set data.source.format=jsonl")
-    if "\r" in start and "\n" not in text:
-        raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
+    check_line_ends(text, file)
     lines, _ = rows_only(source, None, without_carriages(text.encode()))
     first, *rest = lines.split(b"\n")
     if source.header and source.format == "csv" and NOT_TEXT in first.decode():

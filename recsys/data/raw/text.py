@@ -144,7 +144,7 @@ class CsvLines:
         self._number(block, line_numbers)
         if self.source.line_breaks_in_quotes and BREAK.encode() in text:
             self._restore_breaks(block, text)
-        if CARRIAGE.encode() in text:
+        if text is not self.text and CARRIAGE.encode() in text:  # only then did it hold carriage returns
             block.frame = block.frame.with_columns(pl.col(pl.String).str.replace_all(CARRIAGE, "\r", literal=True))
             block.bad = [replace(bad, text=bad.text.replace(CARRIAGE, "\r")) for bad in block.bad]
         block.lines = self.line - 1 + self.line_ends + (not self.text.endswith(b"\n"))
