@@ -109,8 +109,9 @@ def status(
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
+    from hydra.core.hydra_config import HydraConfig
 
-    from recsys.config.compose import conf_dir, file_overrides, free_keys, register
+    from recsys.config.compose import check_hydra, conf_dir, file_overrides, free_keys, register
 
     silence()
     register()
@@ -125,6 +126,7 @@ def status(
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
         _hide_secrets(cfg)
+        check_hydra(HydraConfig.get())
         code = call(lambda: _checked(function, cfg), command, sys.argv[1:])
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer

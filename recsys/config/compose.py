@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
@@ -233,10 +234,26 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     """Return the config of a sweep, and hydra.sweep.dir, its default folder without run_dir."""
     with composing():
         cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
+    check_hydra(cfg.hydra)
     folder = str(cfg.hydra.sweep.dir)
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg, folder
+
+
+def check_hydra(hydra: DictConfig) -> None:
+    """Raise UserError if a YAML file of the user's, such as an experiment, sets up Hydra's own sweeper."""
+    for key, is_set in (("sweeper.params", hydra.sweeper.params), ("mode", hydra.mode == RunMode.MULTIRUN)):
+        if is_set:
+            raise UserError(
+                f"hydra.{key} in {_own_file(hydra)}: recsys has its own sweeper; give a key several values on the "
+                "command line, with -m, or list trials in sweep.points"
+            )
+
+
+def _own_file(hydra: DictConfig) -> str:
+    choice = hydra.runtime.choices.get("experiment")
+    return f"experiment/{choice}.yaml" if choice else "a YAML file"
 
 
 def _quoted(override: str) -> str:

@@ -321,6 +321,16 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.parametrize("given", ["mode: MULTIRUN", "sweeper: {params: {model.dim: '8,16'}}"])
+def test_an_experiment_that_sets_up_hydras_sweeper(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("conf/experiment")
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(f"# @package _global_\nhydra: {{{given}}}\n")
+    assert sweep("experiment=mine") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: hydra.") and "in experiment/mine.yaml: recsys has its own sweeper" in said
+
+
 @pytest.mark.few(5)
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
 def test_mistake(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,13 @@ def test_a_grown_run_is_resumed_with_its_own_ids(folder: Path, capfd: pytest.Cap
     assert (folder / "second" / "vocabularies" / "user.parquet").read_bytes() == before
 
 
+def test_a_smaller_capacity_keeps_the_rows_and_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    smaller = {"sparse": {"user": {"capacity": 10}}}
+    run(folder, "smaller", "day1", f"start_from={folder / 'first'}", data=smaller)
+    assert len(vocabulary(folder / "smaller", "user")) == 40
+    assert "capacity=10 of table user: the run that this one starts from has given 41 rows" in capfd.readouterr().err
+
+
 def test_mistakes(folder: Path) -> None:
     start = f"start_from={folder / 'first'}"
     with pytest.raises(UserError, match=r"start_from=nowhere: is not a run folder \(it has no config.yaml\)"):

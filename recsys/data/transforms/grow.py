@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from recsys.cli.console import say
 from recsys.data.transforms.fit import StatisticsPass, Training, least_count, table_capacity, vocabulary_features
 from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.hashing import shares
@@ -85,6 +86,10 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         vocabularies[table], waiting[table] = grow_table(
             old.vocabularies.get(table), old.waiting.get(table), counts, configs, number
         )
+        capacity, rows = table_capacity(configs), vocabularies[table].height + 1
+        if capacity is not None and rows > capacity:
+            say(f"capacity={capacity} of table {table}: the run that this one starts from has given {rows} rows; they "
+                "stay, and new values take the rows of old ones")  # fmt: skip
     return replace(
         old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None, initial_tables={}
     )
