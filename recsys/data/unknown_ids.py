@@ -11,6 +11,7 @@ import polars as pl
 
 from recsys.data.prepare.prepared import Prepared
 from recsys.features import OUT_OF_VOCABULARY, SparseFeature
+from recsys.files.manifest import UNREADABLE, DamagedFile
 
 FIRST_ROWS = 1_000_000  # of a split, that are looked at
 
@@ -32,10 +33,18 @@ def untrained_unknowns(prepared: Prepared) -> list[str]:
 
 
 def _with_unknown(files: Sequence[Path], features: Sequence[SparseFeature]) -> set[str]:
-    """Return the names of the features of which the first rows have an unknown id."""
-    if not files or not features:
-        return set()
-    ids = [pl.col(f.name).list.min() if f.multi_valued else pl.col(f.name) for f in features]
-    rows = pl.scan_parquet(list(files), glob=False).select(f.name for f in features).head(FIRST_ROWS)
-    least = rows.select(x.min() for x in ids).collect().row(0, named=True)
-    return {name for name, id_ in least.items() if id_ == OUT_OF_VOCABULARY}
+    """Return the names of the features of which the first rows have an unknown id. Raises DamagedFile."""
+    names = [f.name for f in features]
+    least = [pl.col(f.name).list.min().min() if f.multi_valued else pl.col(f.name).min() for f in features]
+    found: set[str] = set()
+    left = FIRST_ROWS if features else 0
+    for file in files:
+        if left <= 0:
+            break
+        try:
+            rows = pl.read_parquet(file, columns=names, n_rows=left)
+        except pl.exceptions.ComputeError:
+            raise DamagedFile(file, UNREADABLE) from None
+        left -= rows.height
+        found |= {n for n, id_ in rows.select(least).row(0, named=True).items() if id_ == OUT_OF_VOCABULARY}
+    return found
