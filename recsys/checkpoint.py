@@ -91,12 +91,13 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from recsys.features import FeatureSpec
     from recsys.files.run_files import CALIBRATION, CONFIG, DATA
     from recsys.sharding.cluster import topology
+    from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
     from recsys.training.run_dir import write_config, write_manifest
 
-    sharding, sparse = cfg.sharding, cfg.optim.sparse
+    sharding, sparse = cfg.sharding, sparse_optimizer(cfg.optim.sparse)
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
     # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)

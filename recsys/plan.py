@@ -145,10 +145,10 @@ def _plan(
     from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
     from recsys.sharding.infeasible import infeasible
+    from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec
-    from recsys.sharding.sharders import is_fused
 
-    sharding, sparse = run.sharding, run.optim.sparse
+    sharding, sparse = run.sharding, sparse_optimizer(run.optim.sparse)
     task = meta_task(run, features)
     machines = topology(cluster)
     batch_size = run.trainer.batch_size // machines.world_size
@@ -163,7 +163,7 @@ def _plan(
     # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
     usable = planner._storage_reservation.last_reserved_topology
     result = report(planner._best_plan or [], machines, sparse, sharding.comms, batch_size, cluster.name, usable)  # type: ignore[union-attr]
-    if not is_fused(sparse, torch.device(machines.compute_device)):
+    if not sparse.is_fused(torch.device(machines.compute_device)):
         for t in result.tables:
             t.kernel = "dense"  # as in training, because FBGEMM's CPU kernels lack this optimizer
     return result

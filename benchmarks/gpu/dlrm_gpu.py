@@ -41,7 +41,7 @@ from recsys.batch import Batch
 from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM as OurDLRM
-from recsys.sharding.sharders import FUSED_OPTIMIZERS
+from recsys.sharding.optimizers import RowwiseAdagrad
 
 Layers = tuple[tuple[int, ...], tuple[int, ...]]  # widths of the bottom and of the top network
 BARE, BAGS, PLAIN, ALL = "TorchRec's loop", "nn.EmbeddingBag loop", "recsys", "recsys, all"
@@ -101,7 +101,7 @@ def torchrec_loop(
             bags = EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
             sizes = [len(features.dense), list(bottom), [*top, 1]]
             dlrm = DLRM_DCN(bags, *sizes, 3, bottom[-1], device) if crosses else DLRM(bags, *sizes, device)
-            fused = {"optimizer": FUSED_OPTIMIZERS["rowwise_adagrad"], "learning_rate": 0.05, "eps": 1e-8}
+            fused = {"optimizer": RowwiseAdagrad.kernel, "learning_rate": 0.05, "eps": 1e-8}
             sharders = [EmbeddingBagCollectionSharder(fused_params=fused)]
             model = DistributedModelParallel(
                 DLRMTrain(dlrm),

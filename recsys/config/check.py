@@ -66,8 +66,10 @@ def check_parts(cfg: RunConfig) -> None:
         check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
         _try_scheduler(cfg)
     from recsys.sharding.constraints import check_sharding
+    from recsys.sharding.optimizers import sparse_optimizer
 
-    check_sharding(cfg.sharding, cfg.optim.sparse)
+    check_sharding(cfg.sharding)
+    sparse_optimizer(cfg.optim.sparse)
 
 
 def _check_numbers(cfg: RunConfig, processes: int) -> None:
@@ -158,7 +160,7 @@ def _check_devices(cfg: RunConfig) -> None:
     import torch
 
     from recsys.sharding.comms import check_comms
-    from recsys.sharding.sharders import is_fused
+    from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.tables import check_table_dtype
 
     accelerator = cfg.accelerator
@@ -173,7 +175,7 @@ def _check_devices(cfg: RunConfig) -> None:
         raise UserError(f"trainer.pipeline=prefetch: {why}; use trainer.pipeline=sparse_dist")
     device = "cpu" if accelerator == "cpu" else "cuda"
     check_comms(cfg.sharding, device)
-    fused = is_fused(cfg.optim.sparse, torch.device(device)) and cfg.trainer.accumulate == 1
+    fused = sparse_optimizer(cfg.optim.sparse).is_fused(torch.device(device)) and cfg.trainer.accumulate == 1
     check_table_dtype(cfg.sharding.table_dtype, fused)
     # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)

@@ -241,7 +241,7 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     return cfg, folder
 
 
-def check_hydra(hydra: DictConfig) -> None:
+def check_hydra(hydra: Any) -> None:
     """Raise UserError if a YAML file of the user's, such as an experiment, sets up Hydra's own sweeper."""
     for key, is_set in (("sweeper.params", hydra.sweeper.params), ("mode", hydra.mode == RunMode.MULTIRUN)):
         if is_set:
@@ -251,7 +251,7 @@ def check_hydra(hydra: DictConfig) -> None:
             )
 
 
-def _own_file(hydra: DictConfig) -> str:
+def _own_file(hydra: Any) -> str:
     choice = hydra.runtime.choices.get("experiment")
     return f"experiment/{choice}.yaml" if choice else "a YAML file"
 

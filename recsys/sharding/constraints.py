@@ -11,8 +11,8 @@ from torchrec.distributed.types import CacheParams
 
 from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig, TableRule
-from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS, SEQUENCE_TYPES, TYPES
+from recsys.schema.run_schema import ShardingConfig, TableRule
+from recsys.sharding.sharders import KERNELS, SEQUENCE_TYPES, TYPES
 from recsys.sharding.tables import PADDINGS, TableInfo, check_table_dtype
 
 UNPOOLED = {
@@ -25,9 +25,8 @@ ROWS_OVER_ALL, ROWS_OVER_A_NODE = {"row_wise"}, {"table_row_wise", "grid_shard"}
 MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 
-def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
-    """Raise UserError for an invalid name or number in `sharding` or `optim.sparse`."""
-    check_values(optim, SparseOptimConfig, "optim.sparse")
+def check_sharding(sharding: ShardingConfig) -> None:
+    """Raise UserError for an invalid name or number in `sharding`."""
     check_table_dtype(sharding.table_dtype)
     if sharding.padding not in PADDINGS:
         raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
@@ -42,16 +41,6 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
                 raise UserError(f"{where}.kernels: no such kernel: {k}{did_you_mean(k, KERNELS)}")
         if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
-    if optim.name not in FUSED_OPTIMIZERS:
-        raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
-    if optim.every_row and "adam" not in optim.name:
-        raise UserError(
-            f"optim.sparse.every_row=true: applies only to Adam; {optim.name} does not move rows without a gradient"
-        )
-    if optim.name == "sgd" and optim.weight_decay:
-        raise UserError(
-            "optim.sparse.weight_decay: FBGEMM's SGD has none; set it to 0, or use rowwise_adagrad or adagrad"
-        )
 
 
 def _rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:

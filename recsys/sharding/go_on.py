@@ -11,9 +11,10 @@ from torch import Tensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.errors import UserError
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import SafeReader, TensorsOnly
-from recsys.sharding.sharded_checkpoint import ROWWISE, column_edges, local_tables
+from recsys.sharding.sharded_checkpoint import column_edges, local_tables
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
 from recsys.sharding.table_shards import Region, TableShards
 from recsys.sharding.tables import TableInfo
@@ -23,7 +24,7 @@ def go_on(
     path: Path,
     dmp: DistributedModelParallel,
     infos: dict[str, TableInfo],
-    optimizer: str,
+    optimizer: SparseOptimizer,
     row_optimizer: RowOptimizer | None,
     fresh: Mapping[str, np.ndarray],
 ) -> None:
@@ -36,15 +37,15 @@ def go_on(
         path: the checkpoint; any plan may have written it.
         dmp: the sharded model, with initial weights.
         infos: the tables, by name.
-        optimizer: name of the tables' optimizer, which must be the checkpoint's.
+        optimizer: the tables' optimizer, which must be the checkpoint's.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         fresh: rows that have got a new value, by vocabulary.
     """
     check_files(path)
     stored = StoredCheckpoint(path)
-    if stored.plan["optimizer"] != optimizer:
+    if stored.plan["optimizer"] != optimizer.name:
         theirs = stored.plan["optimizer"]
-        raise UserError(f"optim.sparse.name={optimizer}: start_from goes on with {theirs}, as {path} was written")
+        raise UserError(f"optim.sparse.name={optimizer.name}: start_from goes on with {theirs}, as {path} was written")
     weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
     entries = {t["parameter"]: t for t in stored.plan["tables"]}
     for table in infos.values():
@@ -60,7 +61,7 @@ def go_on(
         new = np.union1d(fresh.get(info.vocabulary, np.empty(0, np.int64)), np.arange(entry["rows"], info.rows))
         with _Kept(part, torch.from_numpy(new)):
             read = partial(_read, stored, key, entry["rows"])
-            if (optimizer, state) in ROWWISE:
+            if optimizer.rowwise.get(state):
                 part.convert(read, info.dim, column_edges(entry))
             else:
                 part.fill(read, info.dim)

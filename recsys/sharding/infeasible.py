@@ -15,8 +15,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ShardingOption, Storage
 
 from recsys.memory import GIB
-from recsys.schema.run_schema import SparseOptimConfig
-from recsys.sharding.estimate.report import optimizer_bytes
+from recsys.sharding.optimizers import SparseOptimizer
 
 SHOWN = 10
 COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
@@ -149,7 +148,7 @@ def infeasible(
     sharders: list[Any],
     module: nn.Module,
     topology: Topology,
-    optim: SparseOptimConfig,
+    optim: SparseOptimizer,
 ) -> Infeasibility:
     """Compute why a planner found no plan.
 
@@ -187,11 +186,11 @@ def _sizes(option: ShardingOption, size: Any) -> list[int]:
     return [size(s.storage or Storage(0, 0)) for s in option.shards]
 
 
-def _need(o: ShardingOption, size: Any, optim: SparseOptimConfig) -> TableNeed:
+def _need(o: ShardingOption, size: Any, optim: SparseOptimizer) -> TableNeed:
     rows, dim = o.tensor.shape
     sizes = _sizes(o, size)
     copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
-    weights, state = rows * dim * o.tensor.element_size() * copies, optimizer_bytes(rows, dim, optim.name) * copies
+    weights, state = rows * dim * o.tensor.element_size() * copies, optim.state_bytes(rows, dim) * copies
     return TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torchrec import optim as trec_optim
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -18,30 +17,23 @@ from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from recsys.errors import DoesNotFit
 from recsys.memory import GIB
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.schema.run_schema import ShardingConfig
 from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.comms import check_comms
 from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.recat import keep_recats
-from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
+from recsys.sharding.sharders import SequenceSharder, Sharder
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.touched_rows import use_touched_rows
 from recsys.sharding.unequal_gathers import gather_unequal_parts
-
-OPTIMIZER_CLASSES = {  # optimizers with a state of the same size, for TorchRec's estimates
-    "rowwise_adagrad": trec_optim.RowWiseAdagrad,
-    "adagrad": trec_optim.Adagrad,
-    "sgd": trec_optim.SGD,
-    "adam": trec_optim.Adam,
-    "partial_rowwise_adam": trec_optim.PartialRowWiseAdam,
-}
 
 
 def make_planner(
     module: nn.Module,
     sharding: ShardingConfig,
-    optim: SparseOptimConfig,
+    optim: SparseOptimizer,
     topology: Topology,
     batch_size: int,
     ids: dict[str, list[float]] | None = None,
@@ -77,7 +69,7 @@ def make_planner(
 def make_plan(
     module: nn.Module,
     sharding: ShardingConfig,
-    optim: SparseOptimConfig,
+    optim: SparseOptimizer,
     *,
     device: torch.device,
     batch_size: int,
@@ -129,7 +121,7 @@ def make_plan(
     return plan, sharders
 
 
-def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device, accumulate: int = 1) -> None:
+def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimizer, device: torch.device, accumulate: int = 1) -> None:
     """Give tables the dense kernel if FBGEMM does not fuse the optimizer, or if gradients are accumulated.
 
     A fused kernel updates the tables in every backward pass, so gradients cannot accumulate. The planner allows the
@@ -141,7 +133,7 @@ def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torc
         device: the device of the tables.
         accumulate: number of batches whose gradients are summed for one step.
     """
-    if is_fused(optim, device) and accumulate == 1:
+    if optim.is_fused(device) and accumulate == 1:
         return
     for sharded in plan.plan.values():
         for p in sharded.values():  # type: ignore[attr-defined]
@@ -200,7 +192,7 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
 
 
 @contextmanager
-def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[None]:
+def optimizer_counted(module: nn.Module, optim: SparseOptimizer) -> Iterator[None]:
     """Make TorchRec's estimates of memory include the optimizer's state while planning.
 
     TorchRec looks for an attribute of the weights. It must not be set when tables are sharded: TorchRec would then fuse
@@ -209,7 +201,7 @@ def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[N
     configs = ("embedding_bag_configs", "embedding_configs")
     weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
     for p in weights:
-        p._optimizer_classes = [OPTIMIZER_CLASSES[optim.name]]  # type: ignore[attr-defined]
+        p._optimizer_classes = [optim.estimate]  # type: ignore[attr-defined]
     try:
         yield
     finally:

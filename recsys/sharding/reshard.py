@@ -15,7 +15,8 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWr
 
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder, write_json
-from recsys.sharding.sharded_checkpoint import ROWWISE, column_edges
+from recsys.sharding.optimizers import OPTIMIZERS
+from recsys.sharding.sharded_checkpoint import column_edges
 from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
 from recsys.sharding.table_shards import Region, TableShards, blocks
 
@@ -48,7 +49,7 @@ def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]
             add(key, (0,) * len(size), size, size, partial(stored.read, key))
             continue
         entry, edges = tables[parameter], column_edges(tables[parameter])
-        rowwise = (stored.plan["optimizer"], state) in ROWWISE
+        rowwise = OPTIMIZERS[stored.plan["optimizer"]].rowwise.get(state, False)
         for region in _regions(entry):
             if rowwise:
                 region = Region(region.row, edges.index(region.column), region.rows, 1, region.rank)

@@ -1,60 +1,41 @@
-"""Optimizers of the rows that a batch looks up, equal to FBGEMM's fused ones.
+"""Optimizer of the rows that a batch looks up, for the tables that FBGEMM's fused kernels cannot update.
 
-They train the tables that FBGEMM's fused backward cannot: replicas (data_parallel), tables whose gradients accumulate
-and, on CPU, tables with Adam or partial row-wise Adam. On CPU, `touched_rows` gives them the gradients of the rows that
-were looked up; on GPUs they take the rows of a dense gradient that are not zero.
+On CPU, `touched_rows` gives it the gradients of the rows that were looked up; on GPUs it takes the rows of a dense
+gradient that are not zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.adamw import adamw
 
-from recsys.schema.run_schema import SparseOptimConfig
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.touched_rows import Touched, TouchedBlock, blocks_of
-
-# the fused kernel reads and writes each row once, PyTorch's single operations do so several times
-_adamw = partial(adamw, max_exp_avg_sqs=[], fused=True, amsgrad=False, maximize=False)
 
 
 class RowOptimizer(Optimizer):
-    """One of FBGEMM's update rules, for the rows of each parameter (rows, dim) that have a gradient.
+    """Update the rows of each parameter (rows, dim) that have a gradient, by FBGEMM's rule.
 
-    - rowwise_adagrad: s += mean_d(g^2); w -= lr g / (sqrt(s) + eps), one s per row
-    - adagrad: as above, with one s per element
-    - adam: m, v as in Kingma & Ba 2015, with bias correction by the global step
-    - partial_rowwise_adam: as adam, with one v per row, from mean_d(g^2)
-
-    With every_row, Adam also updates the rows without a gradient, as torch.optim.Adam does: their averages decay, and
-    they move on. A row that few batches touch moves further, because its average of gradients acts in later steps, too.
-
-    weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for Adam, as in
-    FBGEMM. As FBGEMM does, it also updates rows of a batch whose gradient is exactly zero, except on GPUs.
+    As FBGEMM does, it also updates rows of a batch whose gradient is exactly zero, except on GPUs.
 
     Args:
+        rule: the update rule.
         shares: dim / width of padded tables. As in FBGEMM, the row-wise state of such a table is a mean over the width;
             the steps are corrected so that they equal those with a mean over `dim`.
     """
 
     def __init__(
-        self, params: Iterable[Tensor], config: SparseOptimConfig, shares: Mapping[Tensor, float] | None = None
+        self, params: Iterable[Tensor], rule: SparseOptimizer, shares: Mapping[Tensor, float] | None = None
     ) -> None:
-        self.rule, self.every_row, self._shares = config.name, config.every_row, shares or {}
+        c = rule.config
+        self.rule, self._shares = rule, shares or {}
         super().__init__(
-            params,
-            {
-                "lr": config.lr,
-                "eps": config.eps,
-                "betas": (config.beta1, config.beta2),
-                "weight_decay": config.weight_decay,
-            },
+            params, {"lr": c.lr, "eps": c.eps, "betas": (c.beta1, c.beta2), "weight_decay": c.weight_decay}
         )
         self._parts = list(self._make_parts())  # now, so that a checkpoint can be loaded into their state
 
@@ -73,12 +54,12 @@ class RowOptimizer(Optimizer):
                 yield self._part(w.detach(), [w], None)
 
     def _part(self, rows: Tensor, tables: list[Tensor], block: TouchedBlock | None) -> _Part:
-        state = self._fresh_state(rows)
+        state = self.rule.fresh_state(rows)
         shares: list[tuple[slice, float]] = []
         for w in tables:
             start = (w.storage_offset() - rows.storage_offset()) // max(rows.shape[1], 1)
             of_table = slice(start, start + w.shape[0])
-            self.state[w] = {k: x[of_table] for k, x in state.items()} | ({"step": 0} if "adam" in self.rule else {})
+            self.state[w] = {k: x[of_table] for k, x in state.items()} | ({"step": 0} if self.rule.counts_steps else {})
             shares.append((of_table, self._shares.get(w, 1.0)))
         if len({share for _, share in shares}) <= 1:
             return _Part(rows, tables, state, shares[0][1] if shares else 1.0, block)
@@ -86,17 +67,6 @@ class RowOptimizer(Optimizer):
         for of_table, share in shares:
             share_of_row[of_table] = share
         return _Part(rows, tables, state, share_of_row, block)
-
-    def _fresh_state(self, rows: Tensor) -> dict[str, Tensor]:
-        full, one = lambda: torch.zeros_like(rows), lambda: rows.new_zeros(len(rows))
-        makers: dict[str, dict[str, Callable[[], Tensor]]] = {
-            "sgd": {},
-            "rowwise_adagrad": {"sum": one},
-            "adagrad": {"sum": full},
-            "adam": {"exp_avg": full, "exp_avg_sq": full},
-            "partial_rowwise_adam": {"exp_avg": full, "exp_avg_sq": one},
-        }
-        return {name: make() for name, make in makers[self.rule].items()}
 
     def set_step(self, step: int) -> None:
         """Set the number of steps that Adam's bias correction counts."""
@@ -122,45 +92,17 @@ class RowOptimizer(Optimizer):
     def _update(self, part: _Part, at: Tensor, g: Tensor) -> None:
         """Update the rows `at` (U,) of a part, whose gradients are g (U, dim)."""
         [group] = self.param_groups
-        lr, eps, decay = group["lr"], group["eps"], group["weight_decay"]
-        if self.every_row:
-            g = torch.zeros_like(part.rows).index_copy_(0, at, g)
-
-        def take(x: Tensor) -> Tensor:
-            return x if self.every_row else x.index_select(0, at)
-
-        def put(x: Tensor, rows: Tensor) -> None:
-            if not self.every_row:
-                x.index_copy_(0, at, rows)
-
-        w, share = take(part.rows), take(part.share) if isinstance(part.share, Tensor) else part.share
-        if decay and self.rule in ("rowwise_adagrad", "adagrad"):
-            g = g + decay * w
-        if self.rule == "sgd":
-            w.sub_(g, alpha=lr)
-        elif "adagrad" in self.rule:
-            rowwise = self.rule == "rowwise_adagrad"
-            total = take(part.state["sum"]).add_(g.square().mean(dim=1) if rowwise else g.square())
-            put(part.state["sum"], total)
-            root = (total / share).sqrt_()[:, None] if rowwise else total.sqrt()
-            w.addcdiv_(g, root.add_(eps), value=-lr)
-        else:
-            (beta1, beta2), step = group["betas"], self.state[part.tables[0]]["step"]
-            mean, square = take(part.state["exp_avg"]), take(part.state["exp_avg_sq"])
-            if self.rule == "adam":
-                steps = [torch.full((), step - 1.0, device=w.device)]  # _adamw counts this one, too
-                rates = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": decay}
-                _adamw([w], [g], [mean], [square], state_steps=steps, **rates)
-            else:
-                mean.mul_(beta1).add_(g, alpha=1 - beta1)
-                square.mul_(beta2).add_(g.square().mean(dim=1), alpha=1 - beta2)
-                root = (square / (share * (1 - beta2**step))).sqrt_().add_(eps)
-                if decay:
-                    w.mul_(1 - lr * decay)
-                w.addcdiv_(mean, root[:, None], value=-lr / (1 - beta1**step))
-            put(part.state["exp_avg"], mean)
-            put(part.state["exp_avg_sq"], square)
-        put(part.rows, w)
+        step, share = self.state[part.tables[0]].get("step", 0), part.share
+        if self.rule.config.every_row:
+            every = torch.zeros_like(part.rows).index_copy_(0, at, g)
+            self.rule.update(part.rows, every, part.state, group, share, step)
+            return
+        w, state = part.rows.index_select(0, at), {n: x.index_select(0, at) for n, x in part.state.items()}
+        share = share.index_select(0, at) if isinstance(share, Tensor) else share
+        self.rule.update(w, g, state, group, share, step)
+        part.rows.index_copy_(0, at, w)
+        for name, x in state.items():
+            part.state[name].index_copy_(0, at, x)
 
 
 @dataclass

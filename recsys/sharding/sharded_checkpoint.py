@@ -16,6 +16,7 @@ that it needs, a block at a time, whatever plan, padding and world size wrote th
 import json
 import random
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,22 +36,19 @@ from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import beside, put_in_place
 from recsys.files.manifest import DamagedFile
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
 from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint, check_files
 from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
-# FBGEMM calls a table's first state momentum1 for every optimizer; RowOptimizer uses PyTorch's names.
-_FIRST_STATE = {"rowwise_adagrad": "sum", "adagrad": "sum", "adam": "exp_avg", "partial_rowwise_adam": "exp_avg"}
-ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
-
 
 def save(
     path: Path,
     dmp: DistributedModelParallel,
     infos: dict[str, TableInfo],
-    optimizer: str,
+    optimizer: SparseOptimizer,
     row_optimizer: RowOptimizer | None,
     state: dict[str, Any],
     plan: list[dict[str, Any]],
@@ -58,7 +56,7 @@ def save(
     """Write a checkpoint to `path` atomically. Collective.
 
     Args:
-        optimizer: name of the tables' optimizer.
+        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels, if there are any.
         state: contents of state.pt.
         plan: tables of plan.json.
@@ -77,7 +75,7 @@ def save(
     torch.save(_random_state(), files[0])
     if rank == 0:
         torch.save(state, building / "state.pt")
-        about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
+        about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer.name}
         (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
         files += [building / name for name in ("state.pt", PLAN, METADATA)]
     entries = gather_values(manifest.entries_of(building, files))
@@ -96,15 +94,15 @@ def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, Table
         hint = f"; choose another one with checkpoint=NAME: {', '.join(others)}" if others else ""
         raise DamagedFile(e.file, f"{e.problem}{hint}") from None
     stored = StoredCheckpoint(path)
-    weights, _ = local_tables(dmp, infos, "", None)
-    _load(stored, dmp, infos, weights, {}, "")
+    weights, _ = local_tables(dmp, infos, None, None)
+    _load(stored, dmp, infos, weights, {}, {})
 
 
 def load_all(
     path: Path,
     dmp: DistributedModelParallel,
     infos: dict[str, TableInfo],
-    optimizer: str,
+    optimizer: SparseOptimizer,
     row_optimizer: RowOptimizer | None,
     step: int,
 ) -> None:
@@ -117,7 +115,7 @@ def load_all(
         path: folder of the checkpoint.
         dmp: the sharded model.
         infos: the tables, by name.
-        optimizer: name of the tables' optimizer.
+        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         step: step of the checkpoint.
     """
@@ -128,7 +126,7 @@ def load_all(
             f"{path}: has no optimizer state {missing[0]}; "
             f"it was written with optim.sparse.name={stored.plan['optimizer']}"
         )
-    _load(stored, dmp, infos, weights, states, optimizer)
+    _load(stored, dmp, infos, weights, states, optimizer.rowwise)
     wrote, read = len(list(path.glob("rank-*.pt"))), dist.get_world_size()
     if wrote != read:
         why = "dropout and sampling will draw other random numbers than without the interruption"
@@ -146,7 +144,7 @@ def _load(
     infos: dict[str, TableInfo],
     weights: dict[str, TableShards],
     states: dict[str, TableShards],
-    optimizer: str,
+    rowwise: Mapping[str, bool],
 ) -> None:
     """Load tensors of unchanged size through torch.distributed.checkpoint, and others by streaming rows."""
     dims = {i.parameter: i.dim for i in infos.values()}
@@ -164,7 +162,7 @@ def _load(
     ]:
         parameter, _, state = key.partition(".")[2].partition("/")
         read = partial(stored.read, key)
-        if (optimizer, state) in ROWWISE:
+        if rowwise.get(state):
             if old[parameter] == list(shards.edges):
                 tensors[key] = shards.to_load()
             else:
@@ -190,33 +188,36 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
 
 
 def local_tables(
-    dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    optimizer: SparseOptimizer | None,
+    row_optimizer: RowOptimizer | None,
 ) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
     """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
 
     Args:
         dmp: the sharded model.
         infos: the tables, by name.
-        optimizer: name of the tables' optimizer; empty leaves out the states.
+        optimizer: the tables' optimizer; None leaves out the states.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
     """
     values = dmp.state_dict()
     weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
     states: dict[str, TableShards] = {}
-    if not optimizer:
+    if optimizer is None:
         return weights, states
     for parameter, fused in dmp.fused_optimizer.state_dict()["state"].items():
         for key, value in fused.items():
             local = [s.tensor for s in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
             name = key.rsplit(".", 1)[-1]
-            name = _FIRST_STATE[optimizer] if name == "momentum1" else name
+            name = next(iter(optimizer.rowwise)) if name == "momentum1" else name  # FBGEMM's name of every first state
             if all(isinstance(t, Tensor) and t.dim() for t in local):  # not a step count
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise[name])
     for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
         for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
             if isinstance(value, Tensor):
                 local = list(value.split([m.rows for m in weights[parameter].local_regions]))
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise[name])
     return weights, states
 
 

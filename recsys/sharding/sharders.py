@@ -3,29 +3,21 @@
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingType
 
-from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
+from recsys.schema.run_schema import CommsConfig
 from recsys.sharding.comms import codecs
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.tables import TableInfo
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
 SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # TorchRec's types of unpooled tables
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
-FUSED_OPTIMIZERS = {
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-    "adagrad": EmbOptimType.EXACT_ADAGRAD,
-    "sgd": EmbOptimType.EXACT_SGD,
-    "adam": EmbOptimType.ADAM,
-    "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
-}
-CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # optimizers that FBGEMM's CPU kernels fuse
 
 
 class _EveryType:
@@ -50,7 +42,7 @@ class _EveryType:
 
     def __init__(
         self,
-        optim: SparseOptimConfig,
+        optim: SparseOptimizer,
         device: torch.device,
         infos: dict[str, TableInfo],
         comms: CommsConfig,
@@ -58,7 +50,7 @@ class _EveryType:
         bfloat16: bool = False,
     ) -> None:
         self._half = bfloat16 and device.type == "cuda"
-        self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
+        self.fused, self._optim, self._infos = optim.is_fused(device), optim, infos
         self._more: dict[str, Any] = {"prefetch_pipeline": True} if prefetch else {}
         if device.type == "cuda":  # the loader has checked the ids, which takes these kernels 4 % of DLRM's step
             self._more["bounds_check_mode"] = BoundsCheckMode.NONE
@@ -84,7 +76,7 @@ class _EveryType:
 
     def _params(self, share: float = 1.0, rounded: bool = False) -> dict[str, Any]:
         output = {"output_dtype": SparseType.BF16} if rounded and self._half else {}
-        return _fused_params(self._optim, share) | self._more | output
+        return self._optim.fused_params(share) | self._more | output
 
 
 class Sharder(_EveryType, EmbeddingBagCollectionSharder):
@@ -95,33 +87,3 @@ class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
     """Sharder of unpooled tables."""
 
     TYPES = SEQUENCE_TYPES  # type: ignore[assignment]
-
-
-def is_fused(optim: SparseOptimConfig, device: torch.device) -> bool:
-    """Return whether FBGEMM fuses this optimizer.
-
-    Its CPU kernels accept weight_decay but do not apply it; no kernel updates rows that a batch does not touch.
-    """
-    return not optim.every_row and (device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay))
-
-
-def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any]:
-    """Return FBGEMM's parameters of the fused optimizer.
-
-    Args:
-        share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim` columns
-    have a gradient. Their state is therefore `share` times that of an unpadded table; scaling the step by
-    sqrt(share) corrects for this.
-    """
-    scale = share**0.5 if "rowwise" in optim.name else 1.0
-    params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr * scale}
-    if optim.name != "sgd":
-        decay = optim.weight_decay / (scale if "adam" in optim.name else 1.0)  # Adam multiplies it by the learning rate
-        params |= {"eps": optim.eps * scale, "weight_decay": decay}
-    if optim.name == "rowwise_adagrad":
-        params["weight_decay_mode"] = WeightDecayMode.L2  # by default FBGEMM ignores weight_decay here
-    if optim.clip is not None:
-        params |= {"gradient_clipping": True, "max_gradient": optim.clip}
-    if "adam" in optim.name:
-        params |= {"beta1": optim.beta1, "beta2": optim.beta2}
-    return params

@@ -11,6 +11,7 @@ from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms.column_names import HISTORY
 from recsys.evaluation.metrics_table import of_label
+from recsys.sharding.optimizers import OPTIMIZERS
 
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
 FEWEST = 20  # rows of the rarer class, below which an AUC says little
@@ -123,7 +124,13 @@ def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | 
         epochs: number of epochs of the whole training.
     """
     deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
-    if not deviation or "adam" not in sparse.name or sparse.every_row or not sparse.lr or not interactions:
+    if (
+        not deviation
+        or not OPTIMIZERS[sparse.name].counts_steps
+        or sparse.every_row
+        or not sparse.lr
+        or not interactions
+    ):
         return None
     distance = sparse.lr * interactions * epochs
     if distance >= LEAST_MOVE * deviation:

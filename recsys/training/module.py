@@ -23,14 +23,15 @@ from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
 from recsys.sharding.init import check_vectors, init_tables
+from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
+from recsys.training.combined_optimizer import Optimizers, split_parameters
 from recsys.training.compiled import CompiledModel, no_compiler
 from recsys.training.ema import Ema
 from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Placement, Updates
-from recsys.training.optimizers import Optimizers, split_parameters
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
 from recsys.training.recompute import recompute_blocks
@@ -63,6 +64,7 @@ class RecsysModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self._make_task, self._placement, self._updates = make_task, placement, updates or Updates()
+        self.sparse_optimizer = sparse_optimizer(placement.sparse)
         self.evaluator: Evaluator = evaluator or LabelsEvaluator()
         self._log_every = log_every_n_steps
         self.ema: Ema | None = None
@@ -90,11 +92,6 @@ class RecsysModule(pl.LightningModule):
         self.read_pairs: Callable[[str], Interactions] | None = None
 
     @property
-    def sparse_optimizer(self) -> str:
-        """Name of the tables' optimizer."""
-        return self._placement.sparse.name
-
-    @property
     def row_optimizer(self) -> Any:
         """The optimizer of tables that no fused kernel updates; None if there are no such tables."""
         return None if self._optimizers is None else self._optimizers.rows
@@ -116,7 +113,7 @@ class RecsysModule(pl.LightningModule):
         plan, sharders = make_plan(
             task,
             p.sharding,
-            p.sparse,
+            self.sparse_optimizer,
             device=device,
             batch_size=p.batch_size,
             local_world_size=p.local_world_size,
@@ -167,7 +164,7 @@ class RecsysModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         assert self.dmp is not None and self._updates.make_optimizer is not None
         self._optimizers = Optimizers(
-            self.dmp, self.plan, self.tables, self._updates.make_optimizer, self._placement.sparse
+            self.dmp, self.plan, self.tables, self._updates.make_optimizer, self.sparse_optimizer
         )
         if self._updates.ema is not None:
             self.ema = Ema(self._averaged(), self._updates.ema)
@@ -413,7 +410,7 @@ class RecsysModule(pl.LightningModule):
             self.ema.restart()
         self._optimizers.go_on(run_state.state["dense_optimizer"])
         self._steps_before = run_state.state["global_step"] + run_state.state.get("steps_before", 0)
-        if "adam" in self.sparse_optimizer:
+        if self.sparse_optimizer.counts_steps:
             self.dmp.fused_optimizer.set_optimizer_step(self._steps_before)
         if self.row_optimizer is not None:
             self.row_optimizer.set_step(self._steps_before)
@@ -458,7 +455,7 @@ class RecsysModule(pl.LightningModule):
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
             skipped = self.loss_scale.skipped
-        if "adam" in self.sparse_optimizer:  # for Adam's bias correction
+        if self.sparse_optimizer.counts_steps:  # for Adam's bias correction
             self.dmp.fused_optimizer.set_optimizer_step(self._steps_before + run_state.batches - skipped)
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema", "loss_scale")}

@@ -16,6 +16,7 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys.data.prepare.prepared import Prepared
 from recsys.errors import NotFinite
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.sharded_checkpoint import local_tables
 from recsys.sharding.tables import TableInfo
@@ -100,14 +101,17 @@ def _name(text: str) -> str:
 
 
 def _table_statistics(
-    dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    optimizer: SparseOptimizer,
+    row_optimizer: RowOptimizer | None,
 ) -> dict[str, dict[str, Any]]:
     """Return the norm of each table's rows, and the share of rows that had a gradient. Collective.
 
     Args:
         dmp: the sharded model.
         infos: the tables, by name.
-        optimizer: name of the tables' optimizer.
+        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
 
     Returns:

@@ -22,7 +22,8 @@ from recsys.plan import expand, main, plan, try_all
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.estimate.compare import best_first
 from recsys.sharding.estimate.plan_page import page
-from recsys.sharding.estimate.report import PlanReport, optimizer_bytes
+from recsys.sharding.estimate.report import PlanReport
+from recsys.sharding.optimizers import OPTIMIZERS, sparse_optimizer
 from recsys.sharding.planner import make_plan
 
 MLPERF = ["data=criteo_1tb", "model.dim=128", "trainer.batch_size=65536"]
@@ -118,7 +119,7 @@ def test_a_hashed_table_has_the_rows_that_its_config_says() -> None:
 
 def test_optimizer_state() -> None:
     sizes = {"rowwise_adagrad": 40, "adagrad": 160, "sgd": 0, "adam": 320, "partial_rowwise_adam": 200}
-    assert {name: optimizer_bytes(10, 4, name) for name in sizes} == sizes
+    assert {name: c.state_bytes(10, 4) for name, c in OPTIMIZERS.items()} == sizes
 
 
 # NVIDIA's DeepLearningExamples, TensorFlow2/Recommendation/DLRM_and_DCNv2: README.md and doc/DLRM.md for parameters, sizes
@@ -209,7 +210,7 @@ def test_training_tells_the_same() -> None:
         make_plan(
             module,
             ShardingConfig(),
-            SparseOptimConfig(),
+            sparse_optimizer(SparseOptimConfig()),
             device=torch.device("cpu"),
             batch_size=8,
             local_world_size=1,

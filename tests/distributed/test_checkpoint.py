@@ -16,8 +16,8 @@ from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
+from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.reshard import rewrite
-from recsys.sharding.sharders import FUSED_OPTIMIZERS
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.task import Task
 from recsys.training.module import RecsysModule
@@ -28,7 +28,7 @@ ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 WORLDS = [4, 2, 1, 2]
 CHAINS = {  # the plans that follow each other in each world
     "with columns": (
-        FUSED_OPTIMIZERS,
+        OPTIMIZERS,
         [["row_wise", "grid_shard"], ["column_wise"], ["table_wise"], ["mixed", "data_parallel"]],
     ),
     "by rows": (ROWWISE, [["row_wise"], ["table_row_wise"], ["table_wise"], ["data_parallel"]]),
@@ -46,7 +46,7 @@ def load(trained: Trained, path: Path) -> int:
     m = trained.module
     state = torch.load(path / "state.pt", weights_only=False)
     sharded_checkpoint.load_all(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state["global_step"])
-    if "adam" in m.sparse_optimizer:
+    if m.sparse_optimizer.counts_steps:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])
 
@@ -173,12 +173,12 @@ def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, floa
     before = reset_peak()
     if not Path(path).exists():
         sharded_checkpoint.save(
-            Path(path), module.dmp, module.tables, "rowwise_adagrad", None, {"global_step": 1}, module.plan
+            Path(path), module.dmp, module.tables, module.sparse_optimizer, None, {"global_step": 1}, module.plan
         )
     else:
         for s in shards:
             s.zero_()
-        sharded_checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, step=1)
+        sharded_checkpoint.load_all(Path(path), module.dmp, module.tables, module.sparse_optimizer, None, step=1)
     taken = (peak() - before) / 2**30
     return taken, sum(s.nbytes for s in shards) / 2**30, float(sum(s.square().sum(dtype=torch.float64) for s in shards))
 

@@ -18,14 +18,14 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
-from recsys.sharding.sharders import FUSED_OPTIMIZERS
+from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement, Updates
 
 OLD, NEW, DIM, ROWS = 37, 50, 8, 12
 FRESH = np.array([3, 19])  # rows of the old table that new values take
-OPTIMIZERS = [*FUSED_OPTIMIZERS, "adam", "partial_rowwise_adam"]
+OPTIMIZERS = [*OPTIMIZERS, "adam", "partial_rowwise_adam"]
 WORLDS = [(2, "column_wise"), (1, "row_wise"), (2, "data_parallel")]
 
 
@@ -43,7 +43,7 @@ class Training:
     """A table of `rows` rows that trains; its first weights do not depend on the number of rows."""
 
     def __init__(self, rank: int, world_size: int, rows: int, kind: str, optimizer: str, seed: int = 0) -> None:
-        self.rank, self.world_size, self.optimizer_name = rank, world_size, optimizer
+        self.rank, self.world_size = rank, world_size
         self.module = module = RecsysModule(
             lambda: Task(Model(rows)),
             Placement(
@@ -78,13 +78,13 @@ class Training:
     def save(self, path: Path) -> None:
         m = self.module
         sharded_checkpoint.save(
-            path, self.dmp, m.tables, self.optimizer_name, m.row_optimizer, {"global_step": 4}, m.plan
+            path, self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, {"global_step": 4}, m.plan
         )
 
     def go_on(self, path: Path, fresh: np.ndarray) -> None:
         m = self.module
-        go_on(path, self.dmp, m.tables, self.optimizer_name, m.row_optimizer, {"a": fresh})
-        if "adam" in self.optimizer_name:
+        go_on(path, self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, {"a": fresh})
+        if m.sparse_optimizer.counts_steps:
             self.dmp.fused_optimizer.set_optimizer_step(4)
         if m.row_optimizer is not None:
             m.row_optimizer.set_step(4)
@@ -92,7 +92,7 @@ class Training:
     def local(self) -> dict[str, Any]:
         """This rank's pieces of the weights and of each optimizer state, with their first row and column."""
         m = self.module
-        weights, states = sharded_checkpoint.local_tables(self.dmp, m.tables, self.optimizer_name, m.row_optimizer)
+        weights, states = sharded_checkpoint.local_tables(self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer)
         parts = {"weight": next(iter(weights.values()))} | {k.rpartition("/")[2]: s for k, s in states.items()}
         return {
             name: [((r.row, r.column), t.clone()) for r, t in zip(s.local_regions, s.local_tensors, strict=True)]

@@ -26,7 +26,8 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.distributed.ranks import process_group
 from recsys.sharding import sharded_checkpoint
-from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
+from recsys.sharding.optimizers import OPTIMIZERS
+from recsys.sharding.sharders import KERNELS
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
@@ -41,8 +42,8 @@ OLD = torchrec.__version__.startswith("1.6")
 NO_PREFETCH = pytest.mark.skipif(
     OLD, reason="TorchRec 1.6's prefetch pipeline cannot be emptied, as validations within an epoch do"
 )
-CASES = [Case("table_wise", o, kernels=(k,)) for o in FUSED_OPTIMIZERS for k in KERNELS]
-CASES += [Case("table_wise", o, dim=6, decay=False) for o in FUSED_OPTIMIZERS]
+CASES = [Case("table_wise", o, kernels=(k,)) for o in OPTIMIZERS for k in KERNELS]
+CASES += [Case("table_wise", o, dim=6, decay=False) for o in OPTIMIZERS]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -53,7 +54,7 @@ def test_fused_kernels_equal_plain_torch(case: Case) -> None:
     assert_equal([result], case)
 
 
-@pytest.mark.parametrize("optimizer", FUSED_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_caching_in_the_gpu_equals_all_in_its_memory(optimizer: str) -> None:
     """To the bit where FBGEMM's kernels are deterministic; a tenth of the rows is cached, so that rows are evicted."""
     case = Case("table_wise", optimizer, kernels=("fused_uvm_caching",), decay=False)
@@ -72,10 +73,12 @@ def test_what_is_loaded_is_what_is_read(kernel: str, tmp_path: Path) -> None:
         trained.step(0)
         expected = trained.predict()
         state = {"global_step": 1}
-        sharded_checkpoint.save(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, state, module.plan)
+        sharded_checkpoint.save(
+            tmp_path / "a", trained.dmp, module.tables, module.sparse_optimizer, None, state, module.plan
+        )
         trained.step(1)
         assert not torch.allclose(trained.predict(), expected)
-        sharded_checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, step=1)
+        sharded_checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, module.sparse_optimizer, None, step=1)
         torch.testing.assert_close(trained.predict(), expected)
 
 

@@ -7,6 +7,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.planner import make_plan, shard
 
 
@@ -14,7 +15,7 @@ def after_small_steps(data_type: DataType, device: str, steps: int = 500) -> tor
     """Return the rows, which start as ones, after SGD steps of 1e-5."""
     table = EmbeddingBagConfig(name="t", embedding_dim=64, num_embeddings=8, feature_names=["f"], data_type=data_type)
     module = nn.ModuleDict({"tables": EmbeddingBagCollection([table], device=torch.device("meta"))})
-    given = ShardingConfig(types=["table_wise"]), SparseOptimConfig(name="sgd", lr=1e-5)
+    given = ShardingConfig(types=["table_wise"]), sparse_optimizer(SparseOptimConfig(name="sgd", lr=1e-5))
     at = torch.device(device)
     planned, sharders = make_plan(module, *given, device=at, batch_size=8, local_world_size=1)
     dmp = shard(module, planned, sharders, at)

@@ -28,9 +28,9 @@ from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common import layers
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.training.combined_optimizer import _fused
 from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement
-from recsys.training.optimizers import _fused
 
 ROWS, IDS = 16, 40
 FIRST = re.compile(r"# python -m recsys\.train (.*)")

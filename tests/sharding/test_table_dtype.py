@@ -19,6 +19,7 @@ from recsys.data.transforms import feature_spec
 from recsys.distributed.ranks import ensure_process_group
 from recsys.errors import UserError
 from recsys.plan import plan
+from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.sharders import Sharder
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.tables import tables
@@ -50,7 +51,8 @@ def test_lookups_return_what_is_multiplied(
 ) -> None:
     cfg = RunConfig.of(compose("train", ["model=dlrm", "data=criteo", *model]))
     infos = tables(build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
-    sharder = Sharder(cfg.optim.sparse, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
+    optimizer = sparse_optimizer(cfg.optim.sparse)
+    sharder = Sharder(optimizer, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
     params = [sharder._params(1.0, i.rounded) for i in infos.values()]
     assert {p.get("output_dtype") for p in params} == {output}
     checks = {p.get("bounds_check_mode", BoundsCheckMode.WARNING) for p in params}

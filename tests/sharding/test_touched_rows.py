@@ -13,6 +13,7 @@ from torchrec.modules.embedding_configs import DataType, PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.schema.run_schema import SparseOptimConfig
+from recsys.sharding.optimizers import OPTIMIZERS, sparse_optimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.touched_rows import _replace_forward, blocks_of
 
@@ -101,11 +102,14 @@ def test_vectors_and_gradients_are_those_of_the_dense_kernel(
     torch.testing.assert_close(found, torch.zeros_like(found) if dense.weights.grad is None else dense.weights.grad)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "adagrad", "rowwise_adagrad", "adam", "partial_rowwise_adam"])
-@pytest.mark.parametrize("every_row", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "every_row"),
+    [*((name, False) for name in OPTIMIZERS), *((name, True) for name, c in OPTIMIZERS.items() if c.counts_steps)],
+)
 def test_a_table_of_a_kernel_is_updated_as_if_it_were_alone(rule: str, every_row: bool) -> None:
     """Tables of one kernel share their state; each must end as with a dense gradient of its own."""
     config = SparseOptimConfig(name=rule, lr=0.1, weight_decay=0.0 if rule == "sgd" else 0.01, every_row=every_row)
+    updates = sparse_optimizer(config)
     ours = kernel(PoolingType.SUM)
     with torch.no_grad():
         ours.emb_module.weights.uniform_(-1, 1)
@@ -113,8 +117,8 @@ def test_a_table_of_a_kernel_is_updated_as_if_it_were_alone(rule: str, every_row
     slices = list(ours._param_per_table.values())
     alone = [nn.Parameter(s.detach().clone().as_subclass(torch.Tensor)) for s in slices]
     shares = [0.5, 1.0, 0.75]  # as of padded tables
-    joint = RowOptimizer(slices, config, dict(zip(slices, shares, strict=True)))
-    single = RowOptimizer(alone, config, dict(zip(alone, shares, strict=True)))
+    joint = RowOptimizer(slices, updates, dict(zip(slices, shares, strict=True)))
+    single = RowOptimizer(alone, updates, dict(zip(alone, shares, strict=True)))
     for seed in range(3):
         kjt = lookups([1] * 4 * 3, seed)
         for optimizer in (joint, single):

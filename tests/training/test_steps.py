@@ -20,9 +20,9 @@ from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
 from recsys.training.callbacks import StopEarly
+from recsys.training.combined_optimizer import split_parameters
 from recsys.training.ema import Ema
 from recsys.training.evaluate_run import evaluate
-from recsys.training.optimizers import split_parameters
 from recsys.training.run import train
 from recsys.training.run_dir import write_manifest
 from recsys.training.schedules import warmup_cosine, warmup_polynomial

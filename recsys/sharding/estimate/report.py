@@ -23,9 +23,10 @@ from typing import Any
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ShardingOption
 
-from recsys.schema.run_schema import CommsConfig, SparseOptimConfig
+from recsys.schema.run_schema import CommsConfig
 from recsys.sharding.estimate.clock import StepClock
 from recsys.sharding.estimate.traffic import ShardTraffic
+from recsys.sharding.optimizers import SparseOptimizer
 
 
 @dataclass
@@ -127,22 +128,10 @@ class PlanReport:
         return asdict(self) | {"summary": summary | {"bytes": sum(t.bytes for t in self.tables)}}
 
 
-def optimizer_bytes(rows: int, dim: int, name: str) -> int:
-    """Return the bytes of the fused optimizer's float32 state: a number per row, or one or two per element."""
-    per_row, per_element = {
-        "rowwise_adagrad": (1, 0),
-        "adagrad": (0, 1),
-        "sgd": (0, 0),
-        "adam": (0, 2),
-        "partial_rowwise_adam": (1, 1),
-    }[name]
-    return rows * 4 * (per_row + per_element * dim)
-
-
 def report(
     options: Sequence[ShardingOption],
     topology: Topology,
-    optim: SparseOptimConfig,
+    optim: SparseOptimizer,
     comms: CommsConfig,
     batch_size: int,
     cluster: str,
@@ -171,7 +160,7 @@ def report(
                 rows=rows,
                 dim=dim,
                 bytes=rows * dim * o.tensor.element_size(),
-                optimizer=optimizer_bytes(rows, dim, optim.name),
+                optimizer=optim.state_bytes(rows, dim),
                 type=o.sharding_type,
                 kernel=o.compute_kernel,
                 ranks=[s.rank for s in o.shards if s.rank is not None],
@@ -190,7 +179,7 @@ def report(
             d = devices[s.rank]
             on_device[s.rank].add(group)
             width = s.size[1]
-            traffic = ShardTraffic.of(o, s, topology, comms, batch_size, optimizer_bytes(1, width, optim.name))
+            traffic = ShardTraffic.of(o, s, topology, comms, batch_size, optim.state_bytes(1, width))
             received[s.rank] += traffic.id_bytes
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
             d.ids, d.lookup_bytes = (

@@ -10,7 +10,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from recsys.cli.console import say
 from recsys.errors import UserError
-from recsys.schema.run_schema import SparseOptimConfig
+from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo
 from recsys.training.module_settings import MakeOptimizer
@@ -26,7 +26,7 @@ class Optimizers:
         plan: entries that `describe` returned.
         tables: the task's tables.
         make_dense: builds the optimizer of the dense weights.
-        sparse: settings of the tables' optimizer.
+        sparse: the tables' optimizer.
 
     Attributes:
         dense: dense parameters by name.
@@ -40,14 +40,14 @@ class Optimizers:
         plan: list[dict[str, Any]],
         tables: dict[str, TableInfo],
         make_dense: MakeOptimizer,
-        sparse: SparseOptimConfig,
+        sparse: SparseOptimizer,
     ) -> None:
         self.dense, rows = split_parameters(dmp, plan)
-        if rows and sparse.clip is not None:
+        if rows and sparse.config.clip is not None:
             name = next(t.name for t in tables.values() if t.parameter in rows)
             raise UserError(
-                f"optim.sparse.clip={sparse.clip}: applies only to FBGEMM's fused kernels, which {len(rows)} tables do "
-                f"not use here ({name}, ...); choose another optim.sparse.name or sharding, or set it to null"
+                f"optim.sparse.clip={sparse.config.clip}: applies only to FBGEMM's fused kernels, which {len(rows)} "
+                f"tables do not use here ({name}, ...); choose another optim.sparse.name or sharding, or set it to null"
             )
         made: list[Optimizer] = []  # KeyedOptimizerWrapper does not give its optimizer back
 
