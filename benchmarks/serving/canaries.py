@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
+from recsys.files.model_folder import GuardSettings
 from recsys.server.canary_guard import CanaryGuard
-from recsys.server.canary_settings import GuardSettings
 from recsys.server.sequential import BETS
 
 RUNS = 2000
@@ -130,7 +130,7 @@ def main() -> None:
         z = f"z test looked at 50 times {looks[0]:.1%}, 5 times {looks[1]:.1%}"
         print(f"both fail {rate:.0%}, 10,000 pairs: false alarms {ours:.1%} looked at after each; {z}")
     for crowd in CROWDS:
-        alike = GuardSettings(margins=(("latency", 0.0),))
+        alike = GuardSettings(metrics=["latency"], margins={"latency": 0.0})
         draws = [latencies(crowd, 80, 60, 1.0, generator) for _ in range(SHORT_RUNS)]
         alarms = np.mean([seconds_until_alarm(alike, draw) is not None for draw in draws])
         print(f"latencies: {crowd}, equal versions, no margin, 60 s of 40 requests a second of each: {alarms:.1%}")

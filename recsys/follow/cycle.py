@@ -395,7 +395,8 @@ class ContinuousTraining:
         if (other := self.registry.aliases().get("canary", cycle.version)) != cycle.version:
             say(f"cycle {cycle.number}: waits, because {other} is the canary")
         elif "canary" not in events:
-            self.registry.canary(cycle.version, c.share, cycle.why, {"guard": c.guard} if c.guard else None)
+            guard = c.guard.model_dump(exclude_unset=True)
+            self.registry.canary(cycle.version, c.share, cycle.why, {"guard": guard} if guard else None)
             say(f"cycle {cycle.number}: {cycle.version} answers {c.share:.0%} of the requests; waiting for the guard")
         elif last is not None and last["event"] == "rolled_back":
             cycle.why = f"canary: {last.get('why', '')}"

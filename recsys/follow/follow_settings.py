@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
 
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
+from recsys.files.model_folder import GuardSettings
 from recsys.files.names import check_name
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
-from recsys.follow.validated import FollowSettings, validated
-from recsys.server.canary_settings import guard_settings
+from recsys.schema.validated import StrictSettings, validated
 from recsys.store.durations import seconds_of_age
 
 
-class PartitionsConfig(FollowSettings):
+class PartitionsConfig(StrictSettings):
     """Where data arrives, in partitions: folders or files whose names sort in the order of time.
 
     folder: the folder in which partitions appear
@@ -62,7 +62,7 @@ class PartitionsConfig(FollowSettings):
         return self
 
 
-class TrainingConfig(FollowSettings):
+class TrainingConfig(StrictSettings):
     """How many partitions a training reads, and overrides of `recsys.train` for it.
 
     partitions: number of partitions; of a full training, null reads all that were accepted
@@ -83,7 +83,7 @@ class FullConfig(TrainingConfig):
     on_drift: bool = False
 
 
-class DeltasConfig(FollowSettings):
+class DeltasConfig(StrictSettings):
     """Versions that are deltas of the champion that their training started from (docs/how_to/follow/follow.md).
 
     full_every: after N - 1 deltas, each of the one before, the next version is a full artefact; 1: all versions are
@@ -92,7 +92,7 @@ class DeltasConfig(FollowSettings):
     full_every: int = Field(10, ge=1)
 
 
-class CanaryConfig(FollowSettings):
+class CanaryConfig(StrictSettings):
     """The share of requests that a challenger answers before it is promoted, and the guard's settings.
 
     share: share of the requests
@@ -100,7 +100,7 @@ class CanaryConfig(FollowSettings):
     """
 
     share: float = Field(0.1, gt=0, lt=1)
-    guard: dict[str, Any] = Field(default_factory=dict)
+    guard: GuardSettings = GuardSettings()
 
 
 class SliceCheckConfig(CheckConfig):
@@ -127,7 +127,7 @@ class ClusterGateConfig(GateConfig):
         return (*self.slices, *([] if self.cluster is None else [self.cluster]))
 
 
-class FollowConfig(FollowSettings):
+class FollowConfig(StrictSettings):
     """Settings of continuous training.
 
     root: folder of the state, the runs and the registry
@@ -191,7 +191,7 @@ def load_settings(file: Path) -> FollowConfig:
         raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
     if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
         raise UserError(f"{file}: {missing} is missing; see docs/how_to/follow/follow.md")
-    settings = validated(FollowConfig, found, str(file))
+    settings = validated(FollowConfig, {} if found is None else found, str(file))
     for where, overrides in {
         "train": settings.train, "increment.overrides": settings.increment.overrides,
         "full.overrides": settings.full.overrides,
@@ -201,8 +201,6 @@ def load_settings(file: Path) -> FollowConfig:
             if any(key == own or key.startswith(f"{own}.") for own in OURS):
                 raise UserError(f"{file}: {where}: {key} is set by recsys.follow; leave it out")
     check_name(settings.name, f"{file}: name", "clicks")
-    if settings.canary is not None:
-        guard_settings(settings.canary.guard or None, f"{file}: canary.guard")
     _check_folders(settings, file)
     return settings
 

@@ -25,7 +25,7 @@ from pydantic import Field, field_validator, model_validator
 from recsys.errors import did_you_mean
 from recsys.evaluation import metrics_table
 from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, deviations, normal_bound
-from recsys.follow.validated import FollowSettings
+from recsys.schema.validated import StrictSettings
 
 ROWS = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")  # metrics of rows with labels
 CALIBRATION_BINS = 20
@@ -34,7 +34,7 @@ DEFAULT_CHANGE = {"rows": {"auc": -0.001, "ne": 0.002}, "queries": {"ndcg@10": -
 Floats = np.ndarray
 
 
-class GateConfig(FollowSettings):
+class GateConfig(StrictSettings):
     """Settings of the gate.
 
     at_least, at_most: limits of the challenger's own metrics, by name

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from recsys.evaluation.resampling import hanley_mcneil
 from recsys.follow.column_reference import ColumnDrift, Frame, LabelFigures, Reference, Vocabularies, compare_rows
-from recsys.follow.validated import FollowSettings
+from recsys.schema.validated import StrictSettings
 
 CHANCE = 4.0  # standard errors that a difference of means must exceed; many are looked at
 ALERT_SECONDS = 60
@@ -27,7 +27,7 @@ Outcome = Literal["pass", "warn", "fail"]
 OUTCOMES: tuple[Outcome, ...] = ("pass", "warn", "fail")
 
 
-class Limits(FollowSettings):
+class Limits(StrictSettings):
     """Above `warn`, a line warns, and above `fail` it fails; null: never."""
 
     warn: float | None = Field(None, ge=0)
@@ -45,7 +45,7 @@ class Limits(FollowSettings):
         return "warn" if self.warn is not None and value > self.warn else "pass"
 
 
-class CheckConfig(FollowSettings):
+class CheckConfig(StrictSettings):
     """Settings of the checks.
 
     less, more: median of the rows of earlier increments over those of this one, and the inverse

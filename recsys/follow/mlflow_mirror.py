@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.files.model_folder import MANIFEST
 from recsys.follow.model_registry import ROLES, ModelRegistry
-from recsys.server.model_versions import MANIFEST
 
 TAG = "recsys.version"
 

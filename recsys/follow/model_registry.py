@@ -1,19 +1,12 @@
 """A registry of a model's versions, which is a folder of models that `python -m recsys.serve FOLDER` serves.
 
-FOLDER/NAME/VERSION/         an artefact, or a delta of another version, of which the server makes it; VERSION is the
-                             first 12 digits of the digest of the artefact's manifest
-FOLDER/NAME/.applied/        artefacts made of deltas (recsys.export.artefact.applied_versions)
-FOLDER/NAME/serving.json     which version is what:
-    version                  the champion, which answers; null until a version is promoted
-    canary                   {"version", "share"}: the version that answers a share of the requests
-    challenger               the version that is to be judged
-    previous                 the champion before, to which a rollback returns
-    change                   identifies the registry's last change, so that no two states of the file are equal
-FOLDER/NAME/history.jsonl    a line for each change, oldest first; nothing is ever removed from it
+FOLDER/NAME/            the versions, serving.json and history.jsonl (recsys.files.model_folder)
+FOLDER/NAME/VERSION/    VERSION is the first 12 digits of the digest of the artefact's manifest
+FOLDER/NAME/.applied/   artefacts made of deltas (recsys.export.artefact.applied_versions)
 
-Several processes may change a registry: a lock (FOLDER/NAME/.registry.lock) orders them. A change is written to the
-history first, with the aliases before and after it, and then to serving.json, in one rename. If the process is killed
-in between, whoever opens the registry next completes the change.
+Several processes may change a registry: a lock orders them. A change is written to the history first, with serving.json
+before and after it, and then to serving.json, in one rename. If the process is killed in between, whoever opens the
+registry next completes the change.
 """
 
 from __future__ import annotations
@@ -35,11 +28,10 @@ from recsys.export.artefact.applied_versions import chain, full_artefact, result
 from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
 from recsys.export.artefact.folder import bytes_of
 from recsys.files import manifest
-from recsys.files.atomic import remove_folder, whole_folder, write_json
-from recsys.files.journal import append_line, now, read_lines
-from recsys.files.json_text import read_json
+from recsys.files.atomic import remove_folder, whole_folder
+from recsys.files.model_folder import HISTORY, MANIFEST, ModelFolder
 from recsys.files.names import check_name
-from recsys.server.model_versions import ALIAS, HISTORY, LOCK, MANIFEST, Repository, check_model, checked_alias
+from recsys.server.model_versions import check_model
 
 COPYING = ".register.lock"  # held while an artefact is copied
 DIGITS = 12
@@ -59,7 +51,7 @@ class ModelRegistry:
 
     def __init__(self, folder: Path, name: str) -> None:
         check_name(name, "name", "clicks")
-        self.folder, self.name = folder / name, name
+        self.folder, self.name, self._model = folder / name, name, ModelFolder(folder / name)
         if self._interrupted() is not None:
             with self._changing():
                 pass
@@ -70,18 +62,14 @@ class ModelRegistry:
 
     def aliases(self) -> dict[str, str]:
         """Return the version of each role in ROLES that has one."""
-        alias = self._alias()
-        named = {
-            "champion": alias.get("version"),
-            "canary": (alias.get("canary") or {}).get("version"),
-            "challenger": alias.get("challenger"),
-            "previous": alias.get("previous"),
-        }
+        s = self._model.serving()
+        canary = None if s.canary is None else s.canary.version
+        named = {"champion": s.version, "canary": canary, "challenger": s.challenger, "previous": s.previous}
         return {role: version for role, version in named.items() if version is not None}
 
     def history(self) -> list[dict[str, Any]]:
         """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more."""
-        return read_lines(self.folder / HISTORY)
+        return self._model.history()
 
     def path(self, version: str) -> Path:
         """Return the folder of a version. Raises UserError if it is not registered."""
@@ -147,9 +135,9 @@ class ModelRegistry:
         version = digest(artefact / (MANIFEST if base is None else RESULT))
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._changing():  # before the folder exists: without serving.json, a server serves the highest version
-            if "version" not in (alias := self._raw_alias()):
-                served = Repository(self.folder.parent).versions(self.name)
-                self._write({"version": served[-1] if served else None, **alias})
+            if "version" not in (content := self._model.content()):
+                served = self._model.versions()
+                self._model.write({"version": served[-1] if served else None, **content})
         with FileLock(self.folder / COPYING):
             if not (self.folder / version / MANIFEST).exists():
                 self._copy(artefact, version)
@@ -166,7 +154,7 @@ class ModelRegistry:
                 "metrics": dict(metrics or {}),
                 **self._stored(version),
             }
-            before = self._raw_alias()
+            before = self._model.content()
             if before.get("challenger") != version:
                 self._change("registered", version, why, before | {"challenger": version}, about)
         return version
@@ -188,7 +176,7 @@ class ModelRegistry:
         with self._changing():
             self._check_version(version)
             self._verify(version)
-            roles, before = self.aliases(), self._raw_alias()
+            roles, before = self.aliases(), self._model.content()
             if "champion" not in roles:
                 raise UserError(f"model {self.name}: has no champion yet; promote {version} instead of a canary")
             if version == roles["champion"]:
@@ -208,7 +196,7 @@ class ModelRegistry:
         """
         with self._changing():
             self._check_version(version)
-            roles, before = self.aliases(), self._raw_alias()
+            roles, before = self.aliases(), self._model.content()
             if roles.get("champion") == version:
                 return
             self._verify(version)
@@ -229,7 +217,7 @@ class ModelRegistry:
             UserError: there is neither a canary nor a previous champion.
         """
         with self._changing():
-            roles, before = self.aliases(), self._raw_alias()
+            roles, before = self.aliases(), self._model.content()
             if "canary" in roles:
                 self._change("rolled_back", roles["canary"], why, _without(before, canary=True))
                 return roles.get("champion")
@@ -285,7 +273,7 @@ class ModelRegistry:
         """
         with self._changing():
             self._check_version(version)
-            roles, before = self.aliases(), self._raw_alias()
+            roles, before = self.aliases(), self._model.content()
             if version in (roles.get("champion"), roles.get("canary")):
                 role = "champion" if version == roles.get("champion") else "canary"
                 raise UserError(f"version={version}: is the {role}, which answers requests; roll it back instead")
@@ -312,46 +300,28 @@ class ModelRegistry:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the lock while the block runs, after completing the change of a process that was killed."""
-        with FileLock(self.folder / LOCK):
+        with self._model.lock():
             if (after := self._interrupted()) is not None:
-                self._write(after)
+                self._model.write(after)
             yield
 
     def _interrupted(self) -> dict[str, Any] | None:
         """Return what serving.json must hold if the last change was written to the history alone, else None."""
         last = next((e for e in reversed(self.history()) if "after" in e), None)
-        if last is None or last["before"] == last["after"] or self._raw_alias() != last["before"]:
+        if last is None or last["before"] == last["after"] or self._model.content() != last["before"]:
             return None
         return dict(last["after"])
 
     def _change(
         self, event: str, version: str, why: str, after: dict[str, Any], about: Mapping[str, Any] | None = None
     ) -> None:
-        checked_alias(dict(after), self.folder / ALIAS)
-        before = self._raw_alias()
+        self._model.parse(after)
+        before = self._model.content()
         if after != before:
             after = after | {"change": uuid.uuid4().hex[:DIGITS]}
-        line = {"time": now(), "event": event, "version": version, "who": who(), "why": why, **(about or {})}
-        append_line(self.folder / HISTORY, line | {"before": before, "after": after})
+        self._model.append(event, version=version, who=who(), why=why, **(about or {}), before=before, after=after)
         if after != before:
-            self._write(after)
-
-    def _write(self, alias: dict[str, Any]) -> None:
-        write_json(self.folder / ALIAS, alias)
-
-    def _alias(self) -> dict[str, Any]:
-        return checked_alias(self._raw_alias(), self.folder / ALIAS)
-
-    def _raw_alias(self) -> dict[str, Any]:
-        path = self.folder / ALIAS
-        try:
-            alias = read_json(path)
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as e:
-            raise UserError(f"{path}: cannot be read as JSON ({e}); correct the file") from e
-        checked_alias(dict(alias) if isinstance(alias, dict) else alias, path)
-        return dict(alias)
+            self._model.write(after)
 
 
 def digest(file: Path) -> str:

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 
-from recsys.server.canary_settings import GuardSettings
+from recsys.files.model_folder import GuardSettings
 from recsys.server.sequential import DifferenceTest
 
 MOST_REFERENCE = 200  # values with which later ones are compared
@@ -112,7 +112,7 @@ class CanaryGuard:
     def __init__(self, settings: GuardSettings, *, feedback: bool) -> None:
         self.settings, self.why, self.metric = settings, "", ""
         alpha = settings.alpha / len(settings.margins)
-        self._metrics = {name: _Metric(name, margin, alpha) for name, margin in settings.margins}
+        self._metrics: dict[str, _Metric] = {n: _Metric(n, m, alpha) for n, m in settings.margins.items()}
         size = max(20, min(MOST_REFERENCE, settings.min_requests // 2))
         self._latencies, self._scores = _Slowness(size, settings.quantile), _Reference(size)
         self._needs_clicks = feedback and "click" in self._metrics

@@ -17,10 +17,11 @@ import xxhash
 
 from recsys.errors import UserError, did_you_mean
 from recsys.files import manifest
+from recsys.files.model_folder import MANIFEST, SERVING
 from recsys.online.servable import Query, Servable
 from recsys.server.batcher import Batcher, BatchLimits
 from recsys.server.logs import log, log_failure
-from recsys.server.model_versions import ALIAS, CANARY, MANIFEST, Choice, Source
+from recsys.server.model_versions import CANARY, Choice, Source
 from recsys.server.observer import Observer
 from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.prometheus import Metrics, ModelMetrics
@@ -280,7 +281,7 @@ class Registry:
             self._metrics.reloads.labels(label, "failed").inc()
             if not name:
                 raise
-            raise UserError(f"{e}; or choose another version in {folder.parent / ALIAS}") from e
+            raise UserError(f"{e}; or choose another version in {folder.parent / SERVING}") from e
         except Exception as e:
             self._metrics.reloads.labels(label, "failed").inc()
             log_failure("load", e, folder=str(folder))

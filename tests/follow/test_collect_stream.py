@@ -15,7 +15,7 @@ from recsys.follow import collect_stream
 from recsys.follow.collect_stream import collect, partition_name
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import find_partitions, ripe, time_of
-from recsys.follow.validated import validated
+from recsys.schema.validated import validated
 from recsys.store.streams import Message
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
@@ -24,7 +24,7 @@ START = 1_767_225_600  # 2026-01-01T00:00:00Z
 def config(folder: Path, **more: Any) -> PartitionsConfig:
     given = {"folder": folder / "logs", "stream": str(folder / "events.jsonl"), "delay": "1h", **more}
     (folder / "logs").mkdir(exist_ok=True)
-    return validated(PartitionsConfig, given, "follow.yaml: partitions")
+    return validated(PartitionsConfig, given, "follow.yaml")
 
 
 def send(folder: Path, times: list[Any], first: int = 0) -> None:
@@ -177,7 +177,7 @@ def test_a_name_holds_the_start_of_its_interval(seconds: int, every: float) -> N
 
 
 def test_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"partitions.*delay: is missing; with a stream, a partition is complete some"):
+    with pytest.raises(UserError, match=r"delay: is missing; with a stream, a partition is complete some"):
         config(tmp_path, delay=None)
     with pytest.raises(UserError, match=r"stream=.*events.jsonl: No such file or directory; name a file of JSON lines"):
         collect(config(tmp_path), tmp_path)

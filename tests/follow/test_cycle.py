@@ -347,7 +347,7 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
     ("more", "message"),
     [
         ({"gates": {}}, r"gates: no such key; did you mean gate\?"),
-        ({"first": 0}, r"first=0: input should be greater than or equal to 1"),
+        ({"first": 0}, r"first=0: must be greater than or equal to 1"),
         ({"partitions": {"folder": "nowhere"}}, r"partitions.folder=nowhere: no such folder"),
         ({"partitions": {"folder": ".", "every": "soon"}}, r"partitions.every='soon': is not a duration; write a dur"),
         ({"train": ["model=dlrm", "data.root=x"]}, r"train: data.root is set by recsys.follow; leave it out"),
@@ -361,7 +361,7 @@ def test_two_followers_of_one_root(logs: Path, tmp_path: Path) -> None:
             r"canary.guard.*min_request: no such key; did you mean min_requests",
         ),
         ({"root": __file__}, r"root=.*: is a file; name a folder"),
-        ({"train_on": "drifts"}, r"train_on='drifts': input should be 'data' or 'drift'"),
+        ({"train_on": "drifts"}, r"train_on='drifts': must be 'data' or 'drift'"),
     ],
 )
 def test_mistakes(logs: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from recsys.errors import UserError
 from recsys.evaluation.binary import binary_metrics
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.gate import DEFAULT_CHANGE, GateConfig, GateResult, QueryWindow, RowWindow, decide
-from recsys.follow.validated import validated
+from recsys.schema.validated import validated
 
 QUICK = GateConfig(resamples=100)
 
@@ -168,32 +168,32 @@ def replace_config(config: GateConfig, **changes: object) -> GateConfig:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"chang": {}}, "gate.yaml: gate.chang: no such key; did you mean change?"),
+        ({"chang": {}}, "gate.yaml: chang: no such key; did you mean change?"),
         (
             {"change": {"acu": -0.1}},
-            "gate.yaml: gate.change: acu: is not a metric of the gate; did you mean auc?",
+            "gate.yaml: change: acu: is not a metric of the gate; did you mean auc?",
         ),
         (
             {"change": {"auc": 0.001}},
-            "gate.yaml: gate: change.auc=0.001: is the largest worsening, which must be 0 or below, such as -0.001",
+            "gate.yaml: change.auc=0.001: is the largest worsening, which must be 0 or below, such as -0.001",
         ),
         (
             {"slices": {"user": {"ne": -1}}},
-            "gate.yaml: gate: slices.user.ne=-1.0: is the largest worsening, which must be 0 or above, such as 0.002",
+            "gate.yaml: slices.user.ne=-1.0: is the largest worsening, which must be 0 or above, such as 0.002",
         ),
-        ({"mode": "best"}, "gate.yaml: gate.mode='best': input should be 'not_worse' or 'better'"),
-        ({"confidence": 1}, "gate.yaml: gate.confidence=1: input should be less than 1"),
-        ([1], "gate.yaml: gate=[1]: must be a mapping, such as {key: value}"),
+        ({"mode": "best"}, "gate.yaml: mode='best': must be 'not_worse' or 'better'"),
+        ({"confidence": 1}, "gate.yaml: confidence=1: must be less than 1"),
+        ([1], "gate.yaml=[1]: must be a mapping, such as {key: value}"),
     ],
 )
 def test_mistakes_in_settings(value: object, message: str) -> None:
     with pytest.raises(UserError) as raised:
-        validated(GateConfig, value, "gate.yaml: gate")
+        validated(GateConfig, value, "gate.yaml")
     assert str(raised.value) == message
 
 
 def test_defaults() -> None:
-    assert validated(GateConfig, None, "x") == GateConfig()
+    assert validated(GateConfig, {}, "x") == GateConfig()
     for limits in DEFAULT_CHANGE.values():
         GateConfig(change=limits)
 

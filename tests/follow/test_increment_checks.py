@@ -21,7 +21,7 @@ from recsys.evaluation.binary import binary_metrics
 from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference, batches, compare
 from recsys.follow.increment_checks import CheckConfig, CheckReport, Limits, alert, check_increment
-from recsys.follow.validated import validated
+from recsys.schema.validated import validated
 
 ROWS = 10_000
 
@@ -264,15 +264,15 @@ def test_alert(reference: Reference, days: list[pl.DataFrame], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"psi": {"warm": 1}}, "f.yaml: checks.psi.warm: no such key; did you mean warn?"),
-        ({"psi": {"warn": 1, "fail": 0.5}}, "f.yaml: checks.psi: warn=1: must not be above fail=0.5"),
-        ({"ks": {"warn": "x"}}, "f.yaml: checks.ks.warn='x': input should be a valid number, unable to parse string as a number"),
-        ({"volume": 1}, "f.yaml: checks.volume: no such key; valid: "),
+        ({"psi": {"warm": 1}}, "f.yaml: psi.warm: no such key; did you mean warn?"),
+        ({"psi": {"warn": 1, "fail": 0.5}}, "f.yaml: psi: warn=1: must not be above fail=0.5"),
+        ({"ks": {"warn": "x"}}, "f.yaml: ks.warn='x': must be a valid number"),
+        ({"volume": 1}, "f.yaml: volume: no such key; valid: "),
     ],
 )  # fmt: skip
 def test_mistakes_in_settings(value: object, message: str) -> None:
     with pytest.raises(UserError) as raised:
-        validated(CheckConfig, value, "f.yaml: checks")
+        validated(CheckConfig, value, "f.yaml")
     assert str(raised.value).startswith(message)
 
 

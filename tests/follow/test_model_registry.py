@@ -25,9 +25,10 @@ from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, read_lines
+from recsys.files.model_folder import HISTORY, SERVING
 from recsys.follow import model_registry, wandb_mirror
 from recsys.follow.mlflow_mirror import mirror
-from recsys.follow.model_registry import ALIAS, HISTORY, ModelRegistry, registered_names
+from recsys.follow.model_registry import ModelRegistry, registered_names
 from recsys.server.model_versions import Repository
 
 SPAWN = multiprocessing.get_context("fork")
@@ -75,7 +76,7 @@ def test_the_way_of_a_version(registry: ModelRegistry, tmp_path: Path) -> None:
     assert registry.aliases() == {"champion": a, "challenger": c}
     registry.reject(b, "worse")
     registry.canary(c, 0.1, "passed", guard={"guard": {"alpha": 0.01}})
-    assert json.loads((registry.folder / ALIAS).read_text())["canary"]["guard"] == {"alpha": 0.01}
+    assert json.loads((registry.folder / SERVING).read_text())["canary"]["guard"] == {"alpha": 0.01}
     assert registry.aliases() == {"champion": a, "canary": c}
     choice = Repository(registry.folder.parent).choice("ctr")
     assert (choice.current, choice.canary, choice.share) == (a, c, 0.1)
@@ -185,10 +186,10 @@ def test_damaged_files(registry: ModelRegistry, tmp_path: Path) -> None:
         f.write('{"event": "promo')  # written by a process that was killed
     registry.promote(a)
     assert events(registry)[-1] == ("promoted", a) and len(events(registry)) == 3
-    (registry.folder / ALIAS).write_text("{")
+    (registry.folder / SERVING).write_text("{")
     with pytest.raises(UserError, match=r"serving\.json: cannot be read as JSON .*; correct the file"):
         registry.aliases()
-    (registry.folder / ALIAS).write_text('{"chalenger": "1"}')
+    (registry.folder / SERVING).write_text('{"chalenger": "1"}')
     with pytest.raises(UserError, match=r"chalenger: no such key; did you mean challenger\?"):
         registry.promote(b)
 
@@ -211,7 +212,7 @@ def test_a_change_that_was_interrupted_is_completed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_registry, "write_json", killed)
+        patch.setattr("recsys.files.model_folder.write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             registry.promote(b)
     assert registry.aliases()["champion"] == a
@@ -224,9 +225,9 @@ def test_what_a_guard_undoes_is_not_done_again(registry: ModelRegistry, tmp_path
     registry.promote(a)
     for _ in range(2):
         registry.canary(b, 0.1)
-        alias = json.loads((registry.folder / ALIAS).read_text())
+        alias = json.loads((registry.folder / SERVING).read_text())
         del alias["canary"]
-        write_json(registry.folder / ALIAS, alias)
+        write_json(registry.folder / SERVING, alias)
         assert ModelRegistry(tmp_path / "models", "ctr").aliases() == {"champion": a}
 
 
@@ -275,7 +276,7 @@ def check(models: Path, most: int) -> None:
     for e in last:
         assert e["before"] == state
         state = e["after"]
-    assert json.loads((registry.folder / ALIAS).read_text()) == state
+    assert json.loads((registry.folder / SERVING).read_text()) == state
 
 
 @pytest.mark.few(1)
@@ -478,7 +479,7 @@ def test_versions_that_are_gone_and_lines_that_were_cut_are_said(
     registry.promote(only)
     path = registry.folder / HISTORY
     path.write_text(path.read_text() + '{"time": "2026-01-01", "event": "pro')
-    write_json(registry.folder / ALIAS, {"version": "deadbeef0000"})
+    write_json(registry.folder / SERVING, {"version": "deadbeef0000"})
     assert registry.missing() == {"champion": "deadbeef0000"}
     (tmp_path / "demo" / "follow").mkdir(parents=True)
     shutil.move(registry.folder.parent, tmp_path / "demo" / "follow" / "registry")

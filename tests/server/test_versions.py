@@ -20,8 +20,9 @@ from served import Served, serving
 
 from recsys.errors import UserError
 from recsys.files.atomic import write_json
+from recsys.files.model_folder import SERVING
 from recsys.server.logs import log
-from recsys.server.model_versions import ALIAS, Repository, open_source, split_share
+from recsys.server.model_versions import Repository, open_source, split_share
 
 SESSION = requests.Session()
 BIAS = {"1": 0.0, "2": 2.0, "3": 4.0}
@@ -35,7 +36,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def alias(models: Path, **content: object) -> None:
-    write_json(models / "ctr" / ALIAS, content)
+    write_json(models / "ctr" / SERVING, content)
 
 
 def version_of(served: Served, **headers: str) -> str:
@@ -82,7 +83,7 @@ def test_roll_forward_and_back_with_one_call(models: Path) -> None:
         assert version_of(served) == "1"
         assert load(served, {"parameters": {"version": "3"}}).status_code == 200
         assert version_of(served) == "3"
-        assert json.loads((models / "ctr" / ALIAS).read_text()) == {
+        assert json.loads((models / "ctr" / SERVING).read_text()) == {
             "version": "3"
         }  # for other workers, and the next start
         assert requests.post(f"{served.url}/v2/repository/models/ctr/load?version=1").status_code == 200
@@ -100,7 +101,7 @@ def test_unload_and_load_forget_nothing(models: Path) -> None:
     with serving(models) as served:
         before = served.core.registry.get("ctr").choice
         assert load(served, action="unload").status_code == 200
-        alias_file = models / "ctr" / ALIAS
+        alias_file = models / "ctr" / SERVING
         assert json.loads(alias_file.read_text()) == chosen | {"unloaded": True}
         assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}).status_code == 404
         assert Repository(models).choice("ctr").current is None  # for the next start, too
@@ -120,7 +121,7 @@ def test_load_alone_pins_no_version(models: Path) -> None:
             assert load(served, action="unload").status_code == 200
             assert load(served).status_code == 200
         assert version_of(served) == "3"
-        assert "version" not in json.loads((models / "ctr" / ALIAS).read_text())
+        assert "version" not in json.loads((models / "ctr" / SERVING).read_text())
         fake_models.write_model(models / "ctr" / "4", bias=2.0)
         assert load(served).status_code == 200
         assert version_of(served) == "2"  # has the bias of version 2
@@ -131,7 +132,7 @@ def test_a_model_that_comes_later_is_watched(models: Path) -> None:
         fake_models.write_model(models / "new" / "1")
         fake_models.write_model(models / "new" / "2")
         assert requests.post(f"{served.url}/v2/repository/models/new/load").status_code == 200
-        write_json(models / "new" / ALIAS, {"version": "1"})
+        write_json(models / "new" / SERVING, {"version": "1"})
         served.call(served.core.registry.reload_changed())
         assert served.core.registry.get("new").choice.current == "1"
 
@@ -206,7 +207,7 @@ def test_changes_of_the_alias_file_are_applied(models: Path) -> None:
         alias(models, version=2)
         poll()
         assert version_of(served) == "2"
-        (models / "ctr" / ALIAS).write_text("{")
+        (models / "ctr" / SERVING).write_text("{")
         poll()
         alias(models, version="9")
         poll()
@@ -214,7 +215,7 @@ def test_changes_of_the_alias_file_are_applied(models: Path) -> None:
         alias(models, version=None)
         poll()
         assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{"a": None}]}).status_code == 404
-        (models / "ctr" / ALIAS).unlink()
+        (models / "ctr" / SERVING).unlink()
         poll()
         assert version_of(served) == "3"
 
@@ -229,7 +230,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(models: Path) -> Non
         answer = load(served, {"parameters": {"version": "5"}})
         assert answer.status_code == 400 and "the model cannot be loaded (TypeError" in answer.json()["error"]
         assert version_of(served) == "1"
-        assert json.loads((models / "ctr" / ALIAS).read_text()) == {"version": "1"}
+        assert json.loads((models / "ctr" / SERVING).read_text()) == {"version": "1"}
 
 
 def test_a_canary_answers_its_share_and_the_same_keys(models: Path) -> None:
@@ -320,11 +321,11 @@ def test_a_choice_that_cannot_be_saved_changes_nothing(models: Path, monkeypatch
         raise OSError(30, "Read-only file system")
 
     with serving(models) as served:
-        monkeypatch.setattr("recsys.server.model_versions.write_json", read_only)
+        monkeypatch.setattr("recsys.files.model_folder.write_json", read_only)
         answer = load(served, {"parameters": {"version": "1"}})
         assert (answer.status_code, answer.json()["error"]) == (
             400,
-            f"{models / 'ctr' / ALIAS}: cannot be written (Read-only file system), so that other workers would not see it",
+            f"{models / 'ctr' / SERVING}: cannot be written (Read-only file system); allow this process to write there",
         )
         assert version_of(served) == "3"
         assert requests.post(f"{served.url}/v2/models/ctr/versions/1/infer", json={}).status_code == 404
@@ -365,21 +366,21 @@ def test_canary_and_shadow_of_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", r'must hold a JSON object, such as {"version": "3"'),
+        ("[]", r"serving.json=\[\]: must be a mapping"),
         ("{", r"cannot be read as JSON \(.*\); correct the file"),
         ('{"verzion": "1"}', r"verzion: no such key; did you mean version\?"),
         ('{"version": "4"}', r"model ctr: has no version 4; valid: 1, 2, 3"),
-        ('{"version": ["1"]}', r"version must be the name of a version's folder"),
-        ('{"shadow": "../1"}', r"shadow must be the name of a version's folder"),
-        ('{"canary": "2"}', r"canary needs a version and a share from 0 to 1"),
-        ('{"canary": {"version": "2", "share": 2}}', r"canary needs a version and a share from 0 to 1"),
-        ('{"canary": {"share": 0.1}}', r"canary.version must be the name of a version's folder"),
-        ('{"unloaded": "yes"}', r"unloaded must be true or false"),
-        ('{"versions": "2"}', r"versions must be a list of versions to keep loaded"),
+        ('{"version": ["1"]}', r"version=\['1'\]: must be the name of a version's folder"),
+        ('{"shadow": "../1"}', r"shadow='../1': must be the name of a version's folder"),
+        ('{"canary": "2"}', r"canary='2': must be a mapping"),
+        ('{"canary": {"version": "2", "share": 2}}', r"canary.share=2: must be less than or equal to 1"),
+        ('{"canary": {"share": 0.1}}', r"canary.version: is missing"),
+        ('{"unloaded": "yes"}', r"unloaded='yes': must be true or false"),
+        ('{"versions": "2"}', r"versions='2': must be a list"),
     ],
 )
 def test_mistakes_in_an_alias_file(models: Path, content: str, message: str) -> None:
-    (models / "ctr" / ALIAS).write_text(content)
+    (models / "ctr" / SERVING).write_text(content)
     with pytest.raises(UserError, match=message):
         Repository(models).choice("ctr")
 
