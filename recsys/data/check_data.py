@@ -13,8 +13,7 @@ from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import ELEMENT, LINE, one_line
 from recsys.data.raw.complete_config import completed
-from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
-from recsys.data.raw.databases import check_packages
+from recsys.data.raw.databases import TABLE_FORMATS, check_packages
 from recsys.data.raw.storage import check_remote, is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences

@@ -3,22 +3,17 @@
 import codecs
 import re
 
-from recsys.data.raw.blocks import LINE_FORMATS
-from recsys.data.raw.databases import FORMATS as TABLE_FORMATS
+from recsys.data.raw.databases import TABLE_FORMATS
 from recsys.data.raw.dialect import SPACES
-from recsys.data.raw.formats import repeated
+from recsys.data.raw.formats import FORMATS, SIDE_FORMATS
 from recsys.data.raw.nested import exploded_paths
-from recsys.data.raw.read_sources import OPTIONAL
+from recsys.data.raw.raw_format import repeated
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import SourceConfig, TextConfig
 
-FORMATS = (*LINE_FORMATS, "parquet", "jsonl", "json", "arrow", "npz", "npy", *TABLE_FORMATS)
 # A run's config may come from elsewhere, so its query must not write.
 READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)
-EXPLODED = ("csv", "parquet", "jsonl", "json", "arrow", "npz", *TABLE_FORMATS)  # formats whose lists can be exploded
-SIDE_FORMATS = ("csv", "parquet", "json", "jsonl", "arrow")
-SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 
 
 def check_source(data: ResolvedData) -> None:
@@ -31,14 +26,16 @@ def check_source(data: ResolvedData) -> None:
         UserError: the config has a mistake.
     """
     key, source = f"{data.key}.source", data.source
-    if source.format in SPEC_FORMATS and not source.parts:
+    names = [*(n for n, f in FORMATS.items() if not f.needs_spec), *TABLE_FORMATS]
+    if source.format not in (*FORMATS, *TABLE_FORMATS):
+        raise UserError(f"{key}.format={source.format}: unknown{did_you_mean(source.format, names)}")
+    if source.format not in names and not source.parts:
         raise UserError(f"{data.key}.spec: missing; set it to the path of a feature_spec.yaml")
-    if source.format not in (*FORMATS, *SPEC_FORMATS):
-        raise UserError(f"{key}.format={source.format}: unknown{did_you_mean(source.format, FORMATS)}")
     if names := repeated(source.columns):
         raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
-    if source.optional_columns and (source.format not in OPTIONAL or (source.format == "csv" and not source.header)):
-        why = f"applies to {', '.join(OPTIONAL)}, and to CSV only with a header; remove it"
+    naming = [n for n, f in FORMATS.items() if f.names_columns]
+    if source.optional_columns and (source.format not in naming or (source.format == "csv" and not source.header)):
+        why = f"applies to {', '.join(naming)}, and to CSV only with a header; remove it"
         raise UserError(f"{key}.optional_columns={source.optional_columns}: {why}")
     _check_text(key, source)
     _check_marks(key, source)
@@ -53,8 +50,8 @@ def check_source(data: ResolvedData) -> None:
 
 
 def _check_side_format(where: str, format_: str | None) -> None:
-    if format_ not in (None, *SIDE_FORMATS):
-        raise UserError(f"{where}format={format_}: unknown{did_you_mean(format_ or '', SIDE_FORMATS)}")
+    if format_ not in (None, *SIDE_FORMATS.values()):
+        raise UserError(f"{where}format={format_}: unknown{did_you_mean(format_ or '', {*SIDE_FORMATS.values()})}")
 
 
 def _check_text(where: str, c: TextConfig) -> None:
@@ -83,8 +80,9 @@ def _check_explode(key: str, source: SourceConfig) -> None:
     if source.explode is None:
         return
     forms = "write a column, [columns with lists of equal length] or {column: separator}"
-    if source.format not in EXPLODED:
-        raise UserError(f"{key}.explode: does not apply to format {source.format}; it does to {', '.join(EXPLODED)}")
+    exploded = [*(n for n, f in FORMATS.items() if f.explodes), *TABLE_FORMATS]
+    if source.format not in exploded:
+        raise UserError(f"{key}.explode: does not apply to format {source.format}; it does to {', '.join(exploded)}")
     given = source.explode
     names = list(given) if isinstance(given, list | dict) else [given]
     separators = list(given.values()) if isinstance(given, dict) else []

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.data.raw import json_lines
-from recsys.data.raw.blocks import LINE_FORMATS
 from recsys.data.raw.dialect import MAGIC, check_line_ends
+from recsys.data.raw.formats import FORMATS
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.json_text import parse_json
 from recsys.new import quoted, raw_bytes
 from recsys.new.find_dialect import Dialect, dialect_of
 from recsys.new.find_encoding import encoding_of
-from recsys.new.text_rows import json_array, json_frame, slots_frame, svmlight_frame
+from recsys.new.text_rows import json_array, json_frame, lines_frame
 
 ARROW_AND_POLARS = (pa.ArrowException, pl.exceptions.PolarsError)
 DAMAGED = (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error, *ARROW_AND_POLARS)
@@ -71,7 +71,7 @@ class Layout:
     @property
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
-        return self.format not in LINE_FORMATS
+        return self.format in FORMATS and not FORMATS[self.format].untyped
 
     @property
     def maps_keys(self) -> bool:
@@ -163,10 +163,8 @@ def _text_layout(file: Path, lines: list[str], dialect: Dialect) -> Layout:
         return Layout("json", ["key", "value"], dialect)
     if dialect.format == "jsonl":
         return Layout("jsonl", list(json_frame(lines[:200]).columns), dialect)
-    if dialect.format == "svmlight":
-        return Layout("svmlight", list(svmlight_frame(lines[:200]).columns), dialect)
-    if dialect.format == "slots":
-        return Layout("slots", list(slots_frame(lines[:200], dialect).columns), dialect)
+    if dialect.format in ("svmlight", "slots"):
+        return Layout(dialect.format, list(lines_frame(lines[:200], dialect).columns), dialect)
     if dialect.format == "csv" and dialect.width < 2:
         return Layout("text", [], dialect)
     return Layout(dialect.format, list(dialect.columns), dialect)

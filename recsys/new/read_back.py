@@ -20,17 +20,16 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
         UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
     """
     from recsys.data.check_data import check_data, check_files
-    from recsys.data.prepare.bad_rows import FIRST_ROWS_OF, parse_first_block
-    from recsys.data.raw.byte_ranges import WHOLE
+    from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.raw.complete_config import completed
-    from recsys.data.raw.formats import first_range
+    from recsys.data.raw.formats import FORMATS
 
     try:
         data = _data_config(name, path)
         check_data(data)
         file, _ = check_files(data)[0]
         data = completed(data, file)
-        few = first_range(data.source, file, FIRST_BYTES) if data.source.format in FIRST_ROWS_OF else WHOLE
+        few = FORMATS[data.source.format].head(data.source, file, FIRST_BYTES)
         rows, bad = parse_first_block(data, file, few)
         reasons = Counter(f"{b.column} {b.problem}" if b.column else b.reason for b in bad)
     except UserError as e:

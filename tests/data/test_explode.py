@@ -12,6 +12,7 @@ from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import arrow_files, formats, nested, read_sources, text
 from recsys.data.raw.blocks import ELEMENT, LINE
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.online.predict_files import file_blocks
@@ -70,7 +71,7 @@ def exploded(data: ResolvedData) -> list[tuple[Any, ...]]:
     names = [data.sparse_columns[n].column or n for n in ("session", "item")] + [data.label.column or ""]
     found = []
     for file in read_sources.find_files(data):
-        for r in formats.file_ranges(data.source, file):
+        for r in formats.FORMATS[data.source.format].ranges(data.source, file):
             for block in read_sources.read_blocks(data, file, r):
                 found += block.frame.select(*(pl.col(n).cast(pl.String) for n in names), ELEMENT).rows()
     return found
@@ -87,8 +88,8 @@ def test_rows_are_elements_in_every_format_and_chunk_size(
     rows = [(str(s), str(a), t, n) for s, a, t, n in EXPLODED]
     assert exploded(data) == rows
     monkeypatch.setattr(nested, "MOST_ELEMENTS", 4)
-    monkeypatch.setattr(formats, "RANGE_BYTES", 200)
-    monkeypatch.setattr(formats, "RANGE_ROWS", 7)
+    monkeypatch.setattr(RawFormat, "range_bytes", 200)
+    monkeypatch.setattr(RawFormat, "range_rows", 7)
     monkeypatch.setattr(arrow_files, "BLOCK_ROWS", 48)
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
     assert exploded(data) == rows
@@ -113,7 +114,7 @@ def test_bad_rows_have_the_line_of_the_raw_row(tmp_path: Path, monkeypatch: pyte
     lines[150] = "150,1 2 3,0 1"
     lines[180] = "180,1 2,0 maybe"
     (raw / "a.csv").write_text("user,items,clicks\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr(formats, "RANGE_BYTES", 1000)
+    monkeypatch.setattr(RawFormat, "range_bytes", 1000)
     data = ResolvedData(
         name="t",
         root=str(raw),

@@ -16,7 +16,7 @@ from recsys.data.group_features import arrange
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.online.raw_rows import RawRows
@@ -154,7 +154,7 @@ def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
 def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write(tmp_path / "raw", many())
     one = frames(prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "one"))))
-    monkeypatch.setattr(formats, "RANGE_BYTES", 300)
+    monkeypatch.setattr(RawFormat, "range_bytes", 300)
     monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
     monkeypatch.setattr(shuffle, "PART_ROWS", 5)
     prepared = prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "many")))

@@ -20,8 +20,9 @@ from recsys.config.settings import data_config
 from recsys.data.check_data import check_data, check_files
 from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import fixed_width, formats, text
+from recsys.data.raw import fixed_width, text
 from recsys.data.raw.nvidia_spec import expand_spec
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import LABEL, ResolvedData
 from recsys.errors import UserError
 from recsys.online.predictor import Predictor
@@ -66,7 +67,7 @@ def part(of: Rows, a: int, b: int) -> Rows:
 
 @pytest.mark.parametrize("cuts", [(), (7, 500, 501)])
 def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, ...]) -> None:
-    monkeypatch.setattr(formats, "RANGE_ROWS", 300)
+    monkeypatch.setattr(RawFormat, "range_rows", 300)
     monkeypatch.setattr(fixed_width, "BLOCK_ROWS", 64)
     train, test = made.rows(1000), made.rows(600, 1)
     spec = made.split_binary(tmp_path / "raw", {"train": train, "test": test}, cuts)
@@ -252,7 +253,7 @@ def test_types_of_ids(size: int) -> None:
 
 
 def test_days_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "RANGE_ROWS", 70)
+    monkeypatch.setattr(RawFormat, "range_rows", 70)
     raw = made.days(tmp_path / "raw", 12, 100)
     prepared = prepare(config(tmp_path / "raw", tmp_path, "data.sparse_defaults.min_count=1", data="criteo_npy"))
     names = [Path(f).name for f in prepared.info["files"]]

@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 
 from recsys.data.prepare.digests import digests
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, read_sources
+from recsys.data.raw import read_sources
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
@@ -107,8 +108,8 @@ def test_prepared_as_local_files_are(
 ) -> None:
     """With side tables, in several files, folders and chunks."""
     fs, raw = request.getfixturevalue(store), tmp_path / "raw"
-    monkeypatch.setattr(formats, "RANGE_BYTES", 50_000)
-    monkeypatch.setattr(formats, "RANGE_ROWS", 2000)
+    monkeypatch.setattr(RawFormat, "range_bytes", 50_000)
+    monkeypatch.setattr(RawFormat, "range_rows", 2000)
     (write_parquet if kind == "parquet" else write_csv)(raw)
     yaml = PARQUET.replace("f.parquet", "days*/*.parquet") if kind == "parquet" else CSV
     for folder in ("days", "days-more"):  # which sort otherwise by their whole names

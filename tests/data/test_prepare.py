@@ -18,7 +18,8 @@ from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, text
+from recsys.data.raw import text
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.raw.reasons import Reasons
 from recsys.data.transforms import LABEL, ResolvedData, resolve
 from recsys.errors import UserError
@@ -118,7 +119,7 @@ def test_files_that_the_config_does_not_fit_stop_it_at_once(tmp_path: Path) -> N
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_rows, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(formats, "RANGE_BYTES", 200)
+    monkeypatch.setattr(RawFormat, "range_bytes", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
         prepare(config(tmp_path))
@@ -263,7 +264,7 @@ def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.Mo
     whole = prepare(config(tmp_path, max_bad_rows=0.1))
     aside = pl.read_csv(Path(f"{whole.folder}.bad_rows.csv"))
     for size in (7, 40, 333):
-        monkeypatch.setattr(formats, "RANGE_BYTES", size)
+        monkeypatch.setattr(RawFormat, "range_bytes", size)
         cut = prepare(config(tmp_path, max_bad_rows=0.1, prepared=str(tmp_path / f"prepared {size}")))
         assert all(a.equals(b) for a, b in zip(frames(whole).values(), frames(cut).values(), strict=True))
         assert pl.read_csv(Path(f"{cut.folder}.bad_rows.csv")).equals(aside)
@@ -281,7 +282,7 @@ from recsys.data.prepare import passes as p
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import formats
 from recsys.schema.data_schema import *; from recsys.data.transforms import ResolvedData
-formats.RANGE_BYTES, p.FILE_ROWS = 9000, 1000
+formats.RawFormat.range_bytes, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
 def counted(*a):

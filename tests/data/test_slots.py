@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.raw.blocks import LINE
-from recsys.data.raw.formats import column_names, file_ranges, read
+from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.data.raw.slots import HEAD_LINES
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
@@ -19,7 +19,7 @@ FIELDS = st.lists(st.tuples(st.sampled_from(SLOTS), st.sampled_from(["0", "1", "
 
 
 def rows(source: SourceConfig, file: Path) -> pl.DataFrame:
-    blocks = [b for part in file_ranges(source, file) for b in read(source, file, [], part)]
+    blocks = [b for part in FORMATS[source.format].ranges(source, file) for b in read(source, file, [], part)]
     assert not [b.bad for b in blocks if b.bad]
     return pl.concat([b.frame for b in blocks])
 

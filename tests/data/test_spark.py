@@ -27,7 +27,7 @@ from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.engine import OneMachine, check_engine, open_engine
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
@@ -125,8 +125,8 @@ def files(home: Path) -> dict[str, Path]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, piles and jobs are cut by the driver."""
-    monkeypatch.setattr(formats, "RANGE_BYTES", 70_000)
-    monkeypatch.setattr(formats, "RANGE_ROWS", 500)
+    monkeypatch.setattr(RawFormat, "range_bytes", 70_000)
+    monkeypatch.setattr(RawFormat, "range_rows", 500)
     monkeypatch.setattr(build, "FILE_ROWS", 900)
     monkeypatch.setattr(shuffle, "PILE_ROWS", 150)
 
@@ -192,7 +192,7 @@ def test_real_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(formats, "RANGE_BYTES", 700_000)
+    monkeypatch.setattr(RawFormat, "range_bytes", 700_000)
     yaml = (ROOT / "conf" / "data" / f"{name}.yaml").read_text()
     both(of_yaml(yaml, tmp_path, root=str(real_data(folder))), tmp_path)
 

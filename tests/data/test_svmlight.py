@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from recsys.data.raw.blocks import LINE
-from recsys.data.raw.formats import column_names, file_ranges, read
+from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
@@ -19,7 +19,7 @@ SOURCE = SourceConfig(format="svmlight")
 
 
 def rows(file: Path) -> pl.DataFrame:
-    blocks = [b for part in file_ranges(SOURCE, file) for b in read(SOURCE, file, [], part)]
+    blocks = [b for part in FORMATS[SOURCE.format].ranges(SOURCE, file) for b in read(SOURCE, file, [], part)]
     assert not [b.bad for b in blocks if b.bad]
     return pl.concat([b.frame for b in blocks])
 

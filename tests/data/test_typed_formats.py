@@ -14,8 +14,9 @@ from test_sources import config, error
 
 from recsys.data.check_data import check_files
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, read_sources, text
+from recsys.data.raw import read_sources, text
 from recsys.data.raw.blocks import LINE
+from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.online.row_transforms import RowTransforms
@@ -76,8 +77,8 @@ def write_arrow(frame: pl.DataFrame, file: Path, *, stream: bool = False) -> Non
 
 def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks of each format give what Parquet gives."""
-    monkeypatch.setattr(formats, "RANGE_BYTES", 4000)
-    monkeypatch.setattr(formats, "RANGE_ROWS", 120)
+    monkeypatch.setattr(RawFormat, "range_bytes", 4000)
+    monkeypatch.setattr(RawFormat, "range_rows", 120)
     monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
     rows = log()
     frame = flat(rows)

@@ -7,16 +7,15 @@ import polars as pl
 from recsys.cli.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import LINE_FORMATS, BadRow
+from recsys.data.raw.blocks import BadRow
 from recsys.data.raw.byte_ranges import FileRange
-from recsys.data.raw.formats import first_range
+from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.transforms import parse_rows
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
-FIRST_ROWS_OF = (*LINE_FORMATS, "jsonl")  # formats of which the first rows are read
 FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
 MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
 
@@ -28,9 +27,10 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
         UserError: most of its rows cannot be read, so that the config does not fit the file.
     """
     sides = [read_sources.side_file(data, join) for join in data.source.joins]
-    if data.source.format not in FIRST_ROWS_OF or any(f.stat().st_size > SMALL_BYTES for f in sides):
+    rows_format = FORMATS[data.source.format]
+    if not rows_format.has_head or any(f.stat().st_size > SMALL_BYTES for f in sides):
         return
-    good, bad = parse_first_block(data, file, first_range(data.source, file, FIRST_BYTES))
+    good, bad = parse_first_block(data, file, rows_format.head(data.source, file, FIRST_BYTES))
     reasons, rows = Reasons(), good + len(bad)
     for b in bad:
         reasons.add(b.reason, 1, f"{b.file} line {b.line}", b.value)

@@ -28,7 +28,7 @@ from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import read_sources
 from recsys.data.raw.blocks import ELEMENT, LINE, BadRow, Block
 from recsys.data.raw.byte_ranges import FileRange
-from recsys.data.raw.formats import file_ranges
+from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.text import READERS
 from recsys.data.transforms import (
     PLACE,
@@ -119,9 +119,10 @@ class ParsedChunk:
 
 def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
     """Return all chunks in the order of their rows. files: each with its split, or None."""
-    if data.source.format == "lists" or data.source.explode is not None:  # rows contain the name of their file
+    rows_format = FORMATS[data.source.format]
+    if rows_format.names_file or data.source.explode is not None:  # rows contain the name of their file
         digests = {f: f"{d} {f}" for f, d in digests.items()}
-    return [Chunk(f, digests[f], r, split) for f, split in files for r in file_ranges(data.source, f)]
+    return [Chunk(f, digests[f], r, split) for f, split in files for r in rows_format.ranges(data.source, f)]
 
 
 def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:

@@ -20,8 +20,7 @@ from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
-from recsys.data.raw.fixed_width import FORMATS as FIXED_WIDTH
-from recsys.data.raw.formats import parquet_file
+from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_initial_tables, read_vectors, training_values
 from recsys.data.raw_schema import RawSchema
@@ -335,19 +334,9 @@ def _expected_rows(data: ResolvedData, chunks: list[Chunk]) -> float | None:
     """
     total = 0.0
     for chunk in chunks:
-        start, stop = chunk.file_range.start, chunk.file_range.stop
         if is_remote(str(chunk.file)):
             return None  # each file would take a request
-        if data.source.format in FIXED_WIDTH:
-            total += (stop or 0) - start
-        elif chunk.file.suffix == ".parquet":
-            with parquet_file(chunk.file) as parquet:
-                total += sum(parquet.metadata.row_group(i).num_rows for i in range(start, stop or 0))
-        elif chunk.file.suffix == ".gz" or stop is None:
+        if (rows := FORMATS[data.source.format].expected_rows(chunk.file, chunk.file_range)) is None:
             return None
-        else:
-            with chunk.file.open("rb") as f:
-                f.seek(start)
-                head = f.read(1 << 16)
-            total += (stop - start) / (len(head) / max(head.count(b"\n"), 1)) if head else 0
+        total += rows
     return total

@@ -38,7 +38,7 @@ from recsys.data.prepare.split import SPLITS
 from recsys.data.prepare.stored_tables import is_table, with_stored_rows
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
-from recsys.data.raw.formats import files_in
+from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
@@ -184,7 +184,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     sides = {join.file: read_sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)
     vectors |= {} if codes is None else {"semantic_ids": codes / TABLE}
-    paths = {f: files_in(data.source, f) for f, _ in files}
+    paths = {f: FORMATS[data.source.format].files(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for ps in paths.values() for p in ps)
     digest = digests([*raw, *sides.values(), *vectors.values()], home, verify=data.verify)
     digest |= {

@@ -28,7 +28,7 @@ from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 
 def is_table(data: ResolvedData) -> bool:
     """Return whether the rows come from a table instead of files."""
-    return data.source.format in databases.FORMATS
+    return data.source.format in databases.TABLE_FORMATS
 
 
 def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:

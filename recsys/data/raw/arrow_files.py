@@ -9,12 +9,22 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from recsys.data.raw import nested
 from recsys.data.raw.blocks import Block, numbered, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
+from recsys.data.raw.raw_format import RawFormat, check_names
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 BLOCK_ROWS = 250_000
+
+
+def without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
+    """Return a frame without rows of a file with this schema."""
+    check_names(schema.names, file)
+    frame = pl.from_arrow(schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return nested.plain(frame, file)
 
 
 def block_rows(source: SourceConfig) -> int:
@@ -32,15 +42,6 @@ def projected(names: list[str], projection: Projection) -> list[str]:
     return [n for n in names if n in wanted] or names[:1]
 
 
-def arrow_schema(file: Path) -> pa.Schema:
-    """Return the schema of an Arrow file or stream."""
-    try:
-        with _opened(file) as reader:
-            return reader.schema
-    except UNREADABLE as e:
-        raise UserError(f"{file}: not an Arrow IPC file ({one_line(e)})") from e
-
-
 def _opened(file: Path) -> Any:
     """Open an Arrow file, or a stream, which cannot be read from the middle."""
     source = pa.memory_map(str(file)) if isinstance(file, PosixPath) else remote_bytes(file)
@@ -51,52 +52,70 @@ def _opened(file: Path) -> Any:
         return pa.ipc.open_stream(source)
 
 
-def arrow_ranges(file: Path, rows: int) -> list[FileRange]:
-    """Cut a file into ranges of record batches with about this many rows; a stream is one range."""
-    with _opened(file) as reader:
-        if not isinstance(reader, pa.ipc.RecordBatchFileReader):
-            return [WHOLE]
-        sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-    return group_ranges(sizes, rows)
+class Arrow(RawFormat):
+    """Arrow IPC files (Feather), whose ranges are record batches, and streams, which are read as a whole."""
 
+    name = "arrow"
+    suffixes = (".arrow", ".feather")
+    names_columns = explodes = True
 
-def read_arrow(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read the record batches of a range of a file, or a whole stream.
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        try:
+            with _opened(file) as reader:
+                return without_rows(reader.schema, file)
+        except UNREADABLE as e:
+            raise UserError(f"{file}: not an Arrow IPC file ({one_line(e)})") from e
 
-    Args:
-        file_range: the record batches to read; a stream is always read as a whole.
-        projection: the columns to read.
-    """
-    row = 1
-    try:
+    def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
         with _opened(file) as reader:
-            names = projected(reader.schema.names, projection)
-            if isinstance(reader, pa.ipc.RecordBatchFileReader):
-                stop = reader.num_record_batches if file_range.stop is None else file_range.stop
-                batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
-            else:
-                batches = iter(reader)
-            for batch in batches:
-                table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
-                assert isinstance(table, pl.DataFrame)
-                for frame in table.iter_slices(block_rows(source)):
-                    yield numbered(file, frame, row)
-                    row += frame.height
-    except UNREADABLE as e:
-        raise UserError(f"{file}: cannot be read as Arrow IPC from row {row} on: {one_line(e)}") from e
+            if not isinstance(reader, pa.ipc.RecordBatchFileReader):
+                return [WHOLE]
+            sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        return group_ranges(sizes, self.range_rows)
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        row = 1
+        try:
+            with _opened(file) as reader:
+                names = projected(reader.schema.names, projection)
+                if isinstance(reader, pa.ipc.RecordBatchFileReader):
+                    stop = reader.num_record_batches if file_range.stop is None else file_range.stop
+                    batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
+                else:
+                    batches = iter(reader)
+                for batch in batches:
+                    table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
+                    assert isinstance(table, pl.DataFrame)
+                    for frame in table.iter_slices(block_rows(source)):
+                        yield numbered(file, nested.plain(frame, file), row)
+                        row += frame.height
+        except UNREADABLE as e:
+            raise UserError(f"{file}: cannot be read as Arrow IPC from row {row} on: {one_line(e)}") from e
 
 
-def read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return the arrays of a .npz archive as columns.
+class Npz(RawFormat):
+    """Archives of NumPy arrays.
 
     An array of one dimension is a column of its name. One of two dimensions, (rows, width), is a column of vectors, or
     the columns that data.source.arrays.NAME.columns lists.
-
-    Raises:
-        UserError: the file is not an archive of arrays with the same number of rows.
     """
+
+    name = "npz"
+    names_columns = explodes = True
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return _read_npz(source, file).head(0)
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        yield numbered(file, _read_npz(source, file), 1)
+
+
+def _read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return the arrays as columns. Raises UserError if they do not have the same number of rows."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -10,8 +10,7 @@ LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
 LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
-LINE_FORMATS = ("csv", "libfm", "svmlight", "slots", "lists")  # a row is a line, and its values have no types
-TEXT_FORMATS = (*LINE_FORMATS, "split_csv")  # formats whose values are text without types
+TEXT_FORMATS = ("csv", "libfm", "svmlight", "slots", "lists", "split_csv")  # of which RawFormat.untyped is True
 BLANK = " \t"  # spaces around values
 EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 

@@ -23,7 +23,7 @@ from recsys.errors import UserError
 from recsys.extras import check_extra, is_installed
 from recsys.schema.data_schema import SourceConfig
 
-FORMATS = ("sql", "delta", "iceberg")
+TABLE_FORMATS = ("sql", "delta", "iceberg")
 BATCH_ROWS = 1 << 18
 ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
 READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
@@ -38,7 +38,7 @@ def database_file(source: SourceConfig, root: str) -> Path | None:
 
 def check_packages(source: SourceConfig, root: str) -> None:
     """Raise UserError if the package that reads the table is not installed."""
-    if source.format not in FORMATS:
+    if source.format not in TABLE_FORMATS:
         return
     extra, modules = source.format, tuple[str, ...]()
     if extra == "sql":

@@ -6,6 +6,7 @@ can be read without those before it, so memory does not depend on the number of 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PosixPath
@@ -15,10 +16,10 @@ import polars as pl
 
 from recsys.data.raw.blocks import LINE, Block, one_line
 from recsys.data.raw.byte_ranges import FileRange, Projection
+from recsys.data.raw.raw_format import RawFormat
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
-FORMATS = ("split_binary", "npy")
 BLOCK_ROWS = 1 << 17
 
 
@@ -55,57 +56,51 @@ class FixedPart:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _find_parts(source: SourceConfig, file: Path) -> list[FixedPart]:
-    """Return all parts of a raw file.
+class FixedWidth(RawFormat):
+    """Rows of fixed width, of which any can be read without those before it. A file range counts rows."""
 
-    Raises:
-        UserError: a part is missing, or two parts differ in their number of rows.
-    """
-    parts = _arrays(source, file) if source.format == "npy" else _binaries(source, file)
-    first = parts[0]
-    for part in parts[1:]:
-        if part.rows != first.rows:
-            name, other = part.segments[0].file, first.segments[0].file
-            raise UserError(f"{name}: {part.rows} rows, but {other} has {first.rows}; both must hold the same rows")
-    return parts
+    @abstractmethod
+    def find_parts(self, source: SourceConfig, file: Path) -> list[FixedPart]:
+        """Return all parts of a raw file. Raises UserError if one is missing."""
 
+    def _parts(self, source: SourceConfig, file: Path) -> list[FixedPart]:
+        """Return all parts of a raw file. Raises UserError if two of them differ in their number of rows."""
+        parts = self.find_parts(source, file)
+        first = parts[0]
+        for part in parts[1:]:
+            if part.rows != first.rows:
+                name, other = part.segments[0].file, first.segments[0].file
+                raise UserError(f"{name}: {part.rows} rows, but {other} has {first.rows}; both must hold the same rows")
+        return parts
 
-def files(source: SourceConfig, file: Path) -> list[Path]:
-    """Return the files that make up a raw file."""
-    return [s.file for part in _find_parts(source, file) for s in part.segments]
+    def files(self, source: SourceConfig, file: Path) -> list[Path]:
+        return [s.file for part in self._parts(source, file) for s in part.segments]
 
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return _frame(self._parts(source, file), 0, 0)
 
-def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return a frame without rows that has the raw file's columns and types."""
-    return _frame(_find_parts(source, file), 0, 0)
+    def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
+        n = self._parts(source, file)[0].rows
+        return [FileRange(a, min(a + self.range_rows, n)) for a in range(0, max(n, 1), self.range_rows)]
 
+    def expected_rows(self, file: Path, file_range: FileRange) -> float | None:
+        return (file_range.stop or 0) - file_range.start
 
-def count_rows(source: SourceConfig, file: Path) -> int:
-    """Return the number of rows of a raw file."""
-    return _find_parts(source, file)[0].rows
-
-
-def read(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read rows [start, stop) of a raw file; skip files without a projected column.
-
-    Args:
-        file_range: the rows to read, from 0.
-        projection: the columns to read.
-    """
-    parts = _find_parts(source, file)
-    stop = parts[0].rows if file_range.stop is None else file_range.stop
-    if projection.columns is not None:
-        parts = [p for p in parts if projection.columns & set(p.columns)] or parts[:1]
-    for a in range(file_range.start, stop, BLOCK_ROWS):
-        b = min(a + BLOCK_ROWS, stop)
-        try:
-            frame = _frame(parts, a, b)
-        except OSError as e:
-            raise UserError(f"{file}: cannot read the rows from {a + 1} on ({one_line(e)})") from e
-        lines = pl.int_range(a - file_range.start + 1, b - file_range.start + 1, dtype=pl.Int64).alias(LINE)
-        yield Block(file, frame.with_columns(lines), lines=b - file_range.start)
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        parts = self._parts(source, file)
+        stop = parts[0].rows if file_range.stop is None else file_range.stop
+        if projection.columns is not None:
+            parts = [p for p in parts if projection.columns & set(p.columns)] or parts[:1]
+        for a in range(file_range.start, stop, BLOCK_ROWS):
+            b = min(a + BLOCK_ROWS, stop)
+            try:
+                frame = _frame(parts, a, b)
+            except OSError as e:
+                raise UserError(f"{file}: cannot read the rows from {a + 1} on ({one_line(e)})") from e
+            lines = pl.int_range(a - file_range.start + 1, b - file_range.start + 1, dtype=pl.Int64).alias(LINE)
+            yield Block(file, frame.with_columns(lines), lines=b - file_range.start)
 
 
 def _frame(parts: list[FixedPart], start: int, stop: int) -> pl.DataFrame:
@@ -128,22 +123,28 @@ def _row_type(dtypes: list[np.dtype]) -> np.dtype:
     return np.dtype([(f"f{i}", d) for i, d in enumerate(plain)])
 
 
-def _binaries(source: SourceConfig, file: Path) -> list[FixedPart]:
-    parts = []
-    for c in source.parts[str(file)]:
-        dtype = _row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
-        segments = []
-        for name in c.files:
-            size = _size(Path(name), ", ".join(c.columns))
-            if size % dtype.itemsize:
-                types = ", ".join(dict.fromkeys(c.dtypes))
-                raise UserError(
-                    f"{name}: {size} bytes are not a whole number of rows of {dtype.itemsize} bytes "
-                    f"({len(c.columns)} x {types}); check its dtypes in the feature specification"
-                )
-            segments.append(Segment(Path(name), 0, size // dtype.itemsize))
-        parts.append(FixedPart(tuple(c.columns), dtype, tuple(segments)))
-    return parts
+class SplitBinary(FixedWidth):
+    """NVIDIA's binary files that each hold some columns, as `data.spec` describes them."""
+
+    name = "split_binary"
+    needs_spec = True
+
+    def find_parts(self, source: SourceConfig, file: Path) -> list[FixedPart]:
+        parts = []
+        for c in source.parts[str(file)]:
+            dtype = _row_type([np.dtype(d).newbyteorder("<") for d in c.dtypes])
+            segments = []
+            for name in c.files:
+                size = _size(Path(name), ", ".join(c.columns))
+                if size % dtype.itemsize:
+                    types = ", ".join(dict.fromkeys(c.dtypes))
+                    raise UserError(
+                        f"{name}: {size} bytes are not a whole number of rows of {dtype.itemsize} bytes "
+                        f"({len(c.columns)} x {types}); check its dtypes in the feature specification"
+                    )
+                segments.append(Segment(Path(name), 0, size // dtype.itemsize))
+            parts.append(FixedPart(tuple(c.columns), dtype, tuple(segments)))
+        return parts
 
 
 def _size(file: Path, contents: str) -> int:
@@ -154,14 +155,19 @@ def _size(file: Path, contents: str) -> int:
     return file.stat().st_size
 
 
-def _arrays(source: SourceConfig, file: Path) -> list[FixedPart]:
-    templates = [a.file for a in source.arrays.values()]
-    before, _, after = templates[0].partition("{}")
-    if not (file.name.startswith(before) and file.name.endswith(after) and len(file.name) >= len(before + after)):
-        raise UserError(f"{file}: its name does not match the pattern of data.source.arrays, {templates[0]}")
-    shared = file.name[len(before) : len(file.name) - len(after)]
-    arrays = source.arrays.values()
-    return [_array(file.parent / a.file.replace("{}", shared), list(a.columns)) for a in arrays]
+class Npy(FixedWidth):
+    """NumPy arrays, each in a file of its own."""
+
+    name = "npy"
+
+    def find_parts(self, source: SourceConfig, file: Path) -> list[FixedPart]:
+        templates = [a.file for a in source.arrays.values()]
+        before, _, after = templates[0].partition("{}")
+        if not (file.name.startswith(before) and file.name.endswith(after) and len(file.name) >= len(before + after)):
+            raise UserError(f"{file}: its name does not match the pattern of data.source.arrays, {templates[0]}")
+        shared = file.name[len(before) : len(file.name) - len(after)]
+        arrays = source.arrays.values()
+        return [_array(file.parent / a.file.replace("{}", shared), list(a.columns)) for a in arrays]
 
 
 def _array(file: Path, columns: list[str]) -> FixedPart:

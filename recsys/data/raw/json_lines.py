@@ -17,6 +17,7 @@ from recsys.data.raw.blocks import LINE, BadRow, Block, numbered, one_line
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.nested import leaves
+from recsys.data.raw.raw_format import RawFormat, TextFormat
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 from recsys.files.json_text import parse_json
@@ -30,10 +31,34 @@ VALUE, ABSENT = "value", "absent"
 Tree = None | str | list[Any] | dict[str, Any]
 
 
-def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return a frame without rows that has a column for each path in the first lines."""
-    columns = [(name, dtype) for name, dtype, _ in leaves("", _dtype(_tree(source, file)), pl.col(TEXT))]
-    return pl.DataFrame(schema=columns)
+class JsonLines(TextFormat):
+    """A JSON object a line. Its values are text, but lists of text are lists."""
+
+    name = "jsonl"
+    suffixes = (".jsonl", ".ndjson")
+    names_columns = explodes = True
+    untyped = False
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        columns = [(name, dtype) for name, dtype, _ in leaves("", _dtype(_tree(source, file)), pl.col(TEXT))]
+        return pl.DataFrame(schema=columns)
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        tree = _tree(source, file)
+        if projection.columns is not None:
+            for name in sorted(projection.columns & {*source.optional_columns}):
+                tree = _with_path(tree, name.split("."))
+            part = _projected(tree, projection.columns)
+            tree = part if isinstance(part, dict) else tree
+        dtype = _dtype(tree)
+        columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
+        for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
+            decoded, bad = _decode(block.frame, dtype, tree, str(file))
+            block.bad += bad
+            block.frame = decoded.select(*columns, LINE)
+            yield block
 
 
 def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
@@ -123,31 +148,23 @@ def _projected(tree: Tree, names: frozenset[str], path: str = "") -> Tree:
     return tree if path in names else ABSENT
 
 
-def read(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read the lines of a range of the file; only the projected columns are decoded.
+class Json(RawFormat):
+    """One array of objects as rows, or {key: value, ...} as the columns `key` (text) and `value` (text or lists)."""
 
-    Args:
-        file_range: bytes of text; the lines that begin there are read.
-        projection: the columns to decode.
-    """
-    tree = _tree(source, file)
-    if projection.columns is not None:
-        for name in sorted(projection.columns & {*source.optional_columns}):
-            tree = _with_path(tree, name.split("."))
-        part = _projected(tree, projection.columns)
-        tree = part if isinstance(part, dict) else tree
-    dtype = _dtype(tree)
-    columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
-    for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
-        decoded, bad = _decode(block.frame, dtype, tree, str(file))
-        block.bad += bad
-        block.frame = decoded.select(*columns, LINE)
-        yield block
+    name = "json"
+    suffixes = (".json",)
+    names_columns = explodes = True
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return _read_whole(file).frame.drop(LINE).head(0)
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        yield _read_whole(file)
 
 
-def read_whole(_: SourceConfig, file: Path) -> Block:
+def _read_whole(file: Path) -> Block:
     """Read one array of objects as rows, or {key: value, ...} as the columns `key` (text) and `value` (text or lists).
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from recsys.data.raw.split_csv import FORMAT as SPLIT_CSV
+from recsys.data.raw.split_csv import SplitCsv
 from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import (
     DataConfig,
@@ -30,7 +30,7 @@ from recsys.schema.data_schema import (
 
 NUMERICAL, CATEGORICAL, LABEL = CHANNELS = ("numerical", "categorical", "label")
 SECTIONS = ("feature_spec", "source_spec", "channel_spec")
-TYPES = {"csv": SPLIT_CSV, "split_binary": "split_binary"}
+TYPES = {"csv": SplitCsv.name, "split_binary": "split_binary"}
 AUTO = "auto"  # a cardinality that was not counted
 Parts = dict[str, list[PartConfig]]
 

@@ -8,9 +8,10 @@ from pathlib import Path, PosixPath
 
 import polars as pl
 
-from recsys.data.raw.blocks import EMPTY_LINE, LINE_FORMATS, TEXT_FORMATS, Block
+from recsys.data.raw.blocks import EMPTY_LINE, TEXT_FORMATS, Block
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.clean import clean
+from recsys.data.raw.csv_files import drop_missing_labels
 from recsys.data.raw.derive import (
     FeatureInputs,
     add_derived_column,
@@ -19,17 +20,10 @@ from recsys.data.raw.derive import (
     join_side_table,
     steps,
 )
-from recsys.data.raw.formats import (
-    column_names,
-    drop_missing_labels,
-    empty_frame,
-    format_of,
-    read,
-    repeated,
-    unexploded_frame,
-)
+from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
 from recsys.data.raw.own_outputs import Outputs, is_output
+from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
@@ -44,11 +38,7 @@ from recsys.schema.data_schema import (
     text_options,
 )
 
-# formats of side tables, by suffix
-SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
-OPTIONAL = ("csv", "parquet", "jsonl", "json", "arrow", "npz")  # formats whose files name their columns
 MOST_COMPARED = 20  # files whose columns an error compares
-SIDE_FORMATS |= {".feather": "arrow"}
 
 
 def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]:
@@ -112,7 +102,7 @@ def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
     lacking = [n for n in data.source.optional_columns if n not in frame.columns]
     if not lacking:
         return frame
-    types = _optional_types(data) if data.source.format not in TEXT_FORMATS else {}
+    types = {} if FORMATS[data.source.format].untyped else _optional_types(data)
     return frame.with_columns(pl.lit(None, types.get(n, pl.String())).alias(n) for n in lacking)
 
 
@@ -198,7 +188,7 @@ def _with_side(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.
 
 def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
     """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
-    if data.split.by == "files" or data.source.format not in OPTIONAL:
+    if data.split.by == "files" or not FORMATS[data.source.format].names_columns:
         return
     for other in find_files(data)[-MOST_COMPARED:]:
         if other != file and column in raw_frame(data, other).columns:
@@ -382,7 +372,7 @@ def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     Text is CSV with a header, JSON lines or JSON, unless the files of the run are text of a kind that it may be, too.
     """
     given, format_ = format_of(file), data.source.format
-    may_be = {"csv": (*LINE_FORMATS, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
+    may_be = {"csv": (*TEXT_FORMATS, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
     if given in (None, format_) or format_ in may_be.get(given, ()):
         return data
     separator = "\t" if file.suffix == ".tsv" else ","
@@ -399,7 +389,7 @@ def history_config(data: ResolvedData) -> ResolvedData:
 
 def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
     """Return a frame without rows of the raw columns `names` (as in the YAML), with the types of the first file."""
-    if data.source.format in TEXT_FORMATS:
+    if FORMATS[data.source.format].untyped:
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
     file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
     return rename_columns(data.source, file, raw_frame(data, file)).select(sorted(names))

@@ -15,6 +15,7 @@ import polars as pl
 from recsys.data.raw.blocks import LINE, Block, set_apart
 from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.svmlight import HEAD_LINES, TEXT, column, pivoted
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
@@ -55,36 +56,35 @@ def columns(source: SourceConfig, file: Path) -> tuple[list[str], list[str]]:
     return own, names
 
 
-def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return a frame without rows that has the columns."""
-    own, names = columns(source, file)
-    return pl.DataFrame(schema=dict.fromkeys([*own, *map(column, names)], pl.String))
+class Slots(TextFormat):
+    """Lines of slot:value."""
 
+    name = "slots"
 
-def read(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read the lines of a range of the file.
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        own, names = columns(source, file)
+        return pl.DataFrame(schema=dict.fromkeys([*own, *map(column, names)], pl.String))
 
-    Args:
-        file_range: bytes of text; the lines that begin there are read.
-        projection: the columns to read; fields with other slots are left out.
-    """
-    first_columns, names = columns(source, file)
-    wanted = [n for n in names if projection.columns is None or column(n) in projection.columns]
-    for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
-        text = pl.col(TEXT).str.strip_chars()
-        text = text.str.replace_all(r"\s+", " ") if source.separator == " " else text
-        fields = text.str.split(source.separator).list.eval(pl.element().filter(pl.element() != ""))
-        rows = block.frame.select(LINE, TEXT, parts=fields).with_columns(
-            pl.col("parts").list.head(len(first_columns)).alias("first"),
-            pl.col("parts").list.slice(len(first_columns)).alias("rest"),
-        )
-        keys = pl.col("rest").list.eval(pl.element().str.extract(FIELD, 1))
-        rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(first_columns), names))
-        first = rows.select(LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(first_columns)))
-        block.frame = pl.concat([first, _values(rows, wanted, source.separator)], how="horizontal")
-        yield block
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        first_columns, names = columns(source, file)
+        wanted = [n for n in names if projection.columns is None or column(n) in projection.columns]
+        for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
+            text = pl.col(TEXT).str.strip_chars()
+            text = text.str.replace_all(r"\s+", " ") if source.separator == " " else text
+            fields = text.str.split(source.separator).list.eval(pl.element().filter(pl.element() != ""))
+            rows = block.frame.select(LINE, TEXT, parts=fields).with_columns(
+                pl.col("parts").list.head(len(first_columns)).alias("first"),
+                pl.col("parts").list.slice(len(first_columns)).alias("rest"),
+            )
+            keys = pl.col("rest").list.eval(pl.element().str.extract(FIELD, 1))
+            rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(first_columns), names))
+            first = rows.select(
+                LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(first_columns))
+            )
+            block.frame = pl.concat([first, _values(rows, wanted, source.separator)], how="horizontal")
+            yield block
 
 
 def _reason(leading: int, known: list[str]) -> pl.Expr:

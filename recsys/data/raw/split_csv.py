@@ -8,37 +8,40 @@ import polars as pl
 
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.byte_ranges import ALL, WHOLE, FileRange, Projection
+from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 from recsys.schema.data_schema import PartConfig, SourceConfig
 
-FORMAT = "split_csv"
 
+class SplitCsv(TextFormat):
+    """CSV files that each hold some columns of the same rows, as `data.spec` describes them."""
 
-def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return a frame without rows that has all parts' columns, as strings."""
-    parts = source.parts[str(file)]
-    for part in parts:
-        for name in part.files:
-            if not Path(name).is_file():
-                raise UserError(f"{name}: no such file; it should hold {', '.join(part.columns)}")
-    return pl.DataFrame(schema=dict.fromkeys([c for part in parts for c in part.columns], pl.String))
+    name = "split_csv"
+    has_head = False
+    needs_spec = True
 
+    def can_be_cut(self, source: SourceConfig, file: Path) -> bool:
+        return super().can_be_cut(source, file) and len(source.parts[str(file)]) == 1
 
-def read(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read one part that has all columns like any CSV; otherwise zip the lines of all parts.
+    def files(self, source: SourceConfig, file: Path) -> list[Path]:
+        return [Path(f) for part in source.parts[str(file)] for f in part.files]
 
-    Args:
-        file: the key of the parts in source.parts.
-        file_range: bytes of text, for one part; ignored if lines are zipped.
-        projection: the columns to read, for one part.
-    """
-    parts = source.parts[str(file)]
-    if len(parts) == 1 and len(parts[0].files) == 1:
-        return read_csv(source, file, list(parts[0].columns), file_range, projection)
-    return _zip_lines(file, [_PartLines(part, _read_part(source, part)) for part in parts])
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        parts = source.parts[str(file)]
+        for part in parts:
+            for name in part.files:
+                if not Path(name).is_file():
+                    raise UserError(f"{name}: no such file; it should hold {', '.join(part.columns)}")
+        return pl.DataFrame(schema=dict.fromkeys([c for part in parts for c in part.columns], pl.String))
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        parts = source.parts[str(file)]
+        if len(parts) == 1 and len(parts[0].files) == 1:
+            return read_csv(source, file, list(parts[0].columns), file_range, projection)
+        return _zip_lines(file, [_PartLines(part, _read_part(source, part)) for part in parts])
 
 
 def _read_part(source: SourceConfig, part: PartConfig) -> Iterator[Block]:

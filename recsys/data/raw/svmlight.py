@@ -13,6 +13,7 @@ import polars as pl
 from recsys.data.raw.blocks import LINE, Block, set_apart
 from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
@@ -42,31 +43,28 @@ def keys(source: SourceConfig, file: Path) -> list[str]:
     return sorted(found, key=lambda k: (k.isdigit(), int(k) if k.isdigit() else 0))
 
 
-def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """Return a frame without rows that has the columns."""
-    return pl.DataFrame(schema=dict.fromkeys([LABEL, *map(column, keys(source, file))], pl.String))
+class SvmLight(TextFormat):
+    """Lines of a label and key:value."""
 
+    name = "svmlight"
 
-def read(
-    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
-) -> Iterator[Block]:
-    """Read the lines of a range of the file.
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return pl.DataFrame(schema=dict.fromkeys([LABEL, *map(column, keys(source, file))], pl.String))
 
-    Args:
-        file_range: bytes of text; the lines that begin there are read.
-        projection: the columns to read; other keys are left out.
-    """
-    known = keys(source, file)
-    wanted = [k for k in known if projection.columns is None or column(k) in projection.columns]
-    for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
-        text = pl.col(TEXT).str.replace(r"#.*$", "").str.replace_all(r"\s+", " ").str.strip_chars(" ")
-        rows = block.frame.select(LINE, TEXT, parts=text.str.split(" ")).with_columns(
-            keys=pl.col("parts").list.slice(1).list.eval(pl.element().str.extract(r"^([^:]+):[^:]+$", 1))
-        )
-        rows = set_apart(block, rows, _reason(known))
-        label = rows.select(LINE, pl.col("parts").list.get(0).alias(LABEL))
-        block.frame = pl.concat([label, _values(rows, wanted)], how="horizontal")
-        yield block
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        known = keys(source, file)
+        wanted = [k for k in known if projection.columns is None or column(k) in projection.columns]
+        for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
+            text = pl.col(TEXT).str.replace(r"#.*$", "").str.replace_all(r"\s+", " ").str.strip_chars(" ")
+            rows = block.frame.select(LINE, TEXT, parts=text.str.split(" ")).with_columns(
+                keys=pl.col("parts").list.slice(1).list.eval(pl.element().str.extract(r"^([^:]+):[^:]+$", 1))
+            )
+            rows = set_apart(block, rows, _reason(known))
+            label = rows.select(LINE, pl.col("parts").list.get(0).alias(LABEL))
+            block.frame = pl.concat([label, _values(rows, wanted)], how="horizontal")
+            yield block
 
 
 def _reason(known: list[str]) -> pl.Expr:

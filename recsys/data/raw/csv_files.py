@@ -1,0 +1,118 @@
+"""Text whose columns have no names in each line: CSV, libfm and lists of items."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from recsys.data.raw.blocks import LINE, LIST, Block, set_apart
+from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
+from recsys.data.raw.dialect import SPACES, read_head, whole_lines
+from recsys.data.raw.raw_format import TextFormat, check_names
+from recsys.data.raw.text import read_csv
+from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
+
+
+class Csv(TextFormat):
+    """Fields between separators, with or without a header. A row is one line, unless line_breaks_in_quotes is set."""
+
+    name = "csv"
+    suffixes = (".csv", "")
+    names_columns = explodes = True
+
+    def can_be_cut(self, source: SourceConfig, file: Path) -> bool:
+        return super().can_be_cut(source, file) and not source.line_breaks_in_quotes
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        names = read_head(source, file).names
+        check_names(names, file)
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        return read_csv(source, file, names, file_range, projection)
+
+
+class LibFm(TextFormat):
+    """Lines 'label index:value index:value ...'; the i-th index becomes the i-th column's id, as a string."""
+
+    name = "libfm"
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return _given_columns(source, file, [])
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        lines = whole_lines(source)
+        for block in read_csv(lines, file, ["text"], file_range, ALL):
+            fields = block.frame.select(LINE, "text", parts=pl.col("text").str.strip_chars(" ").str.split(" "))
+            ids = pl.col("parts").list.eval(pl.element().str.extract(r"^([^:]+):", 1))
+            wide = pl.col("parts").list.len() != len(names)
+            odd = ids.list.slice(1).list.eval(pl.element().is_null()).list.any()
+            reason = (
+                pl.when(wide)
+                .then(pl.format("{} fields, not {}", pl.col("parts").list.len(), len(names)))
+                .when(odd)
+                .then(pl.lit("a field is not index:value"))
+            )
+            block.frame = set_apart(block, fields.with_columns(ids=ids), reason).select(
+                pl.col("parts").list.get(0).alias(names[0]),
+                *(pl.col("ids").list.get(i).alias(name) for i, name in enumerate(names[1:], start=1)),
+                LINE,
+            )
+            yield block
+
+
+class Lists(TextFormat):
+    """Lines 'user item item ...' as one row per item, in order, with the leading columns and LIST."""
+
+    name = "lists"
+    names_file = True
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        return _given_columns(source, file, [LIST])
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        lines = whole_lines(source)
+        *before, item, _list = names
+        between = " " if source.separator == SPACES else source.separator
+        for block in read_csv(lines, file, ["text"], file_range, ALL):
+            text = pl.col("text").str.strip_chars()
+            if source.separator == SPACES:
+                text = text.str.replace_all(SPACES, " ")
+            parts = block.frame.select(LINE, "text", parts=text.str.split(between)).with_columns(
+                pl.col("parts").list.eval(pl.element().filter(pl.element() != ""))
+            )
+            n = pl.col("parts").list.len()
+            short = pl.when(n <= len(before)).then(pl.format(f"{{}} fields, not {len(before) + 1} or more", n))
+            rows = set_apart(block, parts, short).with_columns(
+                *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
+                pl.col("parts").list.slice(len(before)).alias(item),
+                pl.concat_str(pl.lit(f"{file}:{file_range.start}:"), pl.col(LINE)).alias(LIST),
+            )
+            block.frame = rows.explode(item).select(*before, item, LIST, LINE)
+            yield block
+
+
+def _given_columns(source: SourceConfig, file: Path, more: list[str]) -> pl.DataFrame:
+    names = [*source.columns, *more]
+    if not names:
+        raise UserError("data.source.columns: missing; files without a header need it")
+    read_head(replace(source, header=False), file)
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+
+
+def drop_missing_labels(source: SourceConfig, labels: list[str], file: Path, names: list[str]) -> list[str]:
+    """Return the columns of a file without a header.
+
+    Drop the columns that rows to be predicted may lack, labels and weight, if the first line has as many fields less.
+    """
+    head = read_head(source, file)
+    rest = [n for n in names if n not in labels]
+    return rest if head.fields - head.trailing == len(rest) else names

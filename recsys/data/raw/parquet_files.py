@@ -1,0 +1,67 @@
+"""Read Parquet files, local and remote."""
+
+from collections.abc import Iterator
+from pathlib import Path, PosixPath
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recsys.data.raw import arrow_files, nested
+from recsys.data.raw.blocks import Block, numbered, one_line
+from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, group_ranges, remote_bytes
+from recsys.data.raw.raw_format import RawFormat
+from recsys.errors import UserError
+from recsys.schema.data_schema import SourceConfig
+
+
+class Parquet(RawFormat):
+    """Parquet files, whose ranges are row groups."""
+
+    name = "parquet"
+    suffixes = (".parquet",)
+    names_columns = explodes = True
+
+    def empty_frame(self, source: SourceConfig, file: Path) -> pl.DataFrame:
+        try:
+            with parquet_file(file) as parquet:
+                schema = parquet.schema_arrow
+        except UNREADABLE as e:
+            raise UserError(f"{file}: not a Parquet file ({one_line(e)})") from e
+        return arrow_files.without_rows(schema, file)
+
+    def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
+        return group_ranges(_group_rows(file), self.range_rows)
+
+    def expected_rows(self, file: Path, file_range: FileRange) -> float | None:
+        return sum(_group_rows(file)[file_range.start : file_range.stop])
+
+    def read(
+        self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    ) -> Iterator[Block]:
+        row = 1
+        try:
+            with parquet_file(file) as parquet:
+                groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
+                names = parquet.schema_arrow.names
+                columns = arrow_files.projected(names, projection)
+                rows = arrow_files.block_rows(source)
+                for batch in parquet.iter_batches(batch_size=rows, row_groups=groups, columns=columns):
+                    frame = pl.from_arrow(pa.Table.from_batches([batch]))
+                    assert isinstance(frame, pl.DataFrame)
+                    yield numbered(file, nested.plain(frame, file), row)
+                    row += frame.height
+        except UNREADABLE as e:
+            raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
+
+
+def parquet_file(file: Path) -> pq.ParquetFile:
+    """Open a local or remote Parquet file."""
+    if isinstance(file, PosixPath):
+        return pq.ParquetFile(file)
+    return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # fetches a row group's columns in few requests
+
+
+def _group_rows(file: Path) -> list[int]:
+    with parquet_file(file) as parquet:
+        return [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
