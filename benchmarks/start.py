@@ -46,7 +46,7 @@ def main() -> None:
     os.chdir(Path(__file__).parents[1])
     train = ["-m", "recsys.train", "model=dlrm", "data=criteo", "data.sample.rows=20000", "run_dir=FOLDER/run"]
     train.append("data.prepared=FOLDER/prepared")
-    packages = "import recsys, torchrec.distributed, pytorch_lightning"
+    packages = "import sys; sys.argv[0] = '-m'; import recsys, torchrec.distributed, pytorch_lightning"  # as a command
     measure(
         "start",
         "Starts of commands: a run of 20,000 sample rows, and less",

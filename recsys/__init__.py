@@ -5,8 +5,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recsys.deferred_imports import install
-
 # Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
 # from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
 # has the timings.
@@ -17,8 +15,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime 1.32 would re
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would log that there is no GPU, and when it starts
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send its crash reports, also from offline runs
 
-if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C before its handlers stand is one line, too
-    _hook = sys.excepthook
+if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command, not a process of the user's
+    from recsys.deferred_imports import install
+
+    install()
+    _hook = sys.excepthook  # Ctrl-C before the command's handlers stand is one line, too
 
     def _explain(kind, error, trace):  # type: ignore[no-untyped-def]
         if issubclass(kind, KeyboardInterrupt):
@@ -27,8 +28,6 @@ if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C befor
             _hook(kind, error, trace)
 
     sys.excepthook = _explain
-
-install()
 
 if TYPE_CHECKING:
     from recsys.api import TrainedRun as TrainedRun

@@ -3,7 +3,8 @@
 `import torchrec` imports torch._dynamo, sympy, tensordict and PyTorch's DTensor, and `import pytorch_lightning` scipy
 and matplotlib: half of the CPU seconds of a start. While a module of IMPORTERS is imported, each package of DEFERRED is
 an empty module, and a name that is imported from it is a placeholder. The package is loaded when a placeholder is
-called, or when any other code reads an attribute of the module. RECSYS_EAGER_IMPORTS=1 turns this off.
+called, or when any other code reads an attribute of the module. Only commands do this; RECSYS_EAGER_IMPORTS=1 turns it
+off. A process of the user's that imports recsys has the real packages.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ HEAVY = (
 )
 
 
-def run(program: str, **env: str) -> str:
+def run(program: str, *, as_command: bool = True, **env: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", f"import sys; sys.argv[0] = {'-m' if as_command else '-c'!r}; {program}"],
         capture_output=True,
         text=True,
         check=False,
@@ -109,6 +109,7 @@ def test_imports_can_be_eager(tmp_path: Path) -> None:
     program = "import recsys, sys, tensordict; print('tensordict.base' in sys.modules)"
     assert run(program, HOME=str(tmp_path), RECSYS_EAGER_IMPORTS="1") == "True"
     assert run(program, HOME=str(tmp_path)) == "False"
+    assert run("import recsys, torchrec; print('tensordict.base' in sys.modules)", as_command=False) == "True"
 
 
 def test_modules_on_other_devices_get_their_initial_values() -> None:

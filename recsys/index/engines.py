@@ -160,7 +160,7 @@ class Graph:
 
     A graph needs distances, so vectors get one more component, with which all have the norm of the longest, and
     queries get a 0: the nearest vectors are then those with the largest inner products (Bachrach et al., Speeding Up
-    the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). VectorRows that are
+    the Xbox Recommender System Using a Euclidean Transformation for Inner-Product Spaces, 2014). Vectors that are
     added later and are longer than that are compared one by one, beside the graph.
 
     Args:

@@ -1,4 +1,4 @@
-"""BST: Chen et al., Behavior Sequence BstTransformer for E-commerce Recommendation in Alibaba, 2019,
+"""BST: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba, 2019,
 https://arxiv.org/abs/1905.06874.
 """
 

@@ -318,7 +318,7 @@ def side_columns(join: JoinConfig, side: list[str]) -> dict[str, str]:
     return {join.key: join.key} | (dict(join.columns) or {name: name for name in side})
 
 
-def _selectside_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+def _select_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     return side.select(pl.col(file_name).alias(name) for name, file_name in side_columns(join, side.columns).items())
 
 
@@ -328,7 +328,7 @@ def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.Dat
     for name in side_columns(join, side.columns).values():
         if name not in side.columns:
             raise UserError(f"{key}: {join.file} has no column {name}{did_you_mean(name, side.columns)}")
-    return _selectside_columns(join, side)
+    return _select_columns(join, side)
 
 
 def side_table(
@@ -359,7 +359,7 @@ def side_table(
         report(line)
     if not good:
         raise UserError(f"{key}: {join.file} has no rows")
-    side = clean(join, _selectside_columns(join, pl.concat([b.frame for b in blocks])))
+    side = clean(join, _select_columns(join, pl.concat([b.frame for b in blocks])))
     side = side.filter(pl.col(join.key).is_not_null())
     if twice := side[join.key].filter(side[join.key].is_duplicated()).head(1).to_list():
         raise UserError(f"{key}: {join.file} has more than one row for {join.key} {twice[0]!r}; keep one")
