@@ -12,13 +12,21 @@ def segment_ids_of(lengths: Tensor, total: int | None = None) -> Tensor:
     """Return the segment id of each value: (B,) lengths -> (P,) index of the list that contains each value.
 
     total: P, the sum of the lengths; if it is not given, the host waits for a GPU that computes it
+
+    >>> segment_ids_of(torch.tensor([2, 0, 3]))
+    tensor([0, 0, 2, 2, 2])
     """
     return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths, output_size=total)
 
 
 @dataclass
 class JaggedIds:
-    """B lists of ids of any length: values (P,), one list after another, and lengths (B,), both int64."""
+    """B lists of ids of any length: values (P,), one list after another, and lengths (B,), both int64.
+
+    >>> lists = JaggedIds(values=torch.tensor([5, 6, 7]), lengths=torch.tensor([2, 1]))
+    >>> len(lists), lists.slice(1, 2).values
+    (2, tensor([7]))
+    """
 
     values: Tensor
     lengths: Tensor
@@ -65,6 +73,10 @@ class Batch(Pipelineable):
     For retrieval, held-out rows are queries. Two fields contain candidate ids (0: an unknown item), always on the CPU:
     targets: the items that followed each query
     history: the items that precede the query's targets; the protocol may leave them out of the ranking
+
+    >>> sparse = KeyedJaggedTensor(["user"], torch.tensor([3, 1]), lengths=torch.tensor([1, 1]))
+    >>> Batch(torch.zeros(2, 4), sparse, labels=torch.tensor([[1.0], [0.0]])).rows
+    2
     """
 
     dense: Tensor

@@ -36,7 +36,11 @@ class NotFinite(UserError):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return '; did you mean X?' for the nearest valid name, otherwise the list of valid names."""
+    """Return '; did you mean X?' for the nearest valid name, otherwise the list of valid names.
+
+    >>> did_you_mean("adamm", ["adam", "sgd"])
+    '; did you mean adam?'
+    """
     names = [str(v) for v in valid]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:

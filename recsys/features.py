@@ -21,6 +21,9 @@ class DenseFeature:
     """Dense feature: one float per row or, with `vectors`, a vector of `width` floats looked up for the row's value.
 
     unit: the numbers are from 0 to 1
+
+    >>> DenseFeature("price").is_number
+    True
     """
 
     name: str
@@ -60,6 +63,9 @@ class Label:
     sampled: the share of negatives that were kept for training
     platt: (a, b), if probabilities are calibrated as sigmoid(a x logit + b), and numbers as a x number + b
     isotonic: (predictions, calibrated ones), ascending, between which calibrated predictions are interpolated
+
+    >>> Label("rating", kind="classes", classes=("1", "2", "3")).width
+    3
     """
 
     name: str
@@ -111,6 +117,12 @@ class FeatureSpec:
     item: the sparse feature whose values are the candidates
     items: features of each candidate other than its id (recsys.candidates)
     item_ids: whether an item's vector has a part that is learned for its id
+
+    >>> user, item = SparseFeature("user", 1000, "user"), SparseFeature("item", 500, "item")
+    >>> seen = SparseFeature("seen", 500, "item", pooling="mean", multi_valued=True)
+    >>> spec = FeatureSpec(dense=(DenseFeature("price"),), sparse=(user, item, seen))
+    >>> spec.dense_width, spec.logits, {table: len(features) for table, features in spec.tables.items()}
+    (1, 1, {'user': 1, 'item': 2})
     """
 
     dense: tuple[DenseFeature, ...]

@@ -22,6 +22,9 @@ def predict(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
 
     A binary label's prediction is a probability, corrected for negatives that training has left out. A regression's is
     the number itself. Both are calibrated if the label says how. A label of classes has the probability of each class.
+
+    >>> predict(torch.tensor([[0.0, 3.5]]), (Label("click"), Label("watched", kind="regression")))
+    tensor([[0.5000, 3.5000]])
     """
     parts = zip(logits.float().split([label.width for label in labels], dim=1), labels, strict=True)
     return torch.cat([_predict(part, label) for part, label in parts], dim=1)
@@ -67,6 +70,9 @@ def columns(labels: tuple[Label, ...]) -> list[str]:
     """Return the names of the columns (L,) of predictions: `probability` for one binary label, else the labels' names.
 
     A label of classes has a column NAME_CLASS for each class.
+
+    >>> columns((Label("click"), Label("stars", kind="classes", classes=("1", "2"))))
+    ['click', 'stars_1', 'stars_2']
     """
     if len(labels) == 1 and labels[0].kind == "binary":
         return ["probability"]

@@ -11,6 +11,10 @@ def quoted(word: str) -> str:
 
 
 def override(key: str, value: object) -> str:
-    """Return KEY=VALUE as Hydra reads it, whatever characters a path has."""
+    """Return KEY=VALUE as Hydra reads it, whatever characters a path has.
+
+    >>> override("run_dir", "runs/a=b")
+    "run_dir='runs/a=b'"
+    """
     word = str(value)
     return f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}"

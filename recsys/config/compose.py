@@ -92,7 +92,8 @@ def composing() -> Iterator[None]:
 def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
     """Return the config that `python -m recsys.<command> <overrides>` would run with.
 
-    >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
+    >>> compose("train", ["model=dcnv2", "trainer.batch_size=512"]).trainer.batch_size
+    512
     """
     with composing():
         return hydra_compose(command, free_keys(overrides, command))

@@ -88,7 +88,11 @@ class Arrays:
 
 
 def places_of_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers from each start on, one range after another: (n,), (n,) -> (P,)."""
+    """Return the numbers from each start on, one range after another: (n,), (n,) -> (P,).
+
+    >>> places_of_ranges(np.array([10, 50]), np.array([3, 2]))
+    array([10, 11, 12, 50, 51])
+    """
     ends = np.cumsum(lengths, dtype=np.int64)
     places: np.ndarray = np.repeat(starts - ends + lengths, lengths) + np.arange(int(lengths.sum()))
     return places

@@ -179,6 +179,10 @@ def binary_metrics(
         label: (R,) labels, 0 or 1.
         bins: number of bins of ece.
         weight: (R,) weights; None gives each row the weight 1.
+
+    >>> metrics = binary_metrics(np.array([0.9, 0.6, 0.2, 0.1]), np.array([1, 0, 1, 0]))
+    >>> round(metrics["auc"], 2), round(metrics["calibration"], 2)
+    (0.75, 0.9)
     """
     return Scores.from_rows(probability, label, weight).metrics(bins) | {"rows": len(label)}
 

@@ -25,6 +25,9 @@ def group_metrics(
         label: (R,) labels of at least 0.
         ks: values of k.
         weight: (R,) weights; None if all rows have weight 1.
+
+    >>> group_metrics(np.array([1, 1, 2, 2]), np.array([0.9, 0.1, 0.2, 0.3]), np.array([1, 0, 1, 0]), ks=[1])
+    {'gndcg@1': 0.5, 'gmrr@1': 0.5, 'groups': 2}
     """
     values, share = group_values(group, score, label, ks, weight)
     kept = share > 0

@@ -98,7 +98,11 @@ class ListMetrics:
 
 
 def gini(counts: np.ndarray) -> float:
-    """Return the Gini index of (n,) counts: 0 if all are equal, (n - 1) / n if only one is not 0; NaN if all are 0."""
+    """Return the Gini index of (n,) counts: 0 if all are equal, (n - 1) / n if only one is not 0; NaN if all are 0.
+
+    >>> gini(np.array([5, 5, 5])), gini(np.array([0, 0, 4]))
+    (0.0, 0.6666666666666666)
+    """
     n, total = len(counts), float(counts.sum())
     if not total:
         return math.nan

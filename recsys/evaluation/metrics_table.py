@@ -126,7 +126,11 @@ def label(name: str) -> str:
 
 
 def lower_is_better(name: str) -> bool:
-    """Return whether a smaller value of this metric is better."""
+    """Return whether a smaller value of this metric is better.
+
+    >>> lower_is_better("test/logloss"), lower_is_better("test/auc")
+    (True, False)
+    """
     entry = metric(name)
     return entry is not None and entry.better == "lower"
 
@@ -137,7 +141,11 @@ def mode_of(name: str) -> Literal["min", "max"]:
 
 
 def is_better(name: str, difference: float) -> bool | None:
-    """Return whether this difference is an improvement; None if it is 0, or if neither direction is better."""
+    """Return whether this difference is an improvement; None if it is 0, or if neither direction is better.
+
+    >>> is_better("auc", 0.01), is_better("ne", 0.01)
+    (True, False)
+    """
     entry = metric(name)
     if difference == 0 or (entry is not None and entry.better is None):
         return None
@@ -156,6 +164,9 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
         kinds: the kind of each label by name.
         gauc: whether a feature's values group the rows for GAUC of the first label.
         group_ks: values of k of metrics within data.group; empty if the data has none.
+
+    >>> label_names({"click": "binary"}, gauc=False)[:3]
+    ['auc', 'pr_auc', 'logloss']
     """
     names = []
     for i, (label, kind) in enumerate(kinds.items()):

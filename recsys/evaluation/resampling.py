@@ -247,7 +247,11 @@ def student_bound(freedom: float) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjust p-values of several comparisons so that the chance of any false positive is 5 % (Holm 1979)."""
+    """Adjust p-values of several comparisons so that the chance of any false positive is 5 % (Holm 1979).
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
     adjusted, worst = [0.0] * len(p), 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         worst = max(worst, min(p[i] * (len(p) - rank), 1.0))
@@ -278,7 +282,11 @@ def _midranks(x: np.ndarray) -> np.ndarray:
 
 
 def hanley_mcneil(auc: float, positives: int, negatives: int) -> float:
-    """Return the standard error of an AUC from the AUC and the numbers of rows (Hanley & McNeil 1982)."""
+    """Return the standard error of an AUC from the AUC and the numbers of rows (Hanley & McNeil 1982).
+
+    >>> round(hanley_mcneil(0.8, positives=100, negatives=900), 4)
+    0.0272
+    """
     q1, q2 = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     spread = auc * (1 - auc) + (positives - 1) * (q1 - auc * auc) + (negatives - 1) * (q2 - auc * auc)
     return sqrt(max(spread, 0.0) / (positives * negatives))

@@ -160,7 +160,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a value for JSON, which has neither NaN nor infinities: they become null."""
+    """Return a value for JSON, which has neither NaN nor infinities: they become null.
+
+    >>> finite({"auc": float("nan"), "rows": 3})
+    {'auc': None, 'rows': 3}
+    """
     if isinstance(value, dict):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -13,6 +13,9 @@ def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text. Raises ValueError if it is not JSON, or is nested deeper than MAX_DEPTH.
 
     text: bytes may be UTF-8, UTF-16 or UTF-32, with a byte order mark or without
+
+    >>> parse_json(b'{"a": [1, 2]}')
+    {'a': [1, 2]}
     """
     try:
         value = json.loads(text)

@@ -98,6 +98,9 @@ class Serving(StrictSettings, strict=True):
     kpi: least rates
     challenger, previous, change: the registry's: the version that is to be judged, the champion before, and a mark that
         makes no two states of the file equal
+
+    >>> Serving.model_validate({"version": 3, "canary": {"version": "4", "share": 0.05}}).canary.share
+    0.05
     """
 
     version: Version | None = None
@@ -181,7 +184,11 @@ class ModelFolder:
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a name is that of a folder which is not hidden, in UTF-8 and without control characters."""
+    """Return whether a name is that of a folder which is not hidden, in UTF-8 and without control characters.
+
+    >>> is_folder_name("v3"), is_folder_name("../v3")
+    (True, False)
+    """
     return bool(name) and not name.startswith(".") and "/" not in name and name.isprintable() and len(name) <= 200
 
 

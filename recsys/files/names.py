@@ -7,7 +7,11 @@ MOST_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of
 
 
 def name_problem(name: str) -> str | None:
-    """Return why files and folders cannot have this name, as the predicate of a sentence; None if they can."""
+    """Return why files and folders cannot have this name, as the predicate of a sentence; None if they can.
+
+    >>> name_problem("clicks"), name_problem("a/b")
+    (None, 'contains /')
+    """
     if not name or name != name.strip():
         return "is empty, or begins or ends with a space"
     if forbidden := [c for c in name if c in FORBIDDEN]:

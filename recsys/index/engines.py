@@ -90,7 +90,11 @@ class Exact:
 
 
 def cells_of(rows: int) -> int:
-    """Return the number of cells for so many rows: comparing a query with their centroids costs less than with rows."""
+    """Return the number of cells for so many rows: comparing a query with their centroids costs less than with rows.
+
+    >>> cells_of(1_000_000)
+    2048
+    """
     return int(1 << max(0, round(np.log2(2 * np.sqrt(rows)))))
 
 

@@ -120,7 +120,11 @@ def about_of(found: Mapping[str, Any]) -> About:
 
 
 def best(items: np.ndarray, products: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k best of (Q, n) items by product, padded with -1 and -inf if there are fewer."""
+    """Return the k best of (Q, n) items by product, padded with -1 and -inf if there are fewer.
+
+    >>> best(np.array([[7, 8, 9]]), np.array([[0.1, 0.9, 0.5]]), k=2)
+    (array([[8, 9]]), array([[0.9, 0.5]], dtype=float32))
+    """
     order = np.lexsort((items, -products), axis=1)[:, :k]
     kept, their = np.take_along_axis(items, order, 1), np.take_along_axis(products, order, 1)
     missing = ((0, 0), (0, k - kept.shape[1]))

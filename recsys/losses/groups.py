@@ -86,6 +86,10 @@ class Listwise(GroupLoss):
     Args:
         pointwise: share of the loss of single rows.
         exponential: divide 2^label - 1, the gains of NDCG, instead of labels.
+
+    >>> scores, labels, group = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([7, 7])
+    >>> Listwise()(scores, labels, group=group)
+    tensor(0.1269)
     """
 
     def __init__(self, *, pointwise: float = 0.0, exponential: bool = False) -> None:
@@ -119,6 +123,10 @@ class Pairwise(GroupLoss):
             labels are grades, with gains 2^label - 1, and count as 0 below 0.
         others: largest number of rows that each row is compared with; in larger groups it is compared with a random
             sample of the others. Memory grows with B x others.
+
+    >>> scores, labels, group = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([7, 7])
+    >>> Pairwise()(scores, labels, group=group)
+    tensor(0.1269)
     """
 
     def __init__(self, *, pointwise: float = 0.0, ndcg: bool = False, others: int = 128) -> None:

@@ -42,6 +42,10 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
             https://arxiv.org/abs/1512.00567).
         positive_weight: weight of positives; negatives have the weight 1. Above 1, the predictions are too high for
             calibrated probabilities.
+
+    >>> loss = BinaryCrossEntropy()
+    >>> loss(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]]))
+    tensor(0.4100)
     """
 
     def __init__(self, *, label_smoothing: float = 0.0, positive_weight: float = 1.0) -> None:
@@ -72,6 +76,9 @@ class FocalLoss(nn.Module, RankingLoss):
     Args:
         gamma: exponent; 0 gives binary cross-entropy.
         alpha: weight of positives; negatives have the weight 1 - alpha. None weights both equally.
+
+    >>> FocalLoss(gamma=2.0)(torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]]))
+    tensor(0.0875)
     """
 
     def __init__(self, *, gamma: float = 2.0, alpha: float | None = None) -> None:
@@ -94,7 +101,11 @@ class FocalLoss(nn.Module, RankingLoss):
 
 
 class MSE(nn.Module, RankingLoss):
-    """Squared error, the default of regression labels."""
+    """Squared error, the default of regression labels.
+
+    >>> MSE()(torch.tensor([[1.0], [3.0]]), torch.tensor([[1.0], [1.0]]), weight=torch.tensor([1.0, 0.5]))
+    tensor(1.)
+    """
 
     kinds = ("regression",)
 
@@ -108,6 +119,9 @@ class Huber(nn.Module, RankingLoss):
 
     Args:
         delta: in standard deviations of the label.
+
+    >>> Huber(delta=1.0)(torch.tensor([[0.5], [9.0]]), torch.tensor([[0.0], [0.0]]))
+    tensor(4.3125)
     """
 
     kinds = ("regression",)
@@ -128,6 +142,9 @@ class CrossEntropy(nn.Module, RankingLoss):
 
     Args:
         label_smoothing: share of the target that is spread over all classes.
+
+    >>> CrossEntropy()(torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[0.0]]))
+    tensor(0.2395)
     """
 
     kinds = ("classes",)

@@ -22,6 +22,10 @@ class BettingTest:
 
     With `restart`, the mean time to a false alarm is at least 1 / alpha observations (an e-detector: J. Shin, A. Ramdas
     and A. Rinaldo, E-detectors, New England Journal of Statistics in Data Science 2(2), 2024).
+
+    >>> test = BettingTest(mean=0.1, alpha=0.05)
+    >>> any(test.update(i % 2 == 0) for i in range(100))
+    True
     """
 
     def __init__(self, mean: float, alpha: float, *, restart: bool = False) -> None:

@@ -19,7 +19,11 @@ def microseconds_of_age(age: str) -> int:
 
 @lru_cache  # asked for each request
 def seconds_of_age(age: str | None) -> float | None:
-    """Return a max_age in seconds; a number is one of seconds. Raises ValueError if it is neither."""
+    """Return a max_age in seconds; a number is one of seconds. Raises ValueError if it is neither.
+
+    >>> seconds_of_age("30d"), seconds_of_age("1h"), seconds_of_age(None)
+    (2592000, 3600, None)
+    """
     if age is None:
         return None
     if is_number(age):

@@ -45,6 +45,12 @@ def warmup_cosine(
 ) -> LambdaLR:
     """Rise linearly from 0 to 1 over warmup_steps, then fall along half a cosine to `end` at total_steps (Loshchilov &
     Hutter 2017, https://arxiv.org/abs/1608.03983).
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> schedule = warmup_cosine(optimizer, warmup_steps=2, total_steps=10)
+    >>> [round(schedule.lr_lambdas[0](step), 2) for step in (0, 1, 2, 6, 10)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
     """
     _check(warmup_steps=warmup_steps)
     return LambdaLR(optimizer, partial(_cosine, warmup_steps, max((total_steps or 0) - warmup_steps, 1), end))

@@ -46,7 +46,11 @@ WHOLE = FileRange()
 
 
 def group_ranges(sizes: Sequence[int], rows: int) -> list[FileRange]:
-    """Cut groups of rows, such as Parquet's row groups, into ranges of about this many rows. sizes: their rows"""
+    """Cut groups of rows, such as Parquet's row groups, into ranges of about this many rows. sizes: their rows
+
+    >>> group_ranges([400, 400, 400], rows=800)
+    [FileRange(start=0, stop=2), FileRange(start=2, stop=3)]
+    """
     cuts, total = [0], 0
     for i, n in enumerate(sizes):
         if total and total + n > rows:

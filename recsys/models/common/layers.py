@@ -122,6 +122,9 @@ class MLP(nn.Sequential):
 
     The last layer has an activation too. With an empty `hidden` it returns its input. `first` is the class of the first
     linear layer.
+
+    >>> MLP(8, [16, 4])(torch.zeros(3, 8)).shape
+    torch.Size([3, 4])
     """
 
     def __init__(
@@ -158,6 +161,9 @@ class SwiGLU(nn.Module):
         dim: width of the input and the output.
         hidden: width of W and V, which have no biases.
         dropout: share of the hidden values that are dropped in training.
+
+    >>> SwiGLU(8, hidden=16, dropout=0.0)(torch.zeros(3, 8)).shape
+    torch.Size([3, 8])
     """
 
     def __init__(self, dim: int, hidden: int, dropout: float) -> None:

@@ -60,6 +60,10 @@ class Experts(nn.ModuleList):
         hidden: hidden widths of each MLP; the last is `out`.
         batch_norm: whether to normalise each hidden layer over the batch.
         dropout: share of hidden units that are dropped in training.
+
+    >>> experts = Experts(3, 8, [16, 4], batch_norm=False, dropout=0.0)
+    >>> experts(torch.zeros(5, 8)).shape
+    torch.Size([5, 3, 4])
     """
 
     def __init__(self, number: int, width: int, hidden: Sequence[int], *, batch_norm: bool, dropout: float) -> None:
@@ -74,6 +78,9 @@ class Gate(nn.Module):
     """Mean of experts, weighted by softmax(W MLP(x)): (B, width), (B, experts, out) -> (B, out).
 
     hidden: hidden widths of the MLP; softmax(W x) without any
+
+    >>> Gate(8, experts=3)(torch.zeros(5, 8), torch.zeros(5, 3, 4)).shape
+    torch.Size([5, 4])
     """
 
     def __init__(self, width: int, experts: int, hidden: Sequence[int] = ()) -> None:
