@@ -73,7 +73,7 @@ def test_model_learns(
     )
     test = train(cfg).metrics["test"]
     assert test["auc"] > floor
-    assert test["ne"] < 1.05
+    assert test["ne"] < 1.1  # DeepFM on Avazu: 1.03 over three seeds (experiments/unknown_ids)
     assert 0.5 < test["calibration"] < 2  # the last hours of so few rows click at another rate
 
 
