@@ -11,6 +11,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 
 from recsys.errors import UserError, did_you_mean
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.sharding.optimizers import OPTIMIZERS
 
 # sharding.padding -> bytes; YAML reads a bare `off` as False
 PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}
@@ -101,6 +102,7 @@ def check_table_dtype(table_dtype: str, is_fused: bool = True) -> None:
         near = "; use fp16" if table_dtype == "bf16" else did_you_mean(table_dtype, DTYPES)
         raise UserError(f"{key}: FBGEMM trains tables of fp32 and fp16 only{near}")
     if table_dtype != "fp32" and not is_fused:
-        why = "only FBGEMM's fused kernels train such tables: on CPUs, those of rowwise_adagrad, adagrad and sgd"
+        names = ", ".join(name for name, c in OPTIMIZERS.items() if c.cpu_kernel)
+        why = f"only FBGEMM's fused kernels train such tables: on CPUs, those of {names}"
         fix = "set optim.sparse.name=rowwise_adagrad, every_row=false and weight_decay=0, and trainer.accumulate=1"
         raise UserError(f"{key}: {why}; {fix}")

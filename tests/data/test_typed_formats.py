@@ -15,7 +15,8 @@ from test_sources import config, error
 from recsys.data.check_data import check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources, text
-from recsys.data.raw.blocks import LINE
+from recsys.data.raw.blocks import LINE, TEXT_FORMATS
+from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_format import RawFormat
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
@@ -73,6 +74,11 @@ def write_arrow(frame: pl.DataFrame, file: Path, *, stream: bool = False) -> Non
     with new(str(file), table.schema) as out:
         for batch in table.to_batches(max_chunksize=50):
             out.write_batch(batch)
+
+
+def test_formats_without_types() -> None:
+    """Serving knows them by name, because it loads no reader."""
+    assert [name for name, f in FORMATS.items() if f.untyped] == list(TEXT_FORMATS)
 
 
 def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
