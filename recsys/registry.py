@@ -87,8 +87,8 @@ def _list(registry: ModelRegistry) -> None:
         when, parent = str(e.get("time"))[:19], e.get("parent") or ""
         table.add_row(e["version"], ", ".join(e["aliases"]), when, interval, parent, stored_as(e), metrics)
     results.print(table, markup=False)
-    for role, version in registry.missing().items():
-        say(f"{registry.name}: the {role} {version} is not there; restore its folder, or promote another version")
+    for line in registry.missing():
+        say(f"{registry.name}: {line}")
 
 
 def _figure(value: Any) -> str:

@@ -93,10 +93,11 @@ class ModelRegistry:
             except manifest.DamagedFile as e:
                 raise UserError(f"version={version}: {e}; restore its folder, or choose another version") from e
 
-    def missing(self) -> dict[str, str]:
-        """Return the roles whose versions have no folder, so that no server can start them."""
-        roles = self.aliases()
-        return {role: v for role, v in roles.items() if not (self.folder / v / MANIFEST).is_file()}
+    def missing(self) -> list[str]:
+        """Return a line for each role whose version has no folder, so that no server can start it."""
+        gone = {role: v for role, v in self.aliases().items() if not (self.folder / v / MANIFEST).is_file()}
+        what = "is not there; restore its folder, or promote another version"
+        return [f"the {role} {version} {what}" for role, version in gone.items()]
 
     def artefact(self, version: str) -> Path:
         """Return the folder of a version's full artefact, which is made if the version is a delta. Raises UserError."""

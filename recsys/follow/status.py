@@ -41,6 +41,6 @@ def show(file: Path) -> None:
         results.print(fresh)
     roles = ", ".join(f"{role} {version}" for role, version in follower.registry.aliases().items())
     results.print(f"registry: {roles or 'no version yet'}")
-    for role, version in follower.registry.missing().items():
-        results.print(f"the {role} {version} is not there; restore its folder, or promote another version")
+    for line in follower.registry.missing():
+        results.print(line)
     results.print(follower.what_waits())
