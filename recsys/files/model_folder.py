@@ -150,23 +150,16 @@ class ModelFolder:
         return validated(Serving, content, str(self.path))
 
     def write(self, content: dict[str, Any]) -> None:
-        """Replace serving.json in one rename. Raises UserError."""
-        try:
-            write_json(self.path, content)
-        except OSError as e:
-            raise UserError(f"{self.path}: cannot be written ({e.strerror}); allow this process to write there") from e
+        """Replace serving.json in one rename."""
+        write_json(self.path, content)
 
     def history(self) -> list[dict[str, Any]]:
         """Return the events, oldest first: time, event and more."""
         return read_lines(self.folder / HISTORY)
 
     def append(self, event: str, **fields: Any) -> None:
-        """Append an event to the history. Raises UserError."""
-        try:
-            append_line(self.folder / HISTORY, {"time": now(), "event": event, **fields})
-        except OSError as e:
-            path = self.folder / HISTORY
-            raise UserError(f"{path}: cannot be written ({e.strerror}); allow this process to write there") from e
+        """Append an event to the history."""
+        append_line(self.folder / HISTORY, {"time": now(), "event": event, **fields})
 
     def lock(self) -> FileLock:
         """Return the lock to hold between a read and a write."""

@@ -6,13 +6,15 @@ A folder with a manifest.json is one model. Otherwise the folder is a repository
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError, did_you_mean
-from recsys.files.model_folder import MANIFEST, SERVING, GuardSettings, ModelFolder, is_folder_name
+from recsys.files.model_folder import HISTORY, MANIFEST, SERVING, GuardSettings, ModelFolder, is_folder_name
 
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"
 
@@ -158,7 +160,8 @@ class Repository:
 
     def record(self, name: str, event: str, **fields: Any) -> None:
         """Append an event to the model's history. Raises UserError."""
-        self._model(name).append(event, **fields)
+        with _writing(self._folder / name / HISTORY):
+            self._model(name).append(event, **fields)
 
     def has_event(self, name: str, event: str, version: str) -> bool:
         """Return whether the history has an event of a version that is not older than serving.json."""
@@ -193,8 +196,18 @@ class Repository:
         return versions
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        self._model(name).write(content)
+        with _writing(self._folder / name / SERVING):
+            self._model(name).write(content)
         self.watch(name)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raise UserError for a file that the server cannot write, so that other workers would not see the change."""
+    try:
+        yield
+    except OSError as e:
+        raise UserError(f"{path}: cannot be written ({e.strerror}); let the server write to this folder") from e
 
 
 Source = OneModel | Repository

@@ -325,7 +325,7 @@ def test_a_choice_that_cannot_be_saved_changes_nothing(models: Path, monkeypatch
         answer = load(served, {"parameters": {"version": "1"}})
         assert (answer.status_code, answer.json()["error"]) == (
             400,
-            f"{models / 'ctr' / SERVING}: cannot be written (Read-only file system); allow this process to write there",
+            f"{models / 'ctr' / SERVING}: cannot be written (Read-only file system); let the server write to this folder",
         )
         assert version_of(served) == "3"
         assert requests.post(f"{served.url}/v2/models/ctr/versions/1/infer", json={}).status_code == 404
