@@ -76,7 +76,9 @@ def process_group(
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
         raise UserError(f"trainer.devices={processes}: {why}")
-    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size))
+    number = threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size)
+    limit = os.environ.get("OMP_THREAD_LIMIT", "")  # with more threads than it, MKL's sparse products are wrong
+    torch.set_num_threads(min(number, int(limit)) if limit.isdigit() and int(limit) else number)
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"

@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
+from recsys.distributed.ranks import process_group
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
@@ -297,6 +298,15 @@ def test_cosine_contrastive_needs_cosines() -> None:
     with pytest.raises(UserError, match=r"loss=cosine_contrastive: needs cosines.*set model.normalise=true"):
         loss(normalise=False)
     assert float(loss(normalise=True)) > 0
+
+
+def test_products_beside_a_limit_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more threads than OMP_THREAD_LIMIT, which holds in this process, MKL's sparse products are wrong."""
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
+    with process_group("cpu", 4):
+        assert torch.get_num_threads() == 1
+        matrix, x = torch.eye(12).flip(0), torch.randn(12, 4)
+        torch.testing.assert_close(matrix.to_sparse_csr() @ x, matrix @ x)
 
 
 def test_models_of_lists_say_so() -> None:
