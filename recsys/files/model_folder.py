@@ -88,7 +88,7 @@ class Kpi(StrictSettings, strict=True):
 
 
 class Serving(StrictSettings, strict=True):
-    """What serving.json says of a model's versions.
+    """Content of serving.json: which versions of a model are served.
 
     version: the version that answers; null: none, until one is promoted. Without this key, the highest one answers
     canary: the version that answers a share of the requests
@@ -115,7 +115,7 @@ class Serving(StrictSettings, strict=True):
 
     @property
     def answers_nothing(self) -> bool:
-        """Whether the model is unloaded, or none of its versions has been promoted."""
+        """Return whether the model is unloaded, or none of its versions has been promoted."""
         return self.unloaded or ("version" in self.model_fields_set and self.version is None)
 
 
@@ -132,22 +132,27 @@ class ModelFolder:
 
     def content(self) -> dict[str, Any]:
         """Return serving.json as it is; {} if it is missing. Raises UserError if it is not valid."""
-        try:
-            content = read_json(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (OSError, ValueError) as e:
-            raise UserError(f"{self.path}: cannot be read as JSON ({e}); correct the file") from e
+        content = self._read()
         self.parse(content)
         return dict(content)
 
     def serving(self) -> Serving:
-        """Return what serving.json says. Raises UserError if it is not valid."""
-        return self.parse(self.content())
+        """Return the parsed serving.json. Raises UserError if it is not valid."""
+        return self.parse(self._read())
 
     def parse(self, content: Any) -> Serving:
-        """Return what such a content of serving.json says. Raises UserError."""
+        """Parse a content of serving.json, in which null stands for a missing key. Raises UserError."""
+        if isinstance(content, dict):
+            content = {key: value for key, value in content.items() if value is not None or key == "version"}
         return validated(Serving, content, str(self.path))
+
+    def _read(self) -> Any:
+        try:
+            return read_json(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as e:
+            raise UserError(f"{self.path}: cannot be read as JSON ({e}); correct the file") from e
 
     def write(self, content: dict[str, Any]) -> None:
         """Replace serving.json in one rename."""
@@ -166,9 +171,7 @@ class ModelFolder:
         return FileLock(self.folder / LOCK)
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Return a version of serving.json that changes with each write, of which the first part is its time in ns;
-        None if there is no file.
-        """
+        """Return time in ns, inode and size of serving.json, which change with each write; None if it is missing."""
         try:
             stat = self.path.stat()
         except OSError:

@@ -97,5 +97,6 @@ def lines_frame(lines: Sequence[str], dialect: Dialect) -> pl.DataFrame:
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         frame = pl.concat(block.frame for block in read(source, file, column_names(source, file)))
     if dialect.format == "lists":
-        return frame.select("user" if columns == ["user", "item"] else LIST, "item")
+        user = pl.col("user") if columns == ["user", "item"] else pl.col(LIST).rle_id().cast(pl.String)
+        return frame.select(user, "item")
     return frame.drop(LINE)

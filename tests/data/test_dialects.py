@@ -365,6 +365,7 @@ def test_a_carriage_return_within_a_line_is_part_of_a_value(
         (b"y,a\n1,2\n", "csv", "csv"),
         (b"y,a\n1,2\n", "parquet", "csv"),
         (b"y,a\n1,2\n", "npy", "csv"),
+        (b"y,a\n1,2\n", "split_csv", "csv"),
         (b"no object\n", "jsonl", "jsonl"),
         (b'\xef\xbb\xbf{"y": 1}\n', "jsonl", "jsonl"),
         (b'{"y": 1}\n', "parquet", "jsonl"),

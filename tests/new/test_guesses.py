@@ -15,13 +15,14 @@ from recsys.errors import UserError
 from recsys.new.choose_label import choose
 from recsys.new.choose_split import by_time
 from recsys.new.column_kinds import Column, columns_of
-from recsys.new.find_dialect import SPACES, dialect_of, fields
+from recsys.new.find_dialect import SPACES, Dialect, dialect_of, fields
 from recsys.new.find_encoding import encoding_of
 from recsys.new.known_names import LABELS, names_an_id_of, rank_of, words
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
 from recsys.new.propose_features import feature_name, features_of
 from recsys.new.roles import assign, name_unnamed
+from recsys.new.text_rows import lines_frame
 
 WORDS = st.text("abcdefghijkl", min_size=1, max_size=8)
 SEPARATORS = ["\t", ",", ";", "|", "::", "||", "\x01"]
@@ -87,6 +88,12 @@ def test_inches_are_no_quotes() -> None:
 def test_formats_of_text(lines: list[str], format_: str, columns: list[str]) -> None:
     d = dialect_of(lines)
     assert (d.format, d.columns) == (format_, columns)
+
+
+def test_lists_without_users_are_numbered() -> None:
+    lines = ["i1 i2", "i3", "i1 i4 i2"]
+    rows = lines_frame(lines, Dialect(format="lists", separator=" ", columns=["item"]))
+    assert rows.to_dict(as_series=False) == {"list": [*"001222"], "item": ["i1", "i2", "i3", "i1", "i4", "i2"]}
 
 
 def test_prose_has_no_columns() -> None:

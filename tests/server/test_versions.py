@@ -385,6 +385,14 @@ def test_mistakes_in_an_alias_file(models: Path, content: str, message: str) -> 
         Repository(models).choice("ctr")
 
 
+def test_null_is_a_missing_key(models: Path) -> None:
+    nothing = {"shadow": None, "canary": None, "versions": None, "unloaded": None, "kpi": None, "previous": None}
+    write_json(models / "ctr" / SERVING, nothing)
+    assert Repository(models).choice("ctr").current == "3"
+    write_json(models / "ctr" / SERVING, nothing | {"version": None})
+    assert Repository(models).choice("ctr").current is None
+
+
 @pytest.mark.parametrize("text", ["x", "x:", ":0.5", "x:0", "x:1", "x:-1", "x:nan", "x:y"])
 def test_mistakes_in_a_canary(text: str) -> None:
     with pytest.raises(UserError, match=f"^canary={text}: write a folder and the share of its requests"):

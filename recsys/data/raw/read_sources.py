@@ -8,7 +8,7 @@ from pathlib import Path, PosixPath
 
 import polars as pl
 
-from recsys.data.raw.blocks import EMPTY_LINE, TEXT_FORMATS, Block
+from recsys.data.raw.blocks import EMPTY_LINE, Block
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.clean import clean
 from recsys.data.raw.csv_files import drop_missing_labels
@@ -372,7 +372,8 @@ def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     Text is CSV with a header, JSON lines or JSON, unless the files of the run are text of a kind that it may be, too.
     """
     given, format_ = format_of(file), data.source.format
-    may_be = {"csv": (*TEXT_FORMATS, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
+    lines = [name for name, f in FORMATS.items() if f.untyped and not f.needs_spec]
+    may_be = {"csv": (*lines, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
     if given in (None, format_) or format_ in may_be.get(given, ()):
         return data
     separator = "\t" if file.suffix == ".tsv" else ","
