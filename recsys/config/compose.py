@@ -244,17 +244,14 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
 
 def check_hydra(hydra: Any) -> None:
     """Raise UserError if a YAML file of the user's, such as an experiment, sets up Hydra's own sweeper."""
+    experiment = hydra.runtime.choices.get("experiment")
+    where = f" in experiment/{experiment}.yaml" if experiment else ""
     for key, is_set in (("sweeper.params", hydra.sweeper.params), ("mode", hydra.mode == RunMode.MULTIRUN)):
         if is_set:
             raise UserError(
-                f"hydra.{key} in {_own_file(hydra)}: recsys has its own sweeper; give a key several values on the "
-                "command line, with -m, or list trials in sweep.points"
+                f"hydra.{key}{where}: recsys has its own sweeper; give a key several values on the command line, with "
+                "-m, or list trials in sweep.points"
             )
-
-
-def _own_file(hydra: Any) -> str:
-    choice = hydra.runtime.choices.get("experiment")
-    return f"experiment/{choice}.yaml" if choice else "a YAML file"
 
 
 def _quoted(override: str) -> str:

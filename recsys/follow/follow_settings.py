@@ -191,7 +191,7 @@ def load_settings(file: Path) -> FollowConfig:
         raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
     if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
         raise UserError(f"{file}: {missing} is missing; see docs/how_to/follow/follow.md")
-    settings = validated(FollowConfig, {} if found is None else found, str(file))
+    settings = validated(FollowConfig, found, str(file))
     for where, overrides in {
         "train": settings.train, "increment.overrides": settings.increment.overrides,
         "full.overrides": settings.full.overrides,

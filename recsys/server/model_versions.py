@@ -1,4 +1,4 @@
-"""The versions of models that a server serves: those of a repository, NAME/VERSION, or one model's folder.
+"""Choose the versions that a server serves, from a repository NAME/VERSION or from the folder of one model.
 
 A folder with a manifest.json is one model. Otherwise the folder is a repository, in which NAME/serving.json may choose
 (recsys.files.model_folder): {"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}.
@@ -152,10 +152,11 @@ class Repository:
         """Let `current` answer all requests, and return whether `version` was the canary. Raises UserError."""
         model = self._model(name)
         with model.lock():
-            canary = model.serving().canary
+            content = model.content()
+            canary = model.parse(content).canary
             if canary is None or canary.version != version:
                 return False
-            self._write(name, {"version": current} | {k: v for k, v in model.content().items() if k != "canary"})
+            self._write(name, {"version": current} | {k: v for k, v in content.items() if k != "canary"})
         return True
 
     def record(self, name: str, event: str, **fields: Any) -> None:

@@ -212,12 +212,12 @@ def local_tables(
             name = key.rsplit(".", 1)[-1]
             name = next(iter(optimizer.rowwise)) if name == "momentum1" else name  # FBGEMM's name of every first state
             if all(isinstance(t, Tensor) and t.dim() for t in local):  # not a step count
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise[name])
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise.get(name, False))
     for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
         for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
             if isinstance(value, Tensor):
                 local = list(value.split([m.rows for m in weights[parameter].local_regions]))
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise[name])
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise.get(name, False))
     return weights, states
 
 

@@ -103,6 +103,6 @@ def check_table_dtype(table_dtype: str, is_fused: bool = True) -> None:
         raise UserError(f"{key}: FBGEMM trains tables of fp32 and fp16 only{near}")
     if table_dtype != "fp32" and not is_fused:
         names = ", ".join(name for name, c in OPTIMIZERS.items() if c.cpu_kernel)
-        why = f"only FBGEMM's fused kernels train such tables: on CPUs, those of {names}"
+        why = f"only FBGEMM's fused kernels train such tables: on CPUs, the kernels of {names}"
         fix = "set optim.sparse.name=rowwise_adagrad, every_row=false and weight_decay=0, and trainer.accumulate=1"
         raise UserError(f"{key}: {why}; {fix}")

@@ -124,13 +124,8 @@ def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | 
         epochs: number of epochs of the whole training.
     """
     deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
-    if (
-        not deviation
-        or not OPTIMIZERS[sparse.name].counts_steps
-        or sparse.every_row
-        or not sparse.lr
-        or not interactions
-    ):
+    is_adam = OPTIMIZERS[sparse.name].counts_steps
+    if not (deviation and is_adam and sparse.lr and interactions) or sparse.every_row:
         return None
     distance = sparse.lr * interactions * epochs
     if distance >= LEAST_MOVE * deviation:

@@ -32,6 +32,20 @@ def block_rows(source: SourceConfig) -> int:
     return BLOCK_ROWS if source.explode is None else BLOCK_ROWS >> 4
 
 
+def blocks_of(source: SourceConfig, file: Path, batches: Iterator[pa.RecordBatch], kind: str) -> Iterator[Block]:
+    """Yield the rows of batches of a file. Raises UserError that names the row if they cannot be read; kind: of file"""
+    row = 1
+    try:
+        for batch in batches:
+            frame = pl.from_arrow(pa.Table.from_batches([batch]))
+            assert isinstance(frame, pl.DataFrame)
+            for part in frame.iter_slices(block_rows(source)):
+                yield numbered(file, nested.plain(part, file), row)
+                row += part.height
+    except UNREADABLE as e:
+        raise UserError(f"{file}: cannot be read as {kind} from row {row} on: {one_line(e)}") from e
+
+
 def projected(names: list[str], projection: Projection) -> list[str]:
     """Return the columns to read, at least one. A projection may name fields of a column by their path."""
     if projection.columns is None:
@@ -76,23 +90,19 @@ class Arrow(RawFormat):
     def read(
         self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
     ) -> Iterator[Block]:
-        row = 1
-        try:
-            with _opened(file) as reader:
-                names = projected(reader.schema.names, projection)
-                if isinstance(reader, pa.ipc.RecordBatchFileReader):
-                    stop = reader.num_record_batches if file_range.stop is None else file_range.stop
-                    batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
-                else:
-                    batches = iter(reader)
-                for batch in batches:
-                    table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
-                    assert isinstance(table, pl.DataFrame)
-                    for frame in table.iter_slices(block_rows(source)):
-                        yield numbered(file, nested.plain(frame, file), row)
-                        row += frame.height
-        except UNREADABLE as e:
-            raise UserError(f"{file}: cannot be read as Arrow IPC from row {row} on: {one_line(e)}") from e
+        return blocks_of(source, file, _batches(file, file_range, projection), "Arrow IPC")
+
+
+def _batches(file: Path, file_range: FileRange, projection: Projection) -> Iterator[pa.RecordBatch]:
+    with _opened(file) as reader:
+        names = projected(reader.schema.names, projection)
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            stop = reader.num_record_batches if file_range.stop is None else file_range.stop
+            batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
+        else:
+            batches = reader
+        for batch in batches:
+            yield batch.select(names)
 
 
 class Npz(RawFormat):

@@ -19,7 +19,7 @@ class Csv(TextFormat):
     """Fields between separators, with or without a header. A row is one line, unless line_breaks_in_quotes is set."""
 
     name = "csv"
-    suffixes = (".csv", "")
+    suffixes = (".csv",)
     names_columns = explodes = True
 
     def can_be_cut(self, source: SourceConfig, file: Path) -> bool:

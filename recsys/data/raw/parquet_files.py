@@ -7,9 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw import arrow_files, nested
-from recsys.data.raw.blocks import Block, numbered, one_line
-from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, group_ranges, remote_bytes
+from recsys.data.raw import arrow_files
+from recsys.data.raw.blocks import Block, one_line
+from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat
 from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
@@ -34,25 +34,12 @@ class Parquet(RawFormat):
         return group_ranges(_group_rows(file), self.range_rows)
 
     def expected_rows(self, file: Path, file_range: FileRange) -> float | None:
-        return sum(_group_rows(file)[file_range.start : file_range.stop])
+        return sum(_group_rows(file, file_range))
 
     def read(
         self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
     ) -> Iterator[Block]:
-        row = 1
-        try:
-            with parquet_file(file) as parquet:
-                groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
-                names = parquet.schema_arrow.names
-                columns = arrow_files.projected(names, projection)
-                rows = arrow_files.block_rows(source)
-                for batch in parquet.iter_batches(batch_size=rows, row_groups=groups, columns=columns):
-                    frame = pl.from_arrow(pa.Table.from_batches([batch]))
-                    assert isinstance(frame, pl.DataFrame)
-                    yield numbered(file, nested.plain(frame, file), row)
-                    row += frame.height
-        except UNREADABLE as e:
-            raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
+        return arrow_files.blocks_of(source, file, _batches(source, file, file_range, projection), "Parquet")
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:
@@ -62,6 +49,20 @@ def parquet_file(file: Path) -> pq.ParquetFile:
     return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # fetches a row group's columns in few requests
 
 
-def _group_rows(file: Path) -> list[int]:
+def _batches(
+    source: SourceConfig, file: Path, file_range: FileRange, projection: Projection
+) -> Iterator[pa.RecordBatch]:
     with parquet_file(file) as parquet:
-        return [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
+        columns = arrow_files.projected(parquet.schema_arrow.names, projection)
+        groups = _groups(parquet, file_range)
+        yield from parquet.iter_batches(arrow_files.block_rows(source), row_groups=list(groups), columns=columns)
+
+
+def _group_rows(file: Path, file_range: FileRange = WHOLE) -> list[int]:
+    with parquet_file(file) as parquet:
+        return [parquet.metadata.row_group(i).num_rows for i in _groups(parquet, file_range)]
+
+
+def _groups(parquet: pq.ParquetFile, file_range: FileRange) -> range:
+    """Return the numbers of the row groups in a range."""
+    return range(parquet.num_row_groups)[file_range.start : file_range.stop]

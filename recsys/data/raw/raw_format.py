@@ -1,4 +1,4 @@
-"""What a format of raw files is: the base classes of `data.source.format`. `formats.py` lists all formats."""
+"""Base classes of the formats of raw files, the values of `data.source.format`. `formats.py` lists the formats."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
