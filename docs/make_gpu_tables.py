@@ -1,7 +1,7 @@
 """python docs/make_gpu_tables.py: write the tables of docs/how_to/train/gpus.md.
 
-They follow from the files that benchmarks/gpu wrote to benchmarks/results/gpu, and stand between the comments
-`gpu: NAME` and `/gpu`. The text around them is written by hand.
+They follow from the files that benchmarks/gpu wrote to benchmarks/results/gpu/CARD, and stand between the comments
+`gpu: CARD NAME` and `/gpu`. The text around them is written by hand.
 """
 
 import json
@@ -27,9 +27,9 @@ LISTS = {
 NOT_RUN: dict[str, Any] = {"rates": [], "peak_gib": None, "problem": "not run"}
 
 
-def results() -> dict[str, Any]:
-    """Return the content of each file by its name."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))}
+def results(card: str) -> dict[str, Any]:
+    """Return the content of each file of a card by its name."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted((RESULTS / card).glob("*.json"))}
 
 
 def rate(outcome: Any, plain: Any = None) -> str:
@@ -47,7 +47,8 @@ def peak(outcome: Any) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
+    """Return a table without the rows of which nothing was run."""
+    lines = [head, ["---"] * len(head), *(row for row in rows if not {"", "not run"}.issuperset(row[1:]))]
     return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(line)} |") for line in lines)
 
 
@@ -60,7 +61,6 @@ def machines(found: dict[str, Any]) -> str:
         topics.setdefault(f"{where}, at commit {f['commit']}. {f['note']}".strip(), []).append(f"`{name}`")
     every = len(topics) == 1
     texts = [f"{'All' if every else ', '.join(names)}: {where}" for where, names in topics.items()]
-    texts.append("**What changed after that commit was not run on a GPU since.**")
     return textwrap.fill(" ".join(texts), 120, break_on_hyphens=False, break_long_words=False)
 
 
@@ -109,12 +109,13 @@ def from_files(found: dict[str, Any]) -> str:
 
 def page(text: str) -> str:
     """Return the page with its tables written anew."""
-    found = results()
-    for write in (machines, settings, lists, host_memory, from_files):
-        begin, end = f"<!-- gpu: {write.__name__} -->", "<!-- /gpu -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n\n{write(found)}\n\n{end}{rest.partition(end)[2]}"
-    return text
+    writers = {w.__name__: w for w in (machines, settings, lists, host_memory, from_files)}
+
+    def anew(match: re.Match[str]) -> str:
+        card, name = match[2], match[3]
+        return f"{match[1]}\n\n{writers[name](results(card))}\n\n<!-- /gpu -->"
+
+    return re.sub(r"(<!-- gpu: (\w+) (\w+) -->).*?<!-- /gpu -->", anew, text, flags=re.S)
 
 
 if __name__ == "__main__":

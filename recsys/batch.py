@@ -69,6 +69,7 @@ class Batch(Pipelineable):
     weight: (B,) float32, or None if all rows have weight 1; rows of weight 0 are padding
     group: (B,) int64, equal for neighbouring rows of one group; None unless data.group.together is set
     first_row: row number of the first row in its split
+    queries: what a retrieval model makes of the rows, if the loader has had it made before the copy to a GPU
 
     For retrieval, held-out rows are queries. Two fields contain candidate ids (0: an unknown item), always on the CPU:
     targets: the items that followed each query
@@ -87,6 +88,7 @@ class Batch(Pipelineable):
     targets: JaggedIds | None = None
     history: JaggedIds | None = None
     first_row: int = 0
+    queries: Pipelineable | None = None
 
     @property
     def rows(self) -> int:
@@ -102,6 +104,7 @@ class Batch(Pipelineable):
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,
+            queries=None if self.queries is None else self.queries.to(device, non_blocking=non_blocking),
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -109,6 +112,8 @@ class Batch(Pipelineable):
             if tensor is not None:
                 tensor.record_stream(stream)
         self.sparse.record_stream(stream)
+        if self.queries is not None:
+            self.queries.record_stream(stream)
 
     def pin_memory(self) -> "Batch":
         return Batch(
@@ -120,4 +125,5 @@ class Batch(Pipelineable):
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,
+            queries=None if self.queries is None else self.queries.pin_memory(),
         )

@@ -84,7 +84,7 @@ class RetrievalTask(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss, (), and no queries, (0,); outside training, 0 and the queries of B rows, (B, d)."""
-        query_batch = self.model.make_queries(batch)
+        query_batch = self.model.make_queries(batch) if batch.queries is None else batch.queries
         if not self.training:
             vectors = self.model.items(query_batch.inputs)
             return vectors.new_zeros(()), self.model.encode(batch, query_batch, vectors)

@@ -1,8 +1,8 @@
 """Measure contestants one after another within a time limit, and write what is known after each of them.
 
-A topic is a file of JSON in $OUT, or in benchmarks/results/gpu (without a GPU: outputs/gpu). It is written before the
-first contestant and after each one, so that a script that is killed leaves what it has measured, and which contestants
-it did not reach. docs/make_gpu_tables.py writes the tables of docs/how_to/train/gpus.md from these files.
+A topic is a file of JSON in $OUT, or in benchmarks/results/gpu/CARD (without a GPU: outputs/gpu). It is written before
+the first contestant and after each one, so that a script that is killed leaves what it has measured, and which
+contestants it did not reach. docs/make_gpu_tables.py writes the tables of docs/how_to/train/gpus.md from these files.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import gc
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import time
@@ -90,7 +91,11 @@ class Outcome:
 
 def folder() -> Path:
     """Return the folder of results, which exists."""
-    measured = ROOT / ("benchmarks/results" if torch.cuda.is_available() else "outputs") / "gpu"
+    if torch.cuda.is_available():
+        card = re.split(r"[\s-]", torch.cuda.get_device_name().removeprefix("NVIDIA ").lower())[0]  # h100, a100
+        measured = ROOT / "benchmarks" / "results" / "gpu" / card
+    else:
+        measured = ROOT / "outputs" / "gpu"
     results = Path(os.environ.get("OUT") or measured)
     results.mkdir(parents=True, exist_ok=True)
     return results

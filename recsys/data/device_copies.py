@@ -1,18 +1,22 @@
 """Hand out batches with those that come next, and copy them to a GPU while it works on earlier ones."""
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
+from torchrec.streamable import Pipelineable
 
 from recsys.batch import Batch
 
 AHEAD = 2  # batches on the GPU beside the one in use
 
 
-def copied_ahead(batches: Generator[Batch], device: torch.device) -> Generator[Batch]:
-    """Yield the batches on a CUDA device.
+def copied_ahead(
+    batches: Generator[Batch], device: torch.device, make_queries: Callable[[Batch], Pipelineable] | None = None
+) -> Generator[Batch]:
+    """Yield the batches on a CUDA device, with what `make_queries` makes of each before it is copied.
 
     A thread copies each batch to page-locked memory and from there to the device, on a stream of its own: from other
     memory, CUDA copies in steps that wait for the GPU. PyTorch does not reuse either memory before the copies are done.
@@ -24,6 +28,8 @@ def copied_ahead(batches: Generator[Batch], device: torch.device) -> Generator[B
         batch = next(batches, None)
         if batch is None:
             return None
+        if make_queries is not None:
+            batch = replace(batch, queries=make_queries(batch))
         with torch.cuda.stream(stream):
             copied = batch.pin_memory().to(device, non_blocking=True)
             return copied, stream.record_event()

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
+from torchrec.streamable import Pipelineable
 
 from recsys.batch import Batch
 from recsys.data.batch_layout import BatchColumns, ChunkLayout, LaidOutChunk
@@ -174,6 +175,8 @@ class ParquetLoader:
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
         self.seconds = 0.0  # time that the caller has waited for batches
+        # makes the queries of a batch before it is copied to a GPU, in the thread that copies; None if the model does
+        self.make_queries: Callable[[Batch], Pipelineable] | None = None
 
     def __len__(self) -> int:
         return self.steps
@@ -212,7 +215,9 @@ class ParquetLoader:
             self._check.start()
         batches = self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
         if self._device is not None and self._device.type == "cuda":
-            batches = pinned_ahead(batches) if self._upcoming else copied_ahead(batches, self._device)
+            batches = (
+                pinned_ahead(batches) if self._upcoming else copied_ahead(batches, self._device, self.make_queries)
+            )
         if self._upcoming:
             batches = with_upcoming(batches, self.upcoming, self._upcoming)
         start = time.perf_counter()

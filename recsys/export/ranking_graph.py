@@ -13,7 +13,6 @@ from recsys.cli.console import bar
 from recsys.config.run_config import RunConfig
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
-from recsys.distributed.ranks import Ranks
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
@@ -26,7 +25,7 @@ from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
 from recsys.features import FeatureSpec, Label
 from recsys.online.raw_rows import RawRows
-from recsys.training.trainer import split_loader
+from recsys.training.trainer import loader_on_cpu
 
 # of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float32}
@@ -83,7 +82,7 @@ def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Labe
     """
     plain = tuple(label.uncalibrated() for label in labels)
     evaluator = LabelsEvaluator(plain, cfg.metrics.exact_rows, cfg.metrics.bins)
-    loader = split_loader(cfg, prepared, "test", Ranks(0, 0, 1, 1))
+    loader = loader_on_cpu(cfg, prepared, "test")
     features = prepared.fitted.features
     names = [o.name for o in session.get_outputs()]
     with bar("measuring the graph", loader.rows, "samples") as shown:

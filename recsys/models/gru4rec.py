@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.common.recurrent import gru_states
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
-class GRU4Rec(nn.Module, RetrievalModel):
+class GRU4Rec(nn.Module, NextItems, RetrievalModel):
     """Recurrent network over the items of a list; each state is the query for the next item.
 
     Args:
@@ -48,10 +48,6 @@ class GRU4Rec(nn.Module, RetrievalModel):
         self.gru = nn.GRU(dim, hidden, layers, dropout=dropout if layers > 1 else 0.0)
         self.after = Dropout(dropout)  # nn.GRU applies no dropout to its last layer
         self.out = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
-
-    def make_queries(self, batch: Batch) -> QueryBatch:
-        lists = batch.sparse[self.items.name]
-        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""

@@ -15,7 +15,7 @@ from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, span_starts, time_buckets
 from recsys.models.common.hstu_kernel import has_hstu_kernel, hstu_attention
-from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import is_filled, on_host, padded_length, to_block
@@ -149,7 +149,7 @@ class HSTUBlock(nn.Module):
         return (weights @ (v / self.length)).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-class HSTU(nn.Module, RetrievalModel):
+class HSTU(nn.Module, NextItems, RetrievalModel):
     """Causal HSTU blocks over the items of a list; each state is the query for the next item.
 
     The paper's relative bias has a part for positions and a part for timestamps. Here, the latter is the time between
@@ -194,10 +194,6 @@ class HSTU(nn.Module, RetrievalModel):
             make(dim, heads, dropout, max_length, timed=times is not None) for _ in range(blocks)
         )
         self.norm = nn.LayerNorm(dim)
-
-    def make_queries(self, batch: Batch) -> QueryBatch:
-        lists = batch.sparse[self.items.name]
-        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd
-from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
@@ -63,7 +63,7 @@ def _init_glorot(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class SASRec(nn.Module, RetrievalModel):
+class SASRec(nn.Module, NextItems, RetrievalModel):
     """Causal transformer over the items of a list; each state is the query for the next item.
 
     Args:
@@ -119,10 +119,6 @@ class SASRec(nn.Module, RetrievalModel):
         if init == "glorot":
             nn.init.xavier_uniform_(self.places.weight)
             self.blocks.apply(_init_glorot)
-
-    def make_queries(self, batch: Batch) -> QueryBatch:
-        lists = batch.sparse[self.items.name]
-        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""

@@ -16,7 +16,6 @@ from recsys.batch import Batch
 from recsys.cli.console import bar
 from recsys.config.kinds import check_scores_rows
 from recsys.data.loader import ParquetLoader
-from recsys.distributed.ranks import Ranks
 from recsys.errors import UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
@@ -25,7 +24,7 @@ from recsys.predictions import predict
 from recsys.training.fitted_ranking import restored_ranking
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run
-from recsys.training.trainer import as_counts, split_loader
+from recsys.training.trainer import as_counts, loader_on_cpu
 
 BATCH = 8192  # rows
 
@@ -50,7 +49,7 @@ class Member:
         cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
         module = restored_ranking(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
         labels = load_calibration(path, prepared.fitted.labels)
-        return cls(run, module, labels, split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1)))
+        return cls(run, module, labels, loader_on_cpu(cfg, prepared, split))
 
     def predictions(self, batch: Batch) -> Tensor:
         """Return the calibrated predictions of the rows of a batch, (B, L)."""

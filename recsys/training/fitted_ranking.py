@@ -14,7 +14,6 @@ from recsys.config.run_config import RunConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
-from recsys.distributed.ranks import Ranks
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
@@ -22,7 +21,7 @@ from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files import manifest
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.results import write_details
-from recsys.training.trainer import as_counts, restored_module, split_loader
+from recsys.training.trainer import as_counts, loader_on_cpu, restored_module
 
 
 @dataclass(frozen=True)
@@ -119,4 +118,4 @@ def _measure(model: Any, evaluator: LabelsEvaluator, loader: ParquetLoader, spli
 
 def _loader(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
     """Return the loader of all rows of a split in order, or of the first ones with debug.eval_batches."""
-    return split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
+    return loader_on_cpu(cfg, prepared, split)

@@ -14,7 +14,6 @@ from recsys.data.batch_tensors import candidates_of
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.training_interactions import training_lists
 from recsys.data.transforms import Fitted
-from recsys.distributed.ranks import Ranks
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
@@ -24,7 +23,7 @@ from recsys.memory import GIB, available_memory
 from recsys.sharding.safe_reader import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.module import all_finite
-from recsys.training.trainer import as_counts, split_loader
+from recsys.training.trainer import as_counts, loader_on_cpu
 
 STATE = "model.pt"
 
@@ -82,7 +81,7 @@ def measure_split(
     """
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RetrievalMetrics(protocol_of(cfg), popularity), len(popularity)
-    loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
+    loader = loader_on_cpu(cfg, prepared, split)
     with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
         for batch in loader:
             targets, history = batch.targets, batch.history

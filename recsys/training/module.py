@@ -19,6 +19,7 @@ from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
+from recsys.models.common.items import NextItems
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
@@ -186,6 +187,12 @@ class RecsysModule(pl.LightningModule):
         return dense | statistics
 
     # --- steps ---------------------------------------------------------------------------------------
+
+    def on_train_start(self) -> None:
+        assert self.dmp is not None
+        task = self.dmp.module
+        if isinstance(task, RetrievalTask) and isinstance(task.model, NextItems) and self._pipeline_kind is None:
+            self._loader.make_queries = task.model.queries_ahead
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         return batch  # the loader has copied it

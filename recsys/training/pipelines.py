@@ -6,8 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.dist_data import KJTAllToAll
 from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist, TrainPipelineSparseDist
+from torchrec.distributed.train_pipeline import utils as pipeline_utils
+from torchrec.distributed.train_pipeline.runtime_forwards import KJTAllToAllForward
 from torchrec.distributed.train_pipeline.tracing import Tracer
 from torchrec.distributed.types import ShardedModule
 
@@ -61,6 +65,7 @@ class Pipeline:
         upcoming: Sequence[Batch],
     ) -> None:
         self._upcoming = upcoming
+        pipeline_utils.KJTAllToAllForward = _exchange_of  # type: ignore[assignment,misc]
         self._pipeline: Any = KINDS[kind](
             dmp, _PartsAsOptimizer(parts), device, execute_all_batches=True, custom_model_fwd=parts.forward
         )
@@ -90,6 +95,13 @@ class Pipeline:
                 request.wait()
         self._pipeline.detach()
         self._pipeline.reset()
+
+
+def _exchange_of(pg: ProcessGroup, splits: list[int], stagger: int = 1) -> Callable[..., Any]:
+    """Return how a pipeline begins to exchange ids. TorchRec's own also has one process tell itself the numbers of its
+    ids, and wait for the answer.
+    """
+    return KJTAllToAll(pg, splits, stagger).forward if pg.size() == 1 else KJTAllToAllForward(pg, splits, stagger)
 
 
 def _has_tables(module: nn.Module) -> bool:

@@ -11,7 +11,6 @@ from recsys.data.batch_tensors import candidates_of
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
-from recsys.distributed.ranks import Ranks
 from recsys.evaluation.evaluators import Evaluator
 from recsys.evaluation.popular_items import PopularItems
 from recsys.files.atomic import write_json
@@ -19,7 +18,7 @@ from recsys.training.advice import below_popularity
 from recsys.training.bayes import best_metrics
 from recsys.training.run_dir import add_results, protocol
 from recsys.training.show_metrics import show
-from recsys.training.trainer import split_loader
+from recsys.training.trainer import loader_on_cpu
 
 QUERIES = 5000  # that the list of the most popular items is measured on
 
@@ -74,7 +73,7 @@ def popular_items(cfg: RunConfig, prepared: Prepared) -> dict[str, float]:
     """Return the metrics of the list of the most popular items, on the first QUERIES test rows."""
     counts = candidates_of(prepared.fitted).popularity.numpy()
     popular = PopularItems(counts, filter_history=cfg.protocol.filter_history)
-    for batch in split_loader(cfg, prepared, "test", Ranks(0, 0, 1, 1)):
+    for batch in loader_on_cpu(cfg, prepared, "test"):
         assert batch.targets is not None and batch.history is not None
         popular.update(batch.targets, batch.history)
         if popular.queries >= QUERIES:

@@ -92,7 +92,8 @@ def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysM
     there is none.
     """
     ensure_process_group()
-    module = build_module(cfg.changed({"sharding.types": ["none"]}), fitted, Ranks(0, 0, 1, 1))
+    cfg = cfg.changed({"sharding.types": ["none"], "trainer.accelerator": "cpu"})
+    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
     module.setup_model(torch.device("cpu"))
     module.load_checkpoint(checkpoint, training=False)
     return module.eval()
@@ -254,6 +255,11 @@ def split_loader(
         device=None if pipeline == NONE else device,
         upcoming=AHEAD if pipeline in KINDS else 0,
     )
+
+
+def loader_on_cpu(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
+    """Return the loader of all rows of a split in order, for one process that scores them on the CPU, GPU or not."""
+    return split_loader(cfg.changed({"trainer.accelerator": "cpu"}), prepared, split, Ranks(0, 0, 1, 1))
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:

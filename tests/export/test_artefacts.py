@@ -18,6 +18,7 @@ from milvus_servers import free_port, lite, whole
 from tritonclient.grpc import model_config_pb2
 
 import recsys
+from recsys.config import run_config
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.export import __main__ as export
@@ -35,6 +36,7 @@ from recsys.online.predictor import Predictor
 from recsys.online.python_values import RowError
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
+from recsys.training.ensemble import evaluate_ensemble
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -103,6 +105,13 @@ def test_an_artefact_is_complete(artefact: Path, run: Path) -> None:
     assert len(examples["rows"]) == len(examples["outputs"]["probability"]) == 256
     state = (artefact / "pipeline" / "transforms.json").read_text()
     assert str(run.parent) not in state and str(run.parent) not in (artefact / "manifest.json").read_text()
+
+
+def test_a_machine_with_a_gpu_measures_on_its_cpu(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_config, "device_of", lambda given: "gpu" if given == "auto" else given)
+    assert export_run(run, tmp_path / "artefact") is None
+    tested = json.loads((run / "metrics.json").read_text())["test"]["auc"]
+    assert evaluate_ensemble([str(run)])["mean"]["auc"] == pytest.approx(tested, abs=1e-6)
 
 
 def test_outputs_are_those_of_predict(artefact: Path, run: Path, raw: pl.DataFrame) -> None:

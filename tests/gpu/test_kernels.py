@@ -15,6 +15,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def products_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of other tests in this process leave PyTorch with TensorFloat-32, as which the kernels multiply then."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize("apart", [False, True])

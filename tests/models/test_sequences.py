@@ -16,7 +16,7 @@ from recsys.losses import BCE, FullSoftmax, Popularity
 from recsys.models import hstu
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
-from recsys.models.common.items import masked_items
+from recsys.models.common.items import NextItems, masked_items
 from recsys.models.common.recurrent import packed
 from recsys.models.fuxi_alpha import FuXiAlpha, FuXiBlock
 from recsys.models.gru4rec import GRU4Rec
@@ -542,6 +542,20 @@ def test_negatives_outside_the_history(make: Make) -> None:
     plain = BCE(count=3).sample(found.targets, Popularity(torch.ones(N))).ids
     assert negatives.shape == plain.shape and set(negatives.flatten().tolist()) == set(range(1, N))
     task(batch(ALONE, lists))[0].backward()
+
+
+@pytest.mark.parametrize("name", ["sasrec", "gru4rec", "hstu", "fuxi_alpha"])
+def test_queries_that_a_loader_makes(name: str) -> None:
+    """A loader of a GPU makes those of training batches, also while the model is evaluated."""
+    task = RetrievalTask(CAUSAL[name](ALONE, dropout=0.0), FullSoftmax(), Candidates(popularity=torch.ones(N)))
+    model, rows = task.model, batch(ALONE, LISTS)
+    assert isinstance(model, NextItems)
+    ahead = replace(rows, queries=model.eval().queries_ahead(rows)).to(torch.device("cpu"))
+    losses = []
+    for given in (ahead, rows):
+        torch.manual_seed(0)
+        losses.append(task.train()(given)[0])
+    torch.testing.assert_close(*losses)
 
 
 # --- learning ----------------------------------------------------------------------------------------

@@ -105,7 +105,9 @@ def measured() -> dict[str, dict[str, float]]:
     """Return the measured milliseconds of a step by topic and contestant of recsys."""
     found: dict[str, dict[str, float]] = {}
     for topic, batch in BATCHES.items():
-        outcomes = json.loads((ROOT / "benchmarks" / "results" / "gpu" / f"{topic}.json").read_text())["contestants"]
+        outcomes = json.loads((ROOT / "benchmarks" / "results" / "gpu" / "h100" / f"{topic}.json").read_text())[
+            "contestants"
+        ]
         rates = {n: statistics.median(o["rates"]) for n, o in outcomes.items() if o["rates"] and "loop" not in n}
         found[topic] = {n: batch / rate * 1e3 for n, rate in rates.items()}
     return found
@@ -139,7 +141,7 @@ def test_the_documentation_has_every_measured_row() -> None:
 def test_steps_are_predicted_as_measured(
     topic: str, name: str, ms: str, predicted: str, ratio: str, beyond: str, tmp_path: Path
 ) -> None:
-    """Measured: recsys on one H100 (benchmarks/results/gpu)."""
+    """Measured: recsys on one H100 (benchmarks/results/gpu/h100)."""
     given = [*DATA[topic], "model=dlrm", "cluster=h100", f"trainer.batch_size={BATCHES[topic]}", *settings(topic, name)]
     if topic == "host_memory":
         sparse = (SparseFeature(f"s{i}", 10_000 if i else 40_000_000, f"s{i}") for i in range(26))

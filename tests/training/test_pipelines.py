@@ -8,6 +8,7 @@ from checkpoint_states import assert_same
 from forks import ok, run_forked
 from hypothesis import given
 from hypothesis import strategies as st
+from torchrec.distributed.dist_data import SplitsAllToAllAwaitable
 
 from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
@@ -39,6 +40,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_pipeline_trains_what_the_plain_loop_trains(home: Path, tmp_path: Path, pipeline: str) -> None:
     run(home, pipeline, "model=deepfm", *BUSY, f"trainer.pipeline={pipeline}")
     assert_same(home / "none", home / pipeline, tmp_path)
+
+
+def test_one_process_tells_itself_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of ids that processes send each other are a collective, and a wait for its result."""
+    told = SplitsAllToAllAwaitable.__init__
+    calls = []
+    monkeypatch.setattr(SplitsAllToAllAwaitable, "__init__", lambda *a, **k: (calls.append(1), told(*a, **k))[1])
+    run(home, "alone", "model=dnn", "trainer.pipeline=sparse_dist", "trainer.max_steps=3")
+    assert not calls
 
 
 def test_gradients_that_accumulate(home: Path, tmp_path: Path) -> None:

@@ -1,19 +1,30 @@
 """Item vectors, the queries that a retrieval model derives from a batch, and the scores of both."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
 
+from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.lists import ends_of, from_end, from_start, list_of_each, padded_length, true_places
+from recsys.models.common.lists import (
+    ends_of,
+    from_end,
+    from_start,
+    keep_on_host,
+    list_of_each,
+    padded_length,
+    true_places,
+)
 
 
 @dataclass
-class QueryBatch:
+class QueryBatch(Pipelineable):
     """The items that a model reads from a batch, and the items that it must predict.
 
     inputs: (P,) items whose vectors the model reads, list after list; empty if it reads other features
@@ -33,6 +44,23 @@ class QueryBatch:
     targets: Tensor
     query_of_target: Tensor
     in_order: bool = False
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "QueryBatch":
+        copied = self._each(lambda x: x.to(device, non_blocking=non_blocking))
+        keep_on_host(copied.lengths, self.lengths)
+        return copied
+
+    def pin_memory(self) -> "QueryBatch":
+        return self._each(Tensor.pin_memory)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        for value in vars(self).values():
+            if isinstance(value, Tensor):
+                value.record_stream(stream)
+
+    def _each(self, of: Callable[[Tensor], Tensor]) -> "QueryBatch":
+        *tensors, in_order = vars(self).values()
+        return QueryBatch(*map(of, tensors), in_order=in_order)
 
     def chosen_keys(self, n: int) -> tuple[Tensor, Tensor]:
         """Return row * n + item of all inputs and targets, and the row (T,) of each target. n: number of item ids"""
@@ -155,6 +183,24 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
     at = torch.where(shorter > 0, ends_of(shorter) - 1, -1)
     nothing = items[:0]
     return QueryBatch(items[places], shorter, places, at, nothing, nothing)
+
+
+class NextItems:
+    """Makes queries for the next item of each list, from nothing but the batch."""
+
+    items: Items
+    training: bool
+
+    def make_queries(self, batch: Batch) -> QueryBatch:
+        return self._next_items(batch, every=self.training)
+
+    def queries_ahead(self, batch: Batch) -> QueryBatch:
+        """Make the queries of a training batch, in whatever mode the model is: a thread that loads batches calls it."""
+        return self._next_items(batch, every=True)
+
+    def _next_items(self, batch: Batch, *, every: bool) -> QueryBatch:
+        lists = batch.sparse[self.items.name]
+        return next_items(lists.values().long(), lists.lengths().long(), every=every)
 
 
 def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float, exact: bool = False) -> QueryBatch:

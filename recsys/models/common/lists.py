@@ -151,6 +151,12 @@ def on_host(lengths: Tensor) -> Tensor:
     return _layout(lengths).on_host() if lengths.is_cuda else lengths
 
 
+def keep_on_host(lengths: Tensor, read: Tensor) -> None:
+    """Keep lengths (B,) that the host has, `read`, so that nothing waits for those on a GPU."""
+    if lengths.is_cuda:
+        _layout(lengths).on_host(read)
+
+
 def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
     """Return the indices of the true elements of each mask (P,).
 
