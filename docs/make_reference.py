@@ -19,7 +19,7 @@ from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
 from recsys.evaluation.metrics_table import METRICS
 from recsys.ranges import Range
 from recsys.schema import data_schema, run_schema
-from recsys.schema.class_facts import MODELS
+from recsys.schema.class_facts import own_model
 
 MARK = "<!-- written by docs/make_reference.py -->"
 PAGES = {  # of the keys of a training: page -> title, a rule for the names of its keys, a module for mappings in them
@@ -120,10 +120,10 @@ def classes_page(group: str, title: str) -> str:
 
 def defaults_page() -> str:
     """Return the page of the settings with which retrieval models are trained, if you set none."""
-    retrieval = [name.rpartition(".")[0] for kind in ("retrieval", "closed_form") for name in MODELS[kind]]
-    retrieval += [f.stem for f in (conf_dir() / "model").glob("*.yaml") if "transformer.Transformer" in f.read_text()]
+    targets = {f.stem: yaml.safe_load(f.read_text())["_target_"] for f in (conf_dir() / "model").glob("*.yaml")}
+    kinds = {name: facts.model_kind for name, t in targets.items() if (facts := own_model(t)) is not None}
     rows = []
-    for name in sorted(set(retrieval)):
+    for name in sorted(name for name, kind in kinds.items() if kind in ("retrieval", "closed_form")):
         cfg, choices, _ = compose_with_choices("train", [f"model={name}", "data=movielens_1m"])
         own = " ".join(f"{k}={v}" for k, v in cfg.model.items() if k != "_target_")
         loss = "fitted at once" if choices["loss"] is None else f"`{choices['loss']}`"

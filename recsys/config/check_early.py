@@ -19,16 +19,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.extras import EXTRAS, check_extra
 from recsys.features import CALIBRATIONS
 from recsys.ranges import check_values
-from recsys.schema.class_facts import (
-    GENERATIVE,
-    LOSS_OF_KIND,
-    LOSS_OF_NAME,
-    LOSSES,
-    WIDER,
-    LossFacts,
-    own_loss,
-    own_model,
-)
+from recsys.schema.class_facts import LossFacts, losses_by_kind, losses_by_name, own_loss, own_model
 from recsys.schema.run_schema import TrainConfig
 
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
@@ -95,7 +86,7 @@ def _target(node: Any) -> str:
 def model_kind_of(cfg: RunConfig) -> str | None:
     """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
     own = own_model(_target(cfg.model))
-    return None if own is None else own[1]
+    return None if own is None else own.model_kind
 
 
 def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
@@ -106,7 +97,7 @@ def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
 def check_vector_widths(cfg: RunConfig) -> None:
     """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
     own, dim = own_model(_target(cfg.model)), cfg.model.get("dim")
-    if own is None or own[0] in WIDER or not isinstance(dim, int):
+    if own is None or own.constants.get("wider_than_dim") or not isinstance(dim, int):
         return
     for name, (_, width) in table_widths(cfg.data).items():
         if width != dim:
@@ -168,10 +159,9 @@ def _check_likelihood(cfg: RunConfig) -> None:
     the other way round.
     """
     own = own_model(_target(cfg.model))
-    generates, reads = own is not None and own[0] in GENERATIVE, _target(cfg.loss).endswith(".Likelihood")
-    if own is None or generates == reads:
+    if own is None or own.constants["generates"] == (reads := _target(cfg.loss).endswith(".Likelihood")):
         return
-    if generates:
+    if not reads:
         raise UserError(f"loss={_target(cfg.loss)}: this model predicts probabilities of items; set loss=likelihood")
     raise UserError(f"loss={_target(cfg.loss)}: this model scores items; set loss=likelihood only for model=tiger")
 
@@ -211,12 +201,12 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
         for label in values:
             if label not in labels:
                 raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
-    losses = []
+    losses, by_name = [], losses_by_name()
     for label, kind in labels.items():
         name = given.get(label)
-        if name is not None and name not in LOSS_OF_NAME:
-            raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), LOSS_OF_NAME)}")
-        loss = LOSSES[LOSS_OF_KIND[kind] if name is None else LOSS_OF_NAME[name]]
+        if name is not None and name not in by_name:
+            raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), by_name)}")
+        loss = losses_by_kind()[kind] if name is None else by_name[name]
         if kind not in loss.kinds:
             why = f"is a loss of {' and '.join(loss.kinds)} labels; this one is {kind}"
             raise UserError(f"loss.losses.{label}={name}: {why}")

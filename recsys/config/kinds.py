@@ -15,7 +15,7 @@ from recsys.config.run_config import RunConfig
 from recsys.config.targets import locate
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
-from recsys.schema.class_facts import LOSS_OF_NAME, LOSSES, LossFacts
+from recsys.schema.class_facts import LossFacts, losses_by_name
 
 
 class ModelKind(ABC):
@@ -219,7 +219,7 @@ def _is_within_groups(cfg: RunConfig) -> bool:
     facts = loss_facts(cfg)
     if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
         name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
-        facts = LOSSES.get(LOSS_OF_NAME.get(name, ""))
+        facts = losses_by_name().get(name)
     return facts is not None and facts.within_groups
 
 

@@ -71,6 +71,8 @@ class BERT4Rec(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial vectors of items, positions and the mask.
     """
 
+    wider_than_dim = True
+
     def __init__(
         self,
         features: FeatureSpec,

@@ -31,6 +31,8 @@ class MultVAE(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial embeddings.
     """
 
+    wider_than_dim = True
+
     def __init__(
         self,
         features: FeatureSpec,

@@ -62,6 +62,8 @@ class NeuMF(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial embeddings.
     """
 
+    wider_than_dim = True
+
     def __init__(
         self,
         features: FeatureSpec,

@@ -86,11 +86,15 @@ class RetrievalModel(Protocol):
     reads_interactions: whether `set_interactions` must be called before training; the model then has the attribute
         `user`, the name of its user feature.
     weighs_pairs: whether the loss must weigh its pairs by `weights`.
+    generates: whether the model predicts probabilities of items, which only the loss Likelihood reads.
+    wider_than_dim: whether its tables are wider than its parameter `dim`.
     """
 
     items: Items | Any
     reads_interactions: bool = False
     weighs_pairs: bool = False
+    generates: bool = False
+    wider_than_dim: bool = False
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         """Return the items that the model reads from a batch, and the items that it must predict."""

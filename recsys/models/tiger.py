@@ -42,6 +42,8 @@ class TIGER(nn.Module, RetrievalModel):
         init_std: standard deviation of the initial vectors of codes and places.
     """
 
+    generates = True
+
     def __init__(
         self,
         features: FeatureSpec,

@@ -1,31 +1,32 @@
-"""What the checks of a config must know of recsys's own models and losses before PyTorch is imported.
+"""What recsys's own models and losses declare, read from the source of their classes.
 
-PyTorch, TorchRec and FBGEMM take seconds to import, and a mistake is to be reported at once. The classes declare these
-facts themselves, as a base class or an attribute; tests/config/test_class_facts.py compares them with this table. A
-class of your own needs no entry: it is checked after the imports.
+PyTorch, TorchRec and FBGEMM take seconds to import, and a mistake in a config is to be reported at once. So the bases
+of a class and the constants in its body are read without an import. A class of your own is checked after the imports.
 """
 
+import ast
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-MODELS = {  # kind of model (recsys/models/protocols.py) -> module and class below recsys.models
-    "ranking": (
-        *("autoint.AutoInt", "bst.BST", "dcn.DCN", "dcnv2.DCNv2", "dcnv3.DCNv3", "deepfm.DeepFM", "dien.DIEN"),
-        *("din.DIN", "dlrm.DLRM", "dnn.DNN", "esmm.ESMM", "eulernet.EulerNet", "fibinet.FiBiNET"),
-        *("finalmlp.FinalMLP", "fm.FM", "fwfm.FwFM", "gdcn.GDCN", "hstu_rank.HSTURank", "lr.LogisticRegression"),
-        *("masknet.MaskNet", "mmoe.MMoE", "pepnet.PEPNet", "ple.PLE", "rankmixer.RankMixer"),
-        *("shared_bottom.SharedBottom", "sim.SIM", "stem.STEM", "target_attention.TargetAttention"),
-        *("wide_deep.WideDeep", "wukong.Wukong", "xdeepfm.XDeepFM"),
-    ),
-    "fitted_ranking": ("gbm.GBM",),
-    "retrieval": (
-        *("bert4rec.BERT4Rec", "fuxi_alpha.FuXiAlpha", "gru4rec.GRU4Rec", "hstu.HSTU", "lightgcn.LightGCN", "mf.MF"),
-        *("mult_vae.MultVAE", "neumf.NeuMF", "sasrec.SASRec", "simplex.SimpleX", "transformer.Transformer"),
-        *("tiger.TIGER", "two_tower.TwoTower", "ultragcn.UltraGCN"),
-    ),
-    "closed_form": ("ease.EASE", "gf_cf.GFCF", "item_knn.ItemKNN", "popularity.Popularity", "session_knn.SessionKNN"),
-}
-GENERATIVE = {"tiger.TIGER"}  # they predict probabilities of items, which only the loss Likelihood reads
-WIDER = {"bert4rec.BERT4Rec", "mf.MF", "mult_vae.MultVAE", "neumf.NeuMF"}  # their tables are wider than model.dim
+PACKAGE = Path(__file__).parents[1]
+KINDS = {"FittedRankingModel": "fitted_ranking", "RetrievalModel": "retrieval", "ClosedFormModel": "closed_form"}
+TASKS = "recsys.losses.tasks"
+
+
+@dataclass(frozen=True)
+class ClassFacts:
+    """A class: its own name and those of its bases in recsys, and the constants that it and they declare."""
+
+    names: frozenset[str]
+    constants: dict[str, Any]
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of a model (recsys/models/protocols.py)."""
+        return next((kind for base, kind in KINDS.items() if base in self.names), "ranking")
 
 
 @dataclass(frozen=True)
@@ -42,42 +43,77 @@ class LossFacts:
     within_groups: bool = False
 
 
-LOSSES = {  # class of recsys.losses
-    "BinaryCrossEntropy": LossFacts("RankingLoss", ("binary",)),
-    "FocalLoss": LossFacts("RankingLoss", ("binary",)),
-    "MSE": LossFacts("RankingLoss", ("regression",)),
-    "Huber": LossFacts("RankingLoss", ("regression",)),
-    "CrossEntropy": LossFacts("RankingLoss", ("classes",)),
-    "Pairwise": LossFacts("RankingLoss", ("binary", "regression"), within_groups=True),
-    "Listwise": LossFacts("RankingLoss", ("binary", "regression"), within_groups=True),
-    "Tasks": LossFacts("Tasks"),
-    "FullSoftmax": LossFacts("RetrievalLoss"),
-    "SampledSoftmax": LossFacts("RetrievalLoss"),
-    "BCE": LossFacts("RetrievalLoss"),
-    "BPR": LossFacts("RetrievalLoss"),
-    "CosineContrastive": LossFacts("RetrievalLoss"),
-    "Likelihood": LossFacts("RetrievalLoss"),
-}
-LOSS_OF_NAME = {  # loss.losses.LABEL -> class
-    "binary_cross_entropy": "BinaryCrossEntropy",
-    "focal": "FocalLoss",
-    "mse": "MSE",
-    "huber": "Huber",
-    "cross_entropy": "CrossEntropy",
-    "pairwise": "Pairwise",
-    "listwise": "Listwise",
-}
-LOSS_OF_KIND = {"binary": "BinaryCrossEntropy", "regression": "MSE", "classes": "CrossEntropy"}  # by default
-
-
-def own_model(target: str) -> tuple[str, str] | None:
-    """Return module and class, and the kind, of one of recsys's own models; None for any other `_target_`."""
-    name = target.removeprefix("recsys.models.")
-    found = (kind for kind, names in MODELS.items() if name in names)
-    return None if name == target or (kind := next(found, None)) is None else (name, kind)
+def own_model(target: str) -> ClassFacts | None:
+    """Return the facts of one of recsys's own models; None for any other `_target_`."""
+    return _class(target) if target.startswith("recsys.models.") else None
 
 
 def own_loss(target: str) -> LossFacts | None:
     """Return the facts of one of recsys's own losses; None for any other `_target_`."""
-    package, _, name = target.rpartition(".")
-    return LOSSES.get(name) if f"{package}.".startswith("recsys.losses.") else None
+    facts = _class(target) if target.startswith("recsys.losses.") else None
+    if facts is None:
+        return None
+    protocol = next((p for p in ("RankingLoss", "RetrievalLoss", "Tasks") if p in facts.names), "")
+    if protocol != "RankingLoss":
+        return LossFacts(protocol) if protocol else None
+    return LossFacts(protocol, facts.constants["kinds"], facts.constants["within_groups"])
+
+
+def losses_by_name() -> dict[str, LossFacts]:
+    """Return the facts of the losses that `loss.losses.LABEL` may name."""
+    return _losses("LOSSES")
+
+
+def losses_by_kind() -> dict[str, LossFacts]:
+    """Return the facts of the loss that each kind of label has by default."""
+    return _losses("DEFAULTS")
+
+
+def _losses(table: str) -> dict[str, LossFacts]:
+    values = next(n.value for n in _source(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == table)
+    assert isinstance(values, ast.Dict)
+    facts = {
+        ast.literal_eval(k): own_loss(f"{TASKS}.{_name(v)}")
+        for k, v in zip(values.keys, values.values, strict=True)
+        if k
+    }
+    return {name: loss for name, loss in facts.items() if loss is not None}
+
+
+@cache
+def _source(module: str) -> list[ast.stmt]:
+    """Return the statements of a module of recsys; none if it has no such module."""
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return next((ast.parse(f.read_bytes()).body for f in files if f.is_file()), [])
+
+
+@cache
+def _class(target: str) -> ClassFacts | None:
+    """Return the facts of a class of recsys, also under the name of a module that imports it."""
+    module, _, name = target.rpartition(".")
+    if module.partition(".")[0] != "recsys":
+        return None
+    for node in _source(module):
+        if isinstance(node, ast.ImportFrom) and node.module and name in {a.name for a in node.names}:
+            return _class(f"{node.module}.{name}")
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            above = [facts for base in node.bases if (facts := _class(f"{module}.{_name(base)}")) is not None]
+            constants = {k: v for facts in reversed(above) for k, v in facts.constants.items()}
+            return ClassFacts(frozenset({name}.union(*(f.names for f in above))), constants | _constants(node))
+    return None
+
+
+def _constants(node: ast.ClassDef) -> dict[str, Any]:
+    """Return the values in the body of a class that are literals."""
+    found = {}
+    for line in node.body:
+        if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
+            with suppress(ValueError):
+                target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+                found[_name(target)] = ast.literal_eval(line.value)
+    return found
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""

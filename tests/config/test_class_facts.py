@@ -1,6 +1,7 @@
 """The facts that checks need before PyTorch is imported are those of the classes."""
 
 import inspect
+from importlib import import_module
 
 import pytest
 import torch
@@ -27,19 +28,21 @@ def targets(group: str) -> set[str]:
 
 
 def test_every_model_has_its_kind() -> None:
-    listed = {f"recsys.models.{name}" for names in class_facts.MODELS.values() for name in names}
-    assert listed == targets("model")
     for target in targets("model"):
-        [own, kind] = class_facts.own_model(target) or pytest.fail(target)
-        assert target.endswith(own) and kind == model_kind(locate(target, "model"))
+        facts = class_facts.own_model(target) or pytest.fail(target)
+        assert facts.model_kind == model_kind(locate(target, "model"))
+    assert {t for t in targets("model") if class_facts.own_model(t).constants.get("generates")} == {  # type: ignore[union-attr]
+        "recsys.models.tiger.TIGER"
+    }
 
 
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", CHOICES)
 def test_tables_are_as_wide_as_dim_unless_they_are_listed(name: str) -> None:
     cfg = compose("train", [f"model={name}"])
-    own, kind = class_facts.own_model(cfg.model["_target_"]) or pytest.fail(name)
-    if cfg.model.get("dim") is None or kind not in ("ranking", "retrieval") or own in class_facts.WIDER:
+    facts = class_facts.own_model(cfg.model["_target_"]) or pytest.fail(name)
+    kind = facts.model_kind
+    if cfg.model.get("dim") is None or kind not in ("ranking", "retrieval") or facts.constants.get("wider_than_dim"):
         return
     user, item = SparseFeature("user", 9, "user"), SparseFeature("item", 9, "item")
     history = SparseFeature("items", 9, "item", multi_valued=True, sequence=True)
@@ -54,21 +57,22 @@ def test_tables_are_as_wide_as_dim_unless_they_are_listed(name: str) -> None:
 
 
 def test_facts_of_losses() -> None:
-    classes = {n: c for n in losses.__all__ if inspect.isclass(c := getattr(losses, n))}
-    for name, cls in classes.items():
-        bases = inspect.getmro(cls)
-        facts = class_facts.LOSSES.get(name)
-        if facts is None:
-            assert not {losses.RankingLoss, losses.RetrievalLoss} & set(bases[1:])
-        elif facts.protocol == "RankingLoss":
-            assert losses.RankingLoss in bases
-            assert (facts.kinds, facts.within_groups) == (cls.kinds, cls.within_groups)
-        elif facts.protocol == "RetrievalLoss":
-            assert losses.RetrievalLoss in bases
-    assert {n: c.__name__ for n, c in tasks.LOSSES.items()} == class_facts.LOSS_OF_NAME
-    assert {n: c.__name__ for n, c in tasks.DEFAULTS.items()} == class_facts.LOSS_OF_KIND
+    """Of the classes that recsys.losses offers, and of those that the configs name."""
+    offered = {f"recsys.losses.{n}" for n in losses.__all__ if inspect.isclass(getattr(losses, n))}
+    for target in offered | targets("loss"):
+        module, _, name = target.rpartition(".")
+        cls = getattr(import_module(module), name)
+        facts = class_facts.own_loss(target)
+        protocols = [p for p in (losses.RankingLoss, losses.RetrievalLoss, losses.Tasks) if p in inspect.getmro(cls)]
+        assert (None if facts is None else facts.protocol) == (protocols[0].__name__ if protocols else None), target
+        if losses.RankingLoss in protocols:
+            assert facts == class_facts.LossFacts("RankingLoss", cls.kinds, cls.within_groups)
+    assert {n: (f.kinds, f.within_groups) for n, f in class_facts.losses_by_name().items()} == {
+        n: (c.kinds, c.within_groups) for n, c in tasks.LOSSES.items()
+    }
+    assert class_facts.losses_by_kind().keys() == tasks.DEFAULTS.keys()
 
 
-def test_the_configs_of_losses_name_listed_classes() -> None:
-    for target in targets("loss"):
-        assert class_facts.own_loss(target) is not None
+def test_others_have_no_facts() -> None:
+    for target in ("recsys.models.none.None", "recsys.models.dlrm.None", "shop.models.Own", "dlrm", "", "recsys."):
+        assert class_facts.own_model(target) is None and class_facts.own_loss(target) is None
