@@ -83,7 +83,6 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
     """Predict the time of a whole step, or return why it cannot be predicted."""
     import torch
 
-    from recsys.config.kinds import build_task
     from recsys.sharding.estimate.clock import step_clock
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
 
@@ -98,7 +97,7 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
     half = tensor_cores if run.trainer.precision in (None, "auto") else run.trainer.precision != "32-true"
     try:
         with torch.random.fork_rng(devices=[]):
-            task = build_task(run, few_rows(features), torch.device("cpu"))
+            task = run.kind.build_task(run, few_rows(features), torch.device("cpu"))
         work = dense_work(task, features, lengths, rows, half=half, compiled=run.trainer.compile)
     except Exception as e:  # the plan does not depend on it; a class of the user's may need other rows
         return f"the model fails for rows that are made up: {type(e).__name__}: {e}".splitlines()[0]

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
 from recsys.config.check_early import check_early, check_fit, loss_facts_of, model_kind_of
-from recsys.config.kinds import check_leads, kind_name, loss_facts, meta_task, metric_names, monitor_of
+from recsys.config.kinds import check_leads, kind_name, loss_facts, meta_task, monitor_of
 from recsys.config.resumed import names_a_run
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import seconds_of
@@ -103,7 +103,7 @@ def _check_numbers(cfg: RunConfig, processes: int) -> None:
 
 
 def _check_monitors(cfg: RunConfig) -> None:
-    metrics = [f"validation/{name}" for name in metric_names(cfg)]
+    metrics = [f"validation/{name}" for name in cfg.kind.metric_names(cfg)]
     watching = (("checkpoint", cfg.checkpoint), ("trainer.early_stopping", cfg.trainer.early_stopping))
     for key, c in watching:
         monitor = monitor_of(cfg, c.monitor)

@@ -19,7 +19,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.extras import EXTRAS, check_extra
 from recsys.features import CALIBRATIONS
 from recsys.ranges import check_values
-from recsys.schema.class_facts import LossFacts, losses_by_kind, losses_by_name, own_loss, own_model
+from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
 from recsys.schema.run_schema import TrainConfig
 
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
@@ -203,10 +203,11 @@ def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list
                 raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
     losses, by_name = [], losses_by_name()
     for label, kind in labels.items():
-        name = given.get(label)
-        if name is not None and name not in by_name:
+        if (name := given.get(label)) is None:
+            continue  # the default of its kind, which is never within groups
+        if name not in by_name:
             raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), by_name)}")
-        loss = losses_by_kind()[kind] if name is None else by_name[name]
+        loss = by_name[name]
         if kind not in loss.kinds:
             why = f"is a loss of {' and '.join(loss.kinds)} labels; this one is {kind}"
             raise UserError(f"loss.losses.{label}={name}: {why}")

@@ -154,11 +154,6 @@ def kind_name(cfg: RunConfig) -> str:
         raise UserError(f"model: {e}") from e
 
 
-def build_task(cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
-    """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
-    return cfg.kind.build_task(cfg, features, device, candidates)
-
-
 def meta_task(cfg: RunConfig, features: Any) -> Any:
     """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
@@ -166,7 +161,7 @@ def meta_task(cfg: RunConfig, features: Any) -> Any:
     from recsys.sharding.tables import lay_out_tables
 
     with torch.random.fork_rng(devices=[]):  # the initial values of this model are not those of the run
-        task = build_task(cfg, features, torch.device("meta"))
+        task = cfg.kind.build_task(cfg, features, torch.device("meta"))
         lay_out_tables(task, cfg.sharding.padding, cfg.sharding.table_dtype)
     return task
 
@@ -186,11 +181,6 @@ def protocol_of(cfg: RunConfig) -> Any:
 def monitor_of(cfg: RunConfig, given: str | None) -> str:
     """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
     return cfg.kind.default_monitor(cfg) if given is None else given
-
-
-def metric_names(cfg: RunConfig) -> list[str]:
-    """Return the names of the metrics that are measured on a split."""
-    return cfg.kind.metric_names(cfg)
 
 
 def check_leads(key: str, name: str, measured: list[str]) -> None:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from recsys.config.build import with_dims
-from recsys.config.kinds import build_task
 from recsys.config.run_config import RunConfig
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.batch_tensors import BatchTensors
@@ -47,7 +46,7 @@ class StoredTask:
         check_files(checkpoint)
         features = with_dims(cfg, features)  # dims depend on the rows of tables, which with_rows makes fewer
         stored = StoredCheckpoint(checkpoint)
-        task = build_task(cfg, features, torch.device("meta"))
+        task = cfg.kind.build_task(cfg, features, torch.device("meta"))
         infos = tables(task)
         _load_dense(task, stored, {i.parameter for i in infos.values()})
         return cls(cfg, features, stored, task.eval(), infos)
@@ -58,7 +57,7 @@ class StoredTask:
         ids: the sorted ids of the rows, by table of the data; id i is row i of the smaller table
         """
         features = _narrowed(self.features, {t: len(x) for t, x in ids.items()})
-        task = build_task(self.cfg, features, torch.device("cpu"))
+        task = self.cfg.kind.build_task(self.cfg, features, torch.device("cpu"))
         own = tables(task)
         dense = {n: x for n, x in self.task.state_dict().items() if not x.is_meta}
         task.load_state_dict(dense, strict=False)

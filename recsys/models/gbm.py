@@ -18,7 +18,7 @@ from recsys.batch import Batch
 from recsys.cli.console import bar, say
 from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label
-from recsys.models.common.boosters import BoosterSettings, TreeColumns, TreeRows, Trees, booster_of
+from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
 from recsys.predictions import targets
 from recsys.ranges import Range
@@ -126,7 +126,7 @@ class GBM(nn.Module, FittedRankingModel):
                     shown.note = "" if loss is None else f"validation loss {loss:.5f}"
                     shown.advance(1)
 
-                trees = self.booster.fit(self.columns, training, validation, settings, on_tree)
+                trees = self.booster.fit(Fitting(self.columns, training, validation, settings, on_tree))
         except Exception as e:
             if isinstance(e, UserError) or not type(e).__module__.startswith(("lightgbm", "xgboost", "_catboost")):
                 raise

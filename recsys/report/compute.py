@@ -33,7 +33,6 @@ def training_flops(run: ReportedRun) -> float | None:
     import torch
 
     from recsys.config.compose import load_config
-    from recsys.config.kinds import build_task
     from recsys.config.run_config import RunConfig
     from recsys.features import FeatureSpec
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
@@ -46,6 +45,6 @@ def training_flops(run: ReportedRun) -> float | None:
     features = FeatureSpec.load(file)
     lengths = {name: float(c.last or c.max_length or c.mean_length or 1) for name, c in cfg.data.sparse_columns.items()}
     with torch.random.fork_rng(devices=[]):
-        task = build_task(cfg, few_rows(features), torch.device("cpu"))
+        task = cfg.kind.build_task(cfg, few_rows(features), torch.device("cpu"))
     work = dense_work(task, features, lengths, cfg.trainer.batch_size, half=False, compiled=False)
     return None if work is None else sum(k.flops for k in work.kernels) / cfg.trainer.batch_size * samples

@@ -61,16 +61,7 @@ def own_loss(target: str) -> LossFacts | None:
 
 def losses_by_name() -> dict[str, LossFacts]:
     """Return the facts of the losses that `loss.losses.LABEL` may name."""
-    return _losses("LOSSES")
-
-
-def losses_by_kind() -> dict[str, LossFacts]:
-    """Return the facts of the loss that each kind of label has by default."""
-    return _losses("DEFAULTS")
-
-
-def _losses(table: str) -> dict[str, LossFacts]:
-    values = next(n.value for n in _source(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == table)
+    values = next(n.value for n in _source(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == "LOSSES")
     assert isinstance(values, ast.Dict)
     facts = {
         ast.literal_eval(k): own_loss(f"{TASKS}.{_name(v)}")

@@ -14,7 +14,7 @@ from recsys.cli import command_line
 from recsys.cli.console import log_to, say
 from recsys.config.check import check
 from recsys.config.compose import compose_sweep
-from recsys.config.kinds import check_leads, metric_names, monitor_of
+from recsys.config.kinds import check_leads, monitor_of
 from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
 from recsys.errors import UserError
@@ -139,7 +139,7 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
 def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
-    valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
+    valid = [f"{split}/{m}" for split in ("validation", "test") for m in cfg.kind.metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
     entry = metrics_table.metric(metric)
     if settings.prune and (metric.startswith("test/") or (entry is not None and entry.of_lists)):

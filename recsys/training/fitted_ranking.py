@@ -38,8 +38,8 @@ class FittedModule:
 def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training rows."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
-    validation = _loader(cfg, prepared, "validation") if prepared.rows("validation") else None
-    model.fit(_loader(cfg, prepared, "train"), validation, seed=cfg.seed, threads=torch.get_num_threads())
+    validation = loader_on_cpu(cfg, prepared, "validation") if prepared.rows("validation") else None
+    model.fit(loader_on_cpu(cfg, prepared, "train"), validation, seed=cfg.seed, threads=torch.get_num_threads())
     return model
 
 
@@ -78,7 +78,7 @@ def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None
         run: the run's folder.
     """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
-    _measure(model, evaluator, _loader(cfg, prepared, "validation"), "validation")
+    _measure(model, evaluator, loader_on_cpu(cfg, prepared, "validation"), "validation")
     evaluator.calibrate(cfg.calibration)
     save_calibration(run, evaluator.labels)
 
@@ -94,7 +94,7 @@ def measure_split(
     """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
     evaluator.labels = load_calibration(run, evaluator.labels)
-    loader = _loader(cfg, prepared, split)
+    loader = loader_on_cpu(cfg, prepared, split)
     measured = _measure(model, evaluator, loader, split)
     sliced, _ = write_details(cfg, prepared.fitted, evaluator, loader, split, run if write else None)
     return measured, sliced
@@ -114,8 +114,3 @@ def _measure(model: Any, evaluator: LabelsEvaluator, loader: ParquetLoader, spli
     if (why := evaluator.undefined(metrics)) is not None:
         say_once(f"{split}: {why}")
     return as_counts(metrics)
-
-
-def _loader(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
-    """Return the loader of all rows of a split in order, or of the first ones with debug.eval_batches."""
-    return loader_on_cpu(cfg, prepared, split)

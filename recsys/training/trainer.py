@@ -11,7 +11,7 @@ from pytorch_lightning.loggers import Logger
 from recsys.cli.console import say
 from recsys.config.build import make, make_scheduler
 from recsys.config.compose import without_secrets
-from recsys.config.kinds import build_task, monitor_of
+from recsys.config.kinds import monitor_of
 from recsys.config.run_config import RunConfig
 from recsys.config.settings import seconds_of
 from recsys.data.load_factors import load_factors
@@ -50,7 +50,7 @@ def build_module(
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     return RecsysModule(
-        lambda: build_task(cfg, features, torch.device("meta"), candidates),
+        lambda: cfg.kind.build_task(cfg, features, torch.device("meta"), candidates),
         Placement(
             cfg.sharding,
             cfg.optim.sparse,
@@ -227,7 +227,7 @@ def split_loader(
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     files = prepared.files(split)
-    device = None if cfg.kind.fitted_at_once else local_device(cfg.accelerator, ranks.local_rank)
+    device = local_device(cfg.accelerator, ranks.local_rank)
     pipeline = cfg.pipeline if training else BASE
     unknown = {}
     if training and cfg.loader.unknown and (names := untrained_unknowns(prepared)):

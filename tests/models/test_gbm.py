@@ -18,7 +18,7 @@ from recsys.config.compose import compose
 from recsys.config.run_config import RunConfig
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
-from recsys.models.common.boosters import TreeRows, booster_of
+from recsys.models.common.boosters import Fitting, TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
 from recsys.predictions import predict
 
@@ -154,7 +154,7 @@ def test_early_stopping_keeps_the_trees_up_to_the_lowest_loss(library: str, caps
     losses: list[float] = []
     settings = replace(model._settings, patience=None)
     parts = [TreeRows(b.matrix, b.labels[:, 0].copy(), b.weight) for b in (rows, held_out)]
-    booster_of(library).fit(model.columns, *parts, settings, losses.append)  # type: ignore[arg-type]
+    booster_of(library).fit(Fitting(model.columns, *parts, settings, losses.append))  # type: ignore[arg-type]
     assert len(losses) == 60
     best = next(
         i for i, loss in enumerate(losses) if min(losses[i + 1 : i + 5]) >= loss and loss == min(losses[: i + 1])
@@ -181,9 +181,9 @@ def test_sampled_negatives_count_in_the_validation_loss_as_in_training() -> None
     class Spy:
         load = staticmethod(model.booster.load)
 
-        def fit(self, columns: Any, training: TreeRows, validation: TreeRows | None, *others: Any) -> Any:
-            seen.extend([training, validation])
-            return fit(columns, training, validation, *others)
+        def fit(self, given: Fitting) -> Any:
+            seen.extend([given.training, given.validation])
+            return fit(given)
 
     model.booster = Spy()  # type: ignore[assignment]
     held_out = Batches(features, 200, 1)

@@ -19,7 +19,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
 from recsys.config.compose import compose, conf_dir
-from recsys.config.kinds import build_task
 from recsys.config.run_config import RunConfig
 from recsys.data.batch_tensors import BatchTensors
 from recsys.data.transforms import feature_spec
@@ -128,7 +127,7 @@ def test_a_step(name: str) -> None:
     features = feature_spec(cfg.data, lambda *_: IDS)
     torch.manual_seed(1)
     candidates = None if cfg.kind.scores_rows else random_candidates(features)
-    task = without_dropout(build_task(cfg, features, torch.device("cpu"), candidates))
+    task = without_dropout(cfg.kind.build_task(cfg, features, torch.device("cpu"), candidates))
     grouped = cfg.data.group is not None and cfg.data.group.together
     pairs = Interactions(torch.arange(1, IDS), torch.arange(1, IDS).flip(0))
     on_gpu: Any = copy.deepcopy(task)
@@ -191,7 +190,7 @@ def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tupl
     features = feature_spec(cfg.data, lambda *_: IDS)
     candidates = None if cfg.kind.scores_rows else random_candidates(features)
     module = RecsysModule(
-        lambda: build_task(cfg, features, torch.device("meta"), candidates),
+        lambda: cfg.kind.build_task(cfg, features, torch.device("meta"), candidates),
         Placement(ShardingConfig(), SparseOptimConfig(name="sgd", lr=0.1), ROWS, local_world_size=1),
     )
     module.setup_model(torch.device("cpu"))

@@ -13,7 +13,6 @@ from torchrec.modules.embedding_configs import DataType
 
 from recsys.config.check import check
 from recsys.config.compose import compose
-from recsys.config.kinds import build_task
 from recsys.config.run_config import RunConfig
 from recsys.data.transforms import feature_spec
 from recsys.distributed.ranks import ensure_process_group
@@ -50,7 +49,7 @@ def test_lookups_return_what_is_multiplied(
     device: str, bfloat16: bool, model: list[str], output: SparseType | None
 ) -> None:
     cfg = RunConfig.of(compose("train", ["model=dlrm", "data=criteo", *model]))
-    infos = tables(build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
+    infos = tables(cfg.kind.build_task(cfg, feature_spec(cfg.data, lambda *_: 50), torch.device("meta")))
     optimizer = sparse_optimizer(cfg.optim.sparse)
     sharder = Sharder(optimizer, torch.device(device), infos, cfg.sharding.comms, bfloat16=bfloat16)
     params = [sharder._params(1.0, i.rounded) for i in infos.values()]

@@ -73,6 +73,29 @@ class TreeRows:
 
 
 @dataclass(frozen=True)
+class Fitting:
+    """What trees are fitted to.
+
+    columns: names of the columns, and which of them hold categories
+    training: the training rows
+    validation: rows that decide when to stop; None keeps all trees
+    settings: size of the trees and the training
+    on_tree: called after each tree with the loss of the validation rows, or None
+    """
+
+    columns: TreeColumns
+    training: TreeRows
+    validation: TreeRows | None
+    settings: BoosterSettings
+    on_tree: OnTree
+
+    @property
+    def patience(self) -> int | None:
+        """The number of trees without a lower loss of the validation rows that end the training; None for no end."""
+        return None if self.validation is None else self.settings.patience
+
+
+@dataclass(frozen=True)
 class Trees:
     """Fitted trees.
 
@@ -91,23 +114,8 @@ class Booster(Protocol):
 
     suffix: str
 
-    def fit(
-        self,
-        columns: TreeColumns,
-        training: TreeRows,
-        validation: TreeRows | None,
-        settings: BoosterSettings,
-        on_tree: OnTree,
-    ) -> Trees:
-        """Fit trees to the training rows, and keep those up to the lowest loss of the validation rows.
-
-        Args:
-            columns: names of the columns, and which of them hold categories.
-            training: the training rows.
-            validation: rows that decide when to stop; None keeps all trees.
-            settings: size of the trees and the training.
-            on_tree: called after each tree with the loss of the validation rows, or None.
-        """
+    def fit(self, given: Fitting) -> Trees:
+        """Fit trees to the training rows, and keep those up to the lowest loss of the validation rows."""
         ...
 
     def load(self, content: bytes) -> Any:
@@ -135,17 +143,10 @@ class LightGBM:
 
     suffix = "txt"
 
-    def fit(
-        self,
-        columns: TreeColumns,
-        training: TreeRows,
-        validation: TreeRows | None,
-        settings: BoosterSettings,
-        on_tree: OnTree,
-    ) -> Trees:
+    def fit(self, given: Fitting) -> Trees:
         import lightgbm as lgb
 
-        s = settings
+        s, columns = given.settings, given.columns
         params: dict[str, Any] = {
             **_by_label(s.classes, ("binary", "regression", "multiclass"), "objective"),
             **_by_label(s.classes, ("binary_logloss", "rmse", "multi_logloss"), "metric"),
@@ -164,13 +165,13 @@ class LightGBM:
             )
 
         def report(env: Any) -> None:
-            on_tree(env.evaluation_result_list[0][2] if env.evaluation_result_list else None)
+            given.on_tree(env.evaluation_result_list[0][2] if env.evaluation_result_list else None)
 
-        train = data(training)
+        train = data(given.training)
         callbacks: list[Any] = [report]
-        if validation is not None and s.patience is not None:
-            callbacks.append(lgb.early_stopping(s.patience, verbose=False))
-        watched = [] if validation is None else [data(validation, train)]
+        if given.patience is not None:
+            callbacks.append(lgb.early_stopping(given.patience, verbose=False))
+        watched = [] if given.validation is None else [data(given.validation, train)]
         booster = lgb.train(params, train, s.trees, valid_sets=watched, callbacks=callbacks)
         count = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
         best = [loss for of in booster.best_score.values() for loss in of.values()]
@@ -196,17 +197,10 @@ class XGBoost:
 
     suffix = "ubj"
 
-    def fit(
-        self,
-        columns: TreeColumns,
-        training: TreeRows,
-        validation: TreeRows | None,
-        settings: BoosterSettings,
-        on_tree: OnTree,
-    ) -> Trees:
+    def fit(self, given: Fitting) -> Trees:
         import xgboost as xgb
 
-        s = settings
+        s, columns = given.settings, given.columns
         params: dict[str, Any] = {
             **_by_label(s.classes, ("binary:logistic", "reg:squarederror", "multi:softprob"), "objective"),
             **_by_label(s.classes, ("logloss", "rmse", "mlogloss"), "eval_metric"),
@@ -220,7 +214,7 @@ class XGBoost:
         class Report(xgb.callback.TrainingCallback):
             def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
                 losses = next(iter(evals_log["validation"].values())) if evals_log else [None]
-                on_tree(losses[-1])
+                given.on_tree(losses[-1])
                 return False
 
         def data(rows: TreeRows, ref: Any = None) -> Any:
@@ -228,11 +222,11 @@ class XGBoost:
             about = {"weight": rows.weight, "feature_types": types, "enable_categorical": True, **threads}
             return xgb.QuantileDMatrix(rows.matrix, rows.label, ref=ref, **about)
 
-        train = data(training)
+        train = data(given.training)
         callbacks: list[Any] = [Report()]
-        if validation is not None and s.patience is not None:
-            callbacks.append(xgb.callback.EarlyStopping(s.patience, save_best=True))
-        watched = [] if validation is None else [(data(validation, train), "validation")]
+        if given.patience is not None:
+            callbacks.append(xgb.callback.EarlyStopping(given.patience, save_best=True))
+        watched = [] if given.validation is None else [(data(given.validation, train), "validation")]
         booster = xgb.train(params, train, s.trees, evals=watched, callbacks=callbacks, verbose_eval=False)
         loss = None
         with suppress(AttributeError):  # without early stopping, there is none
@@ -265,19 +259,11 @@ class CatBoost:
 
     suffix = "cbm"
 
-    def fit(
-        self,
-        columns: TreeColumns,
-        training: TreeRows,
-        validation: TreeRows | None,
-        settings: BoosterSettings,
-        on_tree: OnTree,
-    ) -> Trees:
+    def fit(self, given: Fitting) -> Trees:
         import catboost
 
-        s = settings
+        s, columns = given.settings, given.columns
         loss = _by_label(s.classes, ("Logloss", "RMSE", "MultiClass"), "loss_function")["loss_function"]
-        stops = validation is not None and s.patience is not None
         model = catboost.CatBoost(
             {
                 **{"loss_function": loss, "iterations": s.trees, "learning_rate": s.learning_rate},
@@ -286,14 +272,18 @@ class CatBoost:
                 **{"l2_leaf_reg": s.l2, "rsm": s.column_share, "random_seed": s.seed, "thread_count": s.threads},
                 **({"bootstrap_type": "Bernoulli", "subsample": s.row_share} if s.row_share < 1 else {}),
                 **({} if s.row_share < 1 else {"bootstrap_type": "No"}),
-                **({"od_type": "Iter", "od_wait": s.patience} if stops else {}),
-                **{"use_best_model": stops, "allow_writing_files": False, "logging_level": "Silent"},
+                **({"od_type": "Iter", "od_wait": s.patience} if given.patience is not None else {}),
+                **{
+                    "use_best_model": given.patience is not None,
+                    "allow_writing_files": False,
+                    "logging_level": "Silent",
+                },
             }
         )
 
         class Report:
             def after_iteration(self, info: Any) -> bool:
-                on_tree(info.metrics["validation"][loss][-1] if "validation" in info.metrics else None)
+                given.on_tree(info.metrics["validation"][loss][-1] if "validation" in info.metrics else None)
                 return True
 
         def data(rows: TreeRows) -> Any:
@@ -301,7 +291,8 @@ class CatBoost:
                 _frame(rows.matrix, columns), rows.label, weight=rows.weight, cat_features=list(columns.categorical)
             )
 
-        model.fit(data(training), eval_set=None if validation is None else data(validation), callbacks=[Report()])
+        watched = None if given.validation is None else data(given.validation)
+        model.fit(data(given.training), eval_set=watched, callbacks=[Report()])
         best = (model.get_best_score() or {}).get("validation", {}).get(loss)
         with TemporaryDirectory(prefix="recsys-gbm-") as folder:  # CatBoost writes to files only
             file = Path(folder) / f"trees.{self.suffix}"
