@@ -56,6 +56,7 @@ def test_a_script(script: str, tmp_path: Path) -> None:
         assert 0 <= parts["loader"] < 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
     done = run([sys.executable, "benchmarks/gpu/host_memory.py"], tmp_path)

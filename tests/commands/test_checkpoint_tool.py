@@ -45,6 +45,7 @@ def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
     assert found["bytes_on_disk"] > sum(t["bytes"] for t in tables.values()) + found["dense"]["bytes"]
 
 
+@pytest.mark.slow
 def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path, run_command: Any) -> None:
     how = ["sharding=dataparallel", "trainer.devices=4", f"output={tmp_path / 'b'}"]
     done = run_command("recsys.checkpoint", "reshard", str(run), *how, cwd=tmp_path)

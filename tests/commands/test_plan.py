@@ -239,7 +239,7 @@ def test_one_command_line_a_choice() -> None:
     assert expand(["model=a,b", "sharding.types=[x,y]"]) == [["model=a,b", "sharding.types=[x,y]"]]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
@@ -296,6 +296,7 @@ def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
     assert len(set(number.values())) == found.devices[0].groups == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("cluster", "nodes"), [("a100_80", 1), ("dgx_h100", 1), pytest.param("dgx_h100_x8", 8, marks=pytest.mark.slow)]
 )
@@ -327,6 +328,7 @@ def test_many_tables_on_a_small_page(tmp_path: Path) -> None:
     assert len(text) < 1_000_000
 
 
+@pytest.mark.slow
 def test_the_ways_to_split_tables_between_gpu_and_host_memory(tmp_path: Path) -> None:
     """Each is a config; what lies where is checked for a GPU that is not here."""
 

@@ -42,6 +42,7 @@ def test_keys_replace_those_of_the_run(run: Path) -> None:
     assert changed(run, "trainer.max_epochs=1").keys() == {"trainer"}  # the default is a value, too
 
 
+@pytest.mark.slow
 def test_a_choice_replaces_its_key(run: Path) -> None:
     assert changed(run, "sharding=columnwise").keys() == {"sharding"}
     assert changed(run, "model=dlrm")["model"] == compose("train").model  # opening the run refuses it

@@ -41,7 +41,7 @@ NAMES = sorted(p.stem for p in (conf_dir() / "data").glob("*.yaml"))
 SLOW = [n for n in NAMES if n.startswith("criteo_1tb_")]  # they differ from criteo_1tb in the sizes of tables
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in NAMES])
 def test_every_entry(name: str, real_data: RealData, tmp_path: Path) -> None:
     check_config(name, write_raw(name, real_data, tmp_path / "raw"), SINGLE, tmp_path)

@@ -212,6 +212,7 @@ CASES = [
 ]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("way", "held_out", "least", "with_table"), CASES)
 def test_prepared_queries(tmp_path: Path, way: str, held_out: str, least: int, with_table: bool) -> None:
     """What stands in Parquet, and what batches hold of it; rare items are unknown, or cold where the table has them.

@@ -167,6 +167,7 @@ def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatc
     assert prepared.info["rows"]["test"] == 31  # a user's last, or all of a user's
 
 
+@pytest.mark.slow
 def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None) -> None:
     (tmp_path / "raw").mkdir()
     lines = [f"{i % 2},{'oops' if i % 900 == 5 else i}, v{i % 7}" for i in range(9000)]

@@ -87,7 +87,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[Any, Any
     return folder, found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("key", [(c, o) for c, (optimizers, _) in CHAINS.items() for o in optimizers], ids="-".join)
 def test_training_goes_on_as_if_it_had_never_moved(moved: Any, key: tuple[str, str]) -> None:
     """Against plain torch in one process, over all plans and the 20 steps after the last move.

@@ -15,6 +15,7 @@ def start(job: Job, hosts: list[Host], *args: str, restarts: int = 0, apart: boo
         job.start([*host.prefix, *torchrun, *TRAIN, *args], host.folder if apart else None)
 
 
+@pytest.mark.slow
 def test_one_rank_on_each_of_two_hosts_trains_what_one_host_does(
     job: Job, home: Path, reference: dict[str, Any]
 ) -> None:

@@ -21,6 +21,7 @@ def loaded() -> Any:
 make_results = loaded()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["ranking", "retrieval"])
 def test_the_page_is_that_of_the_results(kind: str) -> None:
     assert make_results.PAGES[kind].read_text() == make_results.page(kind), "run python docs/make_results.py"

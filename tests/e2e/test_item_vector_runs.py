@@ -61,6 +61,7 @@ def export(run: Path, output: Path) -> None:
         export_command._command(cfg)
 
 
+@pytest.mark.slow
 def test_cold_targets_are_measured_beside_warm_ones(vectors_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = json.loads((vectors_run / "metrics.json").read_text())
     cold, warm = metrics["slices"]["test"]["targets"]

@@ -63,7 +63,7 @@ def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "model", [m if m in EVERY_DAY else pytest.param(m, marks=pytest.mark.slow) for m in (*TRAINED, *CLOSED_FORMS)]
 )

@@ -21,6 +21,7 @@ from recsys.training.evaluate_run import evaluate
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
     whole = home.train(f"resume={home.run}", "trainer.max_epochs=3").metrics["test"]
     newest, before, *_ = checkpoints_of(home.run)

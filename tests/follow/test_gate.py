@@ -59,6 +59,7 @@ def test_changes_are_those_of_scikit_learn(seed: int, weighted: bool, coarse: bo
         assert found[name][0] == pytest.approx(after - before, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_intervals_hold() -> None:
     """Of models that are equally good, the interval of the change misses 0 in about 5 % of windows, not more."""
     missed = 0

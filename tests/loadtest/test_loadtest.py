@@ -129,6 +129,7 @@ def test_mistakes_end_the_command(tmp_path: Path, rows: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "error: target: is missing; add target=http://127.0.0.1:8000\n")
 
 
+@pytest.mark.slow
 def test_results_of_an_earlier_load_test_are_kept(tmp_path: Path) -> None:
     """The command ends before it asks the server or reads the rows."""
     (tmp_path / "out").mkdir()

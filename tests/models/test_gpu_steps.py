@@ -117,6 +117,7 @@ def update(task: nn.Module) -> None:
     torch.optim.Adam(dense).step()
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_step(name: str) -> None:
     cfg = config(name)
@@ -181,6 +182,7 @@ def one_process() -> Iterator[None]:
         yield
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", [n for n in COMMANDS if n.startswith("model/")])
 def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tuple[int, int]]) -> None:
     """FBGEMM's CUDA kernels divide their work by bags: one bag of 100,000 ids takes 33 ms on one multiprocessor."""

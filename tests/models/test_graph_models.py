@@ -208,6 +208,7 @@ def test_ultragcn(shared: bool) -> None:
     assert loss.item() == pytest.approx(total / 2, rel=1e-5)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "loss"),
     [

@@ -580,7 +580,7 @@ def test_all_empty_lists(make: Make) -> None:
     assert len(found) == 2 and torch.equal(found[0], found[1])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @every
 def test_learns_what_follows(make: Make) -> None:
     """Lists of 3 to 8 items that go round: after i comes i + 1, after 12 comes 1."""

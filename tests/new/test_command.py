@@ -100,6 +100,7 @@ def test_several_files(run: Commands, tmp_path: Path) -> None:
     assert rows
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -48,6 +48,7 @@ def test_real_set(name: str, real_data: Callable[[str], Path], tmp_path: Path, m
     check_that_it_trains(files, *SETS[name], tmp_path, asks=name in ASKS)
 
 
+@pytest.mark.slow
 def test_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for write, model, expected in (

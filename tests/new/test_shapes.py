@@ -42,6 +42,7 @@ def asked(shape: Shape) -> Answers:
     return Answers(None if shape.asked == "null" else shape.asked)
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("shape", shapes(*SHAPES))
 def test_files_are_understood(shape: Shape, raw: Path) -> None:
     shape.write(raw)

@@ -292,6 +292,7 @@ def test_only_the_metrics_that_are_named_are_compared() -> None:
     assert not guard.why
 
 
+@pytest.mark.slow
 def test_false_alarms_over_all_metrics() -> None:
     """Without a difference and without margins, in 150 runs of 800 pairs: at most 5 %, and three standard errors."""
     settings = no_margin("errors", "latency", "score")
@@ -300,6 +301,7 @@ def test_false_alarms_over_all_metrics() -> None:
     assert alarms <= 150 * 0.05 + 3 * (150 * 0.05 * 0.95) ** 0.5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("crowd", canaries.CROWDS)
 def test_latencies_that_depend_on_each_other(crowd: str) -> None:
     """Equal versions, latency alone and no margin, watched for 40 s: at most 5 %, and three standard errors.

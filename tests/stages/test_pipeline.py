@@ -214,6 +214,7 @@ sparse: {item: {}, device: {}}
 """
 
 
+@pytest.mark.slow
 def test_the_ranker_reads_stored_features_of_items(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

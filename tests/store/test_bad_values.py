@@ -78,6 +78,7 @@ def test_events_of_a_stream(text: str, message: str, view: View, store: FeatureS
     assert found_ == {"spent": 5.0, "price": 5 / 3, "small": 1.0, "dearest": 2.0, "vector": [3.0]}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

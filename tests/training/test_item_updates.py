@@ -40,6 +40,7 @@ def test_other_optimizers_do_not_warn() -> None:
     assert warning("model=gru4rec", "optim.sparse.every_row=true", *RATES, epochs=0.1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 6])
 def test_a_run_of_few_epochs_warns_once(tmp_path: Path, epochs: int) -> None:
     """1,734 training interactions of 200 items, at a rate of 0.005: 0.043 in an epoch, and 0.2 are needed."""

@@ -21,6 +21,7 @@ def run(folder: Path, name: str, *given: str) -> dict[str, Any]:
     return train(compose("train", overrides)).metrics
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["sasrec", "hstu", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_a_run_learns_the_same(tmp_path: Path, model: str) -> None:
     """To the last digit, with dropout, whose random numbers are drawn again."""
