@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +17,7 @@ import polars as pl
 import torch
 
 from recsys.cli.console import say
+from recsys.cli.versions import version_of
 from recsys.config.kinds import ModelKind
 from recsys.config.run_config import RunConfig
 from recsys.data.prepare.prepared import plan_build
@@ -287,7 +287,7 @@ def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> di
         "metrics": {"run": measured, **own["metrics"]},
         "events_until": form.events_until,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {p: version(p) for p in PACKAGES},
+        "versions": {p: version_of(p) for p in PACKAGES},  # of recsys none, in a checkout that is not installed
     }
 
 

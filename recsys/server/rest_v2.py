@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from recsys.cli.versions import version_of
 from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
 from recsys.online.servable import TensorSpec
 from recsys.server import v2_tensors as v2
@@ -283,9 +284,7 @@ def _encode(
 
 def server_metadata() -> dict[str, Any]:
     """Return the metadata of the server."""
-    from importlib.metadata import version
-
-    return {"name": "recsys", "version": version("recsys"), "extensions": EXTENSIONS}
+    return {"name": "recsys", "version": version_of("recsys") or "not installed", "extensions": EXTENSIONS}
 
 
 def model_metadata(model: ServedModel, loaded: LoadedVersion) -> dict[str, Any]:

@@ -108,7 +108,6 @@ def test_average_of_weights() -> None:
     assert torch.equal(w, raw)
 
 
-@pytest.mark.slow
 def test_a_resumed_run_is_the_whole_one(home: Path, tmp_path: Path) -> None:
     whole = run(home, "whole", *ALL)
     run(home, "part", *ALL, "trainer.max_steps=13")

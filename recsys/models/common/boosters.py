@@ -264,6 +264,7 @@ class CatBoost:
 
         s, columns = given.settings, given.columns
         loss = _by_label(s.classes, ("Logloss", "RMSE", "MultiClass"), "loss_function")["loss_function"]
+        stops = given.patience is not None
         model = catboost.CatBoost(
             {
                 **{"loss_function": loss, "iterations": s.trees, "learning_rate": s.learning_rate},
@@ -272,12 +273,8 @@ class CatBoost:
                 **{"l2_leaf_reg": s.l2, "rsm": s.column_share, "random_seed": s.seed, "thread_count": s.threads},
                 **({"bootstrap_type": "Bernoulli", "subsample": s.row_share} if s.row_share < 1 else {}),
                 **({} if s.row_share < 1 else {"bootstrap_type": "No"}),
-                **({"od_type": "Iter", "od_wait": s.patience} if given.patience is not None else {}),
-                **{
-                    "use_best_model": given.patience is not None,
-                    "allow_writing_files": False,
-                    "logging_level": "Silent",
-                },
+                **({"od_type": "Iter", "od_wait": s.patience} if stops else {}),
+                **{"use_best_model": stops, "allow_writing_files": False, "logging_level": "Silent"},
             }
         )
 
