@@ -1,4 +1,4 @@
-"""What recsys's own models and losses declare, read from the source of their classes.
+"""Read what recsys's own models and losses declare from the source of their classes.
 
 PyTorch, TorchRec and FBGEMM take seconds to import, and a mistake in a config is to be reported at once. So the bases
 of a class and the constants in its body are read without an import. A class of your own is checked after the imports.
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
-KINDS = {"FittedRankingModel": "fitted_ranking", "RetrievalModel": "retrieval", "ClosedFormModel": "closed_form"}
+KIND_OF_BASE = {"FittedRankingModel": "fitted_ranking", "RetrievalModel": "retrieval", "ClosedFormModel": "closed_form"}
 TASKS = "recsys.losses.tasks"
 
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """A class: its own name and those of its bases in recsys, and the constants that it and they declare."""
+    """The names of a class and of its bases in recsys, and the constants that they declare."""
 
     names: frozenset[str]
     constants: dict[str, Any]
@@ -26,7 +26,7 @@ class ClassFacts:
     @property
     def model_kind(self) -> str:
         """The kind of a model (recsys/models/protocols.py)."""
-        return next((kind for base, kind in KINDS.items() if base in self.names), "ranking")
+        return next((kind for base, kind in KIND_OF_BASE.items() if base in self.names), "ranking")
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,8 @@ def losses_by_name() -> dict[str, LossFacts]:
     """Return the facts of the losses that `loss.losses.LABEL` may name."""
     values = next(n.value for n in _source(TASKS) if isinstance(n, ast.Assign) and _name(n.targets[0]) == "LOSSES")
     assert isinstance(values, ast.Dict)
-    facts = {
-        ast.literal_eval(k): own_loss(f"{TASKS}.{_name(v)}")
-        for k, v in zip(values.keys, values.values, strict=True)
-        if k
-    }
-    return {name: loss for name, loss in facts.items() if loss is not None}
+    losses = [(key, own_loss(f"{TASKS}.{_name(value)}")) for key, value in zip(values.keys, values.values, strict=True)]
+    return {ast.literal_eval(key): loss for key, loss in losses if key is not None and loss is not None}
 
 
 @cache

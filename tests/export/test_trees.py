@@ -75,7 +75,7 @@ def predictions(model: GBM, arrays: Arrays) -> np.ndarray:
     return predict(model(batch.dense, batch.sparse), features.labels).numpy()
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 @pytest.mark.parametrize("features", [FEATURES, NO_DENSE, NO_LISTS], ids=["all", "no dense", "no lists"])
 def test_a_graph_gives_the_predictions_of_its_trees(library: str, features: FeatureSpec, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize("pipeline", ["base", "sparse_dist"])
 def test_a_pipeline_trains_what_the_plain_loop_trains(home: Path, tmp_path: Path, pipeline: str) -> None:
     run(home, pipeline, "model=deepfm", *BUSY, f"trainer.pipeline={pipeline}")

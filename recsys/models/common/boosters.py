@@ -74,7 +74,7 @@ class TreeRows:
 
 @dataclass(frozen=True)
 class Fitting:
-    """What trees are fitted to.
+    """The rows, the settings and the callback with which trees are fitted.
 
     columns: names of the columns, and which of them hold categories
     training: the training rows

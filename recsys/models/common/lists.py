@@ -165,7 +165,7 @@ def true_places(*masks: Tensor, lengths: Tensor) -> list[Tensor]:
     if not masks[0].is_cuda:
         return [mask.nonzero()[:, 0] for mask in masks]
     read = torch.cat([torch.stack([mask.sum() for mask in masks]), lengths]).cpu()
-    _layout(lengths).on_host(read[len(masks) :])
+    keep_on_host(lengths, read[len(masks) :])
     counts = read[: len(masks)].tolist()
     return [torch.nonzero_static(mask, size=n)[:, 0] for mask, n in zip(masks, counts, strict=True)]
 
