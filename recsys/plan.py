@@ -220,7 +220,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
 
 def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
-    from recsys.data.transforms import feature_spec, known_rows
+    from recsys.data.transforms import feature_spec
     from recsys.features import FeatureSpec
 
     if prepared is not None:
@@ -230,11 +230,11 @@ def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
             raise UserError(f"features={prepared}: no such file; {hint}")
         return FeatureSpec.load(path)
     for part in _tables_of(run):
-        for name, c in part.sparse_columns.items():
-            if (known_rows(c) or c.rows) is None:
+        for c in part.sparse_columns.values():
+            if c.planned_rows is None:
                 hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
-                raise UserError(f"{part.key}.sparse.{name}.rows: {hint}")
-    return feature_spec(run.data, lambda _, c: known_rows(c) or c.rows or 0)
+                raise UserError(f"{c.key}.rows: {hint}")
+    return feature_spec(run.data, lambda c: c.planned_rows or 0)
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:

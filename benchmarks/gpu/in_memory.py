@@ -26,7 +26,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.run_config import RunConfig
 from recsys.data.device_copies import copied_ahead, pinned_ahead, with_upcoming
-from recsys.data.transforms import feature_spec, known_rows
+from recsys.data.transforms import feature_spec
+from recsys.data.transforms.sparse_columns import SparseColumn
 from recsys.distributed.ranks import Ranks, process_group
 from recsys.features import FeatureSpec
 from recsys.training.callbacks import Throughput
@@ -53,8 +54,8 @@ def features_of(cfg: RunConfig, most_rows: int | None = None, parts: int = 1) ->
         parts: number of GPUs that share each table; one of them is measured.
     """
 
-    def rows(_: Any, column: Any) -> int:
-        declared = int(known_rows(column) or column.rows or 1000)
+    def rows(column: SparseColumn) -> int:
+        declared = column.planned_rows or 1000
         return max(min(-(-declared // parts), most_rows or declared), 2)
 
     return feature_spec(cfg.data, rows)

@@ -14,7 +14,6 @@ from recsys.cli.secrets import still_masked, variable
 from recsys.config.run_config import RunConfig
 from recsys.config.targets import moved
 from recsys.data.raw.vector_files import table_widths
-from recsys.data.transforms.resolved_data import is_bag
 from recsys.errors import UserError, did_you_mean
 from recsys.extras import EXTRAS, check_extra
 from recsys.features import CALIBRATIONS
@@ -251,11 +250,11 @@ def _check_metrics(cfg: RunConfig) -> None:
     """Raise UserError if a metric needs a feature that the data lacks, or a table is frozen and decays."""
     m, data = cfg.metrics, cfg.data
     sparse = data.sparse_columns
-    dense = [n for n, c in data.dense_columns.items() if c.vectors is None and c.row_vector is None]
+    dense = [n for n, c in data.dense_columns.items() if c.is_number]
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
-    if m.gauc is not None and is_bag(sparse[m.gauc]):
+    if m.gauc is not None and sparse[m.gauc].is_list:
         hint = "the feature has several values per row; name a single-valued feature"
         raise UserError(f"metrics.gauc={m.gauc}: {hint}")
     if any(k < 1 for k in m.k):

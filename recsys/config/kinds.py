@@ -70,11 +70,12 @@ class RankingKind(ModelKind):
         return None
 
     def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+        from recsys.data.transforms.encoders import Identity
         from recsys.evaluation.evaluators import LabelsEvaluator
 
         m = cfg.metrics
         ks = m.k if features.grouped else ()
-        every_id_known = m.gauc is not None and cfg.data.sparse_columns[m.gauc].encode == "id"
+        every_id_known = m.gauc is not None and isinstance(cfg.data.sparse_columns[m.gauc].encoder, Identity)
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
     def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:

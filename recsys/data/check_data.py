@@ -3,15 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
-
-from recsys.data.check_groups import check_groups
 from recsys.data.check_source import check_source
 from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import ELEMENT, LINE, one_line
+from recsys.data.raw.blocks import ELEMENT, LINE
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import TABLE_FORMATS, check_packages
 from recsys.data.raw.storage import check_remote, is_remote
@@ -28,12 +25,18 @@ from recsys.data.transforms import (
     SPLIT,
     TIME,
 )
+from recsys.data.transforms.encoders import Hash, Vocabulary
+from recsys.data.transforms.encodings import Target
 from recsys.data.transforms.labels import check_labels
-from recsys.data.transforms.resolved_data import ResolvedData, check_vectors, resolve
+from recsys.data.transforms.look_back import LOOK_BACK_KEYS, Age
+from recsys.data.transforms.resolved_data import ResolvedData, resolve
+from recsys.data.transforms.row_sources import Column
+from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.data.transforms.vectors import check_vectors
 from recsys.errors import UserError, did_you_mean
 from recsys.files.names import check_name, name_problem, shown_name
 from recsys.ranges import check_values
-from recsys.schema.data_schema import DataConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE, ELEMENT)
@@ -44,12 +47,6 @@ SAMPLES = {
     "drifting": drifting.write_sample,
     "sales": sales.write_sample,
     "queries": graded_queries.write_sample,
-}
-ENCODINGS = ("vocabulary", "hash", "id")
-ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
-    "cross": "several values cannot be one row of a table",
-    "lag": "the first rows of a group have no earlier value",
-    "difference": "a difference is not a row of a table",
 }
 
 
@@ -70,6 +67,7 @@ def check_data(data: DataConfig) -> None:
         raise UserError(f"{key}.sample.kind={data.sample.kind}: {hint}")
     if data.verify not in ("stat", "content"):
         raise UserError(f"{key}.verify={data.verify}: must be stat or content")
+    _check_defaults(data)
     check_source(data)
     check_labels(data)
     dense = data.dense_columns
@@ -90,16 +88,9 @@ def check_data(data: DataConfig) -> None:
     for where, column in data.raw_columns:
         if column in data.label_columns:
             raise UserError(f"{where}: reads {column}, the column of the label; choose another column")
-    for name, s in data.sparse_columns.items():
-        where = f"{key}.sparse.{name}"
-        _check_values(where, s, data.sparse[name] or SparseConfig())
-        if s.pooling not in ("sum", "mean"):
-            raise UserError(f"{where}.pooling={s.pooling}: must be sum or mean")
-        if s.model is False and name == data.item_feature:
-            raise UserError(f"{where}.model=false: models must see the feature whose values are retrieved; remove it")
     _check_semantic_ids(data)
-    _check_encodings(data)
-    check_groups(data)
+    _check_tables(data)
+    _check_groups(data)
     if (items := data.item_table) is not None:
         check_data(items)
     check_split(data.split)
@@ -110,28 +101,6 @@ def check_installed(data: DataConfig) -> None:
     if data.root is not None:
         check_remote(data.root, "data.root")
         check_packages(data.source, data.root)
-
-
-def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
-    """Check the keys that define a feature's values: `split`, `pattern`, `cross`, `quantiles`; only one may be set."""
-    set_keys = [k for k in ("split", "pattern", "cross", "quantiles") if getattr(s, k) is not None]
-    if len(set_keys) > 1:
-        raise UserError(f"{where}: {set_keys[0]} and {set_keys[1]} cannot be combined; remove one of them")
-    if s.cross is not None and (len(set(s.cross)) < 2 or len(set(s.cross)) < len(s.cross)):
-        raise UserError(f"{where}.cross={s.cross}: needs two or more different columns")
-    if s.cross is not None and own.column is not None:
-        raise UserError(f"{where}.column={own.column}: is ignored with cross; remove one of them")
-    if s.pattern is not None:
-        try:
-            pl.Series([""]).str.extract_all(s.pattern)
-        except pl.exceptions.PolarsError as e:
-            lines = [line for line in str(e).splitlines() if line.startswith("error: ")] or [one_line(e)]
-            problem = lines[0].removeprefix("error: ")
-            raise UserError(f"{where}.pattern={s.pattern!r}: not a regular expression: {problem}") from e
-    others = [k for k in ("encode", "buckets", "min_count") if getattr(own, k) is not None]
-    if s.quantiles is not None and others:
-        name, value = others[0], getattr(own, others[0])
-        raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
 
 
 METHODS = ("kmeans", "rqvae")  # of data.semantic_ids
@@ -165,74 +134,135 @@ def without_codes(data: ResolvedData) -> ResolvedData:
     return replace(data, sparse=sparse, source=source, semantic_ids=None)
 
 
-def _check_encodings(data: ResolvedData) -> None:
-    """Check `encode` and its options.
-
-    An option that is set on a feature must apply to its encoding; options that it gets from sparse_defaults are ignored
-    if they do not apply.
-    """
-    columns = data.sparse_columns
-    tables: dict[str, tuple[str, str, int | None]] = {}
-    for name, s in columns.items():
-        where, settings, encode = (
-            f"{data.key}.sparse.{name}",
-            data.sparse[name] or SparseConfig(),
-            s.encode or ENCODINGS[0],
-        )
-        if encode not in ENCODINGS and s.quantiles is None:
-            raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
-        if encode == "hash":
-            if s.buckets is None:
-                raise UserError(f"{where}.buckets={s.buckets}: encode=hash needs it")
-            if settings.min_count is not None:
-                raise UserError(
-                    f"{where}.min_count={settings.min_count}: does not apply to encode=hash; remove one of them"
-                )
-        elif settings.buckets is not None:
-            hint = f"applies only to encode=hash; this feature has encode={encode}"
-            raise UserError(f"{where}.buckets={settings.buckets}: {hint}")
-        if encode == "id":
-            _check_id(where, s, settings)
-        buckets = {"hash": s.buckets, "quantiles": s.quantiles, "id": s.rows}.get(encode)
-        size = "rows" if encode == "id" else "buckets"
-        _check_table_vectors(data, name, s)
-        first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
-        if as_first != [encode, buckets]:
-            raise UserError(f"{where}: shares its table with {first}; both must have the same encode and {size}")
-    key = data.key
-    single = [f"sparse_defaults.{k}" for k in ("cross", "quantiles") if getattr(data.sparse_defaults, k) is not None]
-    if single or data.dense_defaults.cyclic is not None:
-        raise UserError(f"{key}.{(single or ['dense_defaults.cyclic'])[0]}: cannot be a default; set it per feature")
-    if data.sparse_defaults.buckets is not None and not any(s.encode == "hash" for s in columns.values()):
-        raise UserError(f"{key}.sparse_defaults.buckets={data.sparse_defaults.buckets}: no feature has encode=hash")
+def _check_defaults(data: ResolvedData) -> None:
+    """Check `dense_defaults` and `sparse_defaults`. Raises UserError if they have a key that only features take."""
+    single = ("lag", "difference", "last", "age", "per", "cross", "quantiles", "cyclic")
+    for kind, defaults in (("dense_defaults", data.dense_defaults), ("sparse_defaults", data.sparse_defaults)):
+        for name in single:
+            if getattr(defaults, name, None) is not None:
+                raise UserError(f"{data.key}.{kind}.{name}: cannot be a default; set it per feature")
+    buckets = data.sparse_defaults.buckets
+    if buckets is not None and not any(isinstance(c.encoder, Hash) for c in data.sparse_columns.values()):
+        raise UserError(f"{data.key}.sparse_defaults.buckets={buckets}: no feature has encode=hash")
 
 
-def _check_table_vectors(data: ResolvedData, name: str, s: SparseConfig) -> None:
-    """Check the vectors that a feature's table starts from."""
-    where = f"{data.key}.sparse.{name}.vectors"
-    if s.vectors is None:
+def _check_tables(data: ResolvedData) -> None:
+    """Check the features that share a table. Raises UserError if their ids differ, or two have vectors."""
+    firsts: dict[str, SparseColumn] = {}
+    for name, c in data.sparse_columns.items():
+        first = firsts.setdefault(c.table, c)
+        if first.encoder != c.encoder:
+            other = first.key.rpartition(".")[2]
+            raise UserError(
+                f"{c.key}: shares its table with {other}; both must have the same encode and number of rows"
+            )
+        if c.vectors is None:
+            continue
+        if data.key != "data":
+            raise UserError(f"{c.key}.vectors: does not apply to features of items; set it on a feature of data.sparse")
+        others = [n for n, o in data.sparse_columns.items() if n != name and o.vectors and o.table == c.table]
+        if others:
+            raise UserError(f"{c.key}.vectors: {others[0]} shares the table and has vectors, too; remove one of them")
+
+
+def _check_groups(data: ResolvedData) -> None:
+    """Check `group`, `sequences`, `items` and the features that read earlier rows."""
+    if data.group is not None and not data.group.by:
+        raise UserError("data.group.by: missing; data.group.together=true needs the column of the groups")
+    for name, d in data.dense_columns.items():
+        if not data.label_configs and any(isinstance(s, Target) for s in d.steps):
+            raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")
+    for c in data.columns:
+        if c.look_back is not None and data.group is None:
+            raise UserError(f"{c.key}.{c.look_back.key}={c.look_back.rows}: needs data.group, because it reads earlier "
+                            "rows of a group")  # fmt: skip
+        if isinstance(c.look_back, Age) and data.group is not None and data.group.order is None:
+            raise UserError(
+                f"{c.key}.age=true: needs data.group.order, the time by which the rows of a group are sorted"
+            )
+    if data.split.by == "leave_one_out" and data.group is None:
+        raise UserError("data.split.by=leave_one_out: needs data.group; the last rows of each group test and validate")
+    if data.group is not None and data.group.gap is not None and data.group.order is None:
+        raise UserError(f"data.group.gap={data.group.gap}: needs data.group.order; the gap is a difference in it")
+    if data.together and (data.sequences is not None or data.item_feature is not None):
+        why = "applies to rows with labels, and these are for retrieval; remove it"
+        raise UserError(f"data.group.together=true: {why}")
+    if data.sequences is not None:
+        _check_sequences(data, data.sequences)
+    _check_items(data)
+
+
+def _check_items(data: ResolvedData) -> None:
+    """Check `items`. Raises UserError if it has a mistake."""
+    c, sparse, name = data.items, data.sparse_columns, data.item_feature
+    if name is None:
+        if data.has_item_table:
+            given = f"file={c.file}" if c.file is not None else "vectors"
+            raise UserError(f"data.items.{given}: needs data.items.feature, the feature whose values are items")
         return
-    if data.key != "data":
-        raise UserError(f"{where}: does not apply to features of items; set it on a feature of data.sparse")
-    if s.encode not in ("vocabulary", "id"):
-        raise UserError(f"{where}: needs encode=vocabulary or id, because hashed values share rows of the table")
-    check_vectors(s.vectors, where)
-    others = [
-        n for n, o in data.sparse_columns.items() if n != name and o.vectors and (o.table or n) == (s.table or name)
-    ]
-    if others:
-        raise UserError(f"{where}: {others[0]} shares the table and has vectors, too; remove one of them")
+    where = f"data.items.feature={name}"
+    if name not in sparse:
+        raise UserError(f"{where}: there is no such sparse feature{did_you_mean(name, list(sparse))}")
+    if data.group is None:
+        why = "because the items of a group's later rows are predicted from its earlier rows"
+        raise UserError(f"{where}: needs data.group, {why}")
+    item, settings = sparse[name], data.sparse[name]
+    is_column = isinstance(item.source, Column) and item.look_back is None and not (settings and settings.per)
+    if not is_column or not isinstance(item.encoder, Vocabulary):
+        raise UserError(
+            f"{where}: must be a single column with encode=vocabulary, without cross, lag, difference, last, split, "
+            "pattern or per"
+        )
+    if not item.model:
+        raise UserError(f"{item.key}.model=false: models must see the feature whose values are retrieved; remove it")
+    if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
+        raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
+    if not c.ids and not data.has_item_table:
+        raise UserError("data.items.ids=false: items have no features; name a file of vectors in data.items.vectors")
+    if c.file is None:
+        if c.dense or c.sparse.keys() - data.semantic_features.keys():
+            raise UserError("data.items: its features need data.items.file, the table that holds their columns")
+        return
+    if not c.key:
+        raise UserError(f"data.items.file={c.file}: needs data.items.key, its column with the values of {name}")
+    if not c.dense and not c.sparse and not c.vectors:
+        raise UserError(f"data.items.file={c.file}: needs features under data.items.dense or data.items.sparse")
+    for kind, features in (("dense", c.dense), ("sparse", c.sparse)):
+        for feature, f in features.items():
+            for key in (*LOOK_BACK_KEYS, "age", "per", "table"):
+                if f is not None and getattr(f, key, None) is not None:
+                    raise UserError(
+                        f"data.items.{kind}.{feature}.{key}: does not apply to features of items; remove it"
+                    )
 
 
-def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
-    """Check the options of encode=id."""
-    if s.rows is None:
-        raise UserError(f"{where}.rows={s.rows}: encode=id needs it; values are from 0 to rows - 1")
-    if own.min_count is not None:
-        raise UserError(f"{where}.min_count={own.min_count}: does not apply to encode=id; remove one of them")
-    for name, reason in ID_EXCLUDES.items():
-        if getattr(s, name) is not None:
-            raise UserError(f"{where}.{name}={getattr(s, name)}: cannot be combined with encode=id: {reason}")
+def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
+    where = "data.sequences"
+    if data.group is None:
+        raise UserError(f"{where}: needs data.group; each group becomes a sequence")
+    if c.min_length > c.max_length + 1:
+        most = c.max_length + 1
+        raise UserError(f"{where}.min_length={c.min_length}: must be at most max_length + 1 = {most}")
+    if c.pad not in (None, "left", "right"):
+        raise UserError(f"{where}.pad={c.pad}: must be left or right, or null")
+    if not any(c.sequence for c in data.sparse_columns.values()):
+        raise UserError(f"{where}: needs a sparse feature of the items, but all have per=group")
+    split, by = data.split, data.group.by
+    if split.by == "random" or (split.by in ("hash", "kfold") and split.column != by):
+        raise UserError(
+            f"data.split.by={split.by}: would split sequences at random; use leave_one_out, time, order or files, or "
+            f"hash or kfold with column={by}"
+        )
+    if split.validation_rows == "random" and data.group.order is not None:
+        raise UserError(
+            f"data.split.validation_rows=random: would draw from sequences ordered by {data.group.order}; use last, or "
+            "remove data.group.order if the rows of a group have no order"
+        )
+    if c.held_out == "all" and split.by in ("hash", "kfold"):
+        raise UserError(
+            f"{where}.held_out=all: with data.split.by={split.by} all items of a group are in one split, so no items "
+            "come before the held-out ones; use held_out=next"
+        )
 
 
 def check_root(data: DataConfig) -> None:

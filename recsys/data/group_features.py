@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import places_of_ranges
 from recsys.data.transforms import (
     GROUP,
     HISTORY,
@@ -18,14 +17,10 @@ from recsys.data.transforms import (
     TARGETS,
 )
 from recsys.data.transforms.hashing import group_numbers
+from recsys.data.transforms.look_back import RowDifference, slices
 from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.errors import UserError
-from recsys.schema.data_schema import (
-    DenseConfig,
-    SequenceConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import SequenceConfig, SplitConfig
 
 MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
@@ -55,7 +50,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
         rows = rows.with_columns(pl.Series(SPLIT, _leave_one_out(_starts(rows, None))))  # per group, not per session
-    rows = rows.with_columns(_look_back(data, rows, starts))
+    rows = rows.with_columns(look_back.column(rows[n], starts) for n, look_back in data.look_backs.items())
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
     elif (item := data.item_feature) is not None and SPLIT in rows.columns:
@@ -98,11 +93,12 @@ def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     assert item is not None and data.group is not None
     rows = rows.with_row_index(PLACE).cast({PLACE: pl.Int64}).with_columns(pl.lit(TRAIN, pl.UInt8).alias(SPLIT))
     groups = rows.select(GROUP).unique(maintain_order=True)
+    differences = [n for n, look_back in data.look_backs.items() if isinstance(look_back, RowDifference)]
     last = rows.sort(GROUP, ORDER, PLACE).unique(GROUP, keep="last", maintain_order=True)
     follows = (
         groups.join(last, on=GROUP, how="left", maintain_order="left")
         .with_columns(pl.lit("").alias(item), pl.lit(TEST, pl.UInt8).alias(SPLIT))
-        .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in data.differences)
+        .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in differences)
         .with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + rows.height).alias(PLACE))
     )
     sequences = data.sequences and replace(data.sequences, reverse=False)
@@ -130,53 +126,6 @@ def _leave_one_out(starts: np.ndarray) -> np.ndarray:
     from_end = starts + sizes - 1 - np.arange(len(starts))
     split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
     return np.where(sizes < 3, TRAIN, split).astype(np.uint8)
-
-
-def _look_back(data: ResolvedData, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
-    """Return the columns of lags, differences, last values and ages."""
-    columns, at = [], np.arange(len(starts))
-    sparse = data.sparse_columns
-    features: dict[str, DenseConfig | SparseConfig] = {n: d for n, d in data.dense.items() if d} | dict(sparse)  # type: ignore[assignment]
-    for name, c in features.items():
-        if c.lag is not None:
-            columns.append(_lag(rows[name], starts, c.lag))
-        elif c.difference is not None:
-            columns.append(rows[name] - _lag(rows[name], starts, c.difference))
-    for name, s in sparse.items():
-        if s.last is not None and not data.is_sequence(s):
-            first = np.maximum(starts, at - s.last)
-            columns.append(_ages(rows[name], first) if s.age else slices(rows[name], first, at))
-    return columns
-
-
-def _lag(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
-    exists = pl.Series(np.arange(len(starts)) - lag >= starts)
-    return x.shift(lag).zip_with(exists, pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())).alias(x.name)
-
-
-def _ages(x: pl.Series, first: np.ndarray) -> pl.Series:
-    """Return the list x[i] - x[first[i]:i] for each row i: (n,) -> (n,) lists. It is null where either is missing."""
-    rows = np.arange(len(first))
-    return _lists(
-        x.gather(np.repeat(rows, rows - first)) - x.gather(places_of_ranges(first, rows - first)), rows - first
-    )
-
-
-def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
-    """Return the list x[first:stop] for each pair: (n,), (n,) -> (n,) lists. Missing text becomes the empty text."""
-    return _lists(
-        (x.fill_null("") if x.dtype == pl.String else x).gather(places_of_ranges(first, stop - first)), stop - first
-    )
-
-
-def _lists(values: pl.Series, lengths: np.ndarray) -> pl.Series:
-    """Return lists of these lengths, (n,), of (P,) values one after another."""
-    import pyarrow as pa  # serving needs it only here
-
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
-    lists = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, values.to_arrow()))
-    assert isinstance(lists, pl.Series)
-    return lists.alias(values.name)
 
 
 def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -236,7 +185,7 @@ def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts
     )
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
-    features = {n: s for n, s in data.sparse_columns.items() if data.is_sequence(s)}
+    features = {n: s for n, s in data.sparse_columns.items() if s.sequence}
     sequences = rows[stop - 1].drop(list(features)).with_columns(
         pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries
     )  # fmt: skip

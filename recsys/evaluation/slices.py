@@ -45,7 +45,7 @@ def _by_id(name: str, column: pl.Series, fitted: Fitted, max_values: int) -> Ite
     if column.dtype == pl.List:
         frame = frame.explode("id", empty_as_null=False, keep_nulls=False).unique()
     ids = frame.group_by("id").len().sort("len", "id", descending=[True, False])["id"]
-    table = fitted.vocabularies.get(fitted.data.sparse_columns[name].table or name)
+    table = fitted.vocabularies.get(fitted.data.sparse_columns[name].table)
     for id_ in ids.head(max_values):
         value = str(id_) if table is None else table["value"][id_ - 1] if id_ > 0 else "(out of vocabulary)"
         yield value or "(missing)", frame.filter(pl.col("id") == id_)["row"].to_numpy()

@@ -14,12 +14,15 @@ import numpy as np
 
 from recsys.data.arrays import single_valued
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms import Fitted, known_rows
-from recsys.data.transforms.resolved_data import DenseColumn
-from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Quantile, Standardise, Transform
+from recsys.data.transforms import Fitted
+from recsys.data.transforms.dense_columns import DenseColumn
+from recsys.data.transforms.encoders import Identity
+from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.data.transforms.steps import Clip, Fill, Log, MinMax, Params, Standardise, Transform
 from recsys.errors import UserError
 from recsys.export.graphs import ML, ML_OPSET, OPSET
-from recsys.schema.data_schema import SourceConfig, SparseConfig
+from recsys.ranges import FLOAT32_MAX
+from recsys.schema.data_schema import SourceConfig
 
 PREFIX = "model_"  # of the names in the model's own graph
 
@@ -43,36 +46,13 @@ def _formless(fitted: Fitted) -> Iterator[str]:
         yield "data.group: features that read other rows have no form in ONNX"
     if any(_marks(data.source)):
         yield "data.source: null_values, strip, decimal and thousands marks have no form in ONNX"
-    for name, c in data.dense_columns.items():
-        if c.row_vector is not None or c.vectors is not None or c.reads != "number":
-            yield f"data.dense.{name}: {_kind(c)} has no form in ONNX"
-        if any(isinstance(step, Quantile) for step in c.steps):
-            yield f"data.dense.{name}: quantile has no form in ONNX"
-    for name, s in data.sparse_columns.items():
-        if reason := _sparse_reason(s):
-            yield f"data.sparse.{name}: {reason} has no form in ONNX"
+    for c in data.columns:
+        if reason := c.formless:
+            yield f"{c.key}: {reason} has no form in ONNX"
 
 
 def _marks(source: SourceConfig) -> Iterator[Any]:
     yield from (source.null_values, source.column_null_values, source.strip, source.thousands, source.decimal != ".")
-
-
-def _kind(c: DenseColumn) -> str:
-    if c.row_vector is not None or c.vectors is not None:
-        return "a vector"
-    return "an encoding of values" if c.reads == "value" else "a time"
-
-
-def _sparse_reason(s: SparseConfig) -> str:
-    if s.encode == "hash":
-        return "encode: hash"
-    if s.quantiles is not None:
-        return "quantiles"
-    if s.encode == "id":
-        return ""
-    if s.cross or s.split is not None or s.pattern is not None or s.last is not None:
-        return "a cross" if s.cross else "a list"
-    return ""
 
 
 class Transforms:
@@ -93,19 +73,18 @@ class Transforms:
             self._dense([(f.name, data.dense_columns[f.name]) for f in features.dense])
         columns = []
         for name in single_valued(features):
-            s = data.sparse_columns[name]
-            columns.append(self._number_id(s.column or name) if s.encode == "id" else self._id(name, s))
+            c = data.sparse_columns[name]
+            columns.append(self._number_id(c.column) if isinstance(c.encoder, Identity) else self._id(c))
         if columns:
             ids = self._add("Concat", columns, axis=1)
             self._add("Cast", [ids], "ids", to=TensorProto.INT32)
 
-    def _id(self, name: str, s: SparseConfig) -> str:
+    def _id(self, c: SparseColumn) -> str:
         """Return the ids of a column of text, (rows, 1) int64; 0 for values out of vocabulary."""
-        assert known_rows(s) is None
-        values = self._fitted.vocabularies[s.table or name]["value"].to_list()
+        values = self._fitted.vocabularies[c.table]["value"].to_list()
         return self._add(
             "LabelEncoder",
-            [self._text(s.column or name)],
+            [self._text(c.column)],
             domain=ML,
             keys_strings=values,
             values_int64s=list(range(1, len(values) + 1)),

@@ -14,15 +14,16 @@ import polars as pl
 
 from recsys.data.arrays import Arrays, dense_slices, single_valued
 from recsys.data.transforms.column_names import ROW
-from recsys.data.transforms.fitted import dense_expr
-from recsys.data.transforms.resolved_data import NUMBERS, DenseColumn, is_split
+from recsys.data.transforms.dense_columns import DenseColumn
+from recsys.data.transforms.row_sources import Cross
+from recsys.data.transforms.sparse_columns import SparseColumn
 from recsys.data.transforms.steps import Params
+from recsys.data.transforms.value_types import RowNumber, Text, Time, Vector
 from recsys.online.fast_groups import GroupFeatures
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
-from recsys.online.fast_numbers import NumberFeatures, NumberParser, bucket_ids_of, chain_of, is_fast, table_rows
+from recsys.online.fast_numbers import NumberFeatures, NumberParser, chain_of, is_fast
 from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose, text_cleaner
 from recsys.online.row_frames import RowFrames
-from recsys.schema.data_schema import SparseConfig
 
 
 class ColumnFeatures:
@@ -86,13 +87,12 @@ class ColumnFeatures:
 
     def _add_dense(self, name: str, c: DenseColumn) -> bool:
         """Add a dense feature; return False if it cannot be added."""
-        given, raw = self._fitted.data.dense.get(c.parsed), self._raw.get(c.column)
-        looks_back = given is not None and not (given.lag is None and given.difference is None)
-        if raw is None or looks_back or c.row_vector is not None:
+        raw = self._raw.get(c.column)
+        if raw is None or c.look_back is not None or isinstance(c.value_type, Vector):
             return False
-        if c.reads == "value":
+        if isinstance(c.value_type, Text):
             return self._add_table(name, c, raw)
-        if c.reads == "time":
+        if isinstance(c.value_type, Time):
             return self._remember(name, raw)
         steps = chain_of(c, self._fitted.dense[name])
         if not _holds_numbers(raw) or not is_fast(steps):
@@ -106,53 +106,42 @@ class ColumnFeatures:
         lookup = Lookup.from_column(self._fitted.data, raw, self._place(raw.name), index)
         if lookup is None:
             return False
-        table = self._fitted.matrices[name] if c.vectors is not None else _encodings(c, self._fitted.dense[name])
+        table = _encodings(c, self._fitted.dense[name]) if c.is_number else self._fitted.matrices[name]
         self._looked_up.tables.append((self._slices[name], lookup, table))
         return True
 
-    def _add_sparse(self, name: str, s: SparseConfig) -> bool:
+    def _add_sparse(self, name: str, c: SparseColumn) -> bool:
         """Add a sparse feature; return False if it cannot be added."""
-        data, raw = self._fitted.data, self._raw.get(s.column or name)
-        looks_back = not (s.lag is None and s.last is None)
-        if looks_back and (self.groups is None or s.age or is_split(s) or s.encode in NUMBERS):
-            return False
+        data, raw, past = self._fitted.data, self._raw.get(c.column), c.look_back
         # features that models do not see are checked, and so is a missing item
-        if (
-            raw is None
-            or s.difference is not None
-            or s.cross is not None
-            or s.model is False
-            or name == data.item_feature
-        ):
+        if raw is None or isinstance(c.source, Cross) or not c.model or name == data.item_feature:
             return False
-        if is_split(s):
+        is_text = isinstance(c.value_type, Text)
+        if (past is not None or c.sequence) and (self.groups is None or not is_text or c.sequence):
+            return False
+        if c.source.is_list:
             return self._remember(name, raw)
-        if s.encode in NUMBERS:
-            return self._add_number(name, s, raw)
-        index = self._fitted.indexes[name]
-        lookup = Lookup.from_column(data, raw, self._place(raw.name), index, s.buckets or 1)
+        if not is_text:
+            return self._add_number(name, c, raw)
+        lookup = Lookup.from_column(data, raw, self._place(raw.name), self._fitted.indexes[name], c.encoder)
         if lookup is None:
             return False
-        if self.groups is not None and looks_back:
-            number = self.groups.add(lookup)
-            if s.lag is not None:
-                self.groups.lags.append((self._singles[name], number, s.lag))
-            else:
-                self.groups.lasts.append((name, number, s.last or 0))
-            return True
-        (self._looked_up.hashes if s.encode == "hash" else self._looked_up.ids).append((self._singles[name], lookup))
+        if self.groups is None or past is None:
+            self._looked_up.add(self._singles[name], lookup)
+        elif past.is_list:
+            self.groups.lasts.append((name, self.groups.add(lookup), past.rows))
+        else:
+            self.groups.lags.append((self._singles[name], self.groups.add(lookup), past.rows))
         return True
 
-    def _add_number(self, name: str, s: SparseConfig, raw: RawColumn) -> bool:
-        source, target = self._fitted.data.source, self._singles[name]
+    def _add_number(self, name: str, c: SparseColumn, raw: RawColumn) -> bool:
         if not _holds_numbers(raw):
             return False
-        parser = NumberParser.from_column(source, raw.name, raw.dtype)
-        if s.encode == "quantiles":
-            ids = bucket_ids_of(self._fitted.quantiles[name], (s.quantiles or 1) + 1)
-        else:
-            ids, parser = table_rows(s.rows or 0), replace(parser, thousands=None, decimal=".", exact=True)
-        self._numbers.add_ids(parser, self._place(raw.name), target, ids)
+        parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
+        if isinstance(c.value_type, RowNumber):
+            parser = replace(parser, thousands=None, decimal=".", exact=True)
+        ids = c.encoder.ids_of_numbers(self._fitted.quantiles.get(name, ()))
+        self._numbers.add_ids(parser, self._place(raw.name), self._singles[name], ids)
         return True
 
     def _remember(self, name: str, raw: RawColumn) -> bool:
@@ -183,4 +172,4 @@ def _encodings(c: DenseColumn, params: list[Params]) -> np.ndarray:
     """Return the feature of each row of its fitted table, that of unknown values first: (1 + values, 1) float32."""
     rows = pl.int_range(params[0]["table"].height + 1, dtype=pl.Int32, eager=True)
     frame = pl.DataFrame({c.parsed: rows, ROW: pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))})
-    return frame.select(dense_expr(c, params, lambda x: x).cast(pl.Float32)).to_numpy()
+    return frame.select(c.expr(params, lambda x: x)).to_numpy()

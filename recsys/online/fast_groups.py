@@ -35,7 +35,7 @@ class GroupFeatures:
 
     def add(self, lookup: Lookup) -> int:
         """Add a lookup and return its number."""
-        (self.lookups.hashes if lookup.index is None else self.lookups.ids).append((self.size, lookup))
+        self.lookups.add(self.size, lookup)
         self.size += 1
         return self.size - 1
 

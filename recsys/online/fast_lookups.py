@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.arrays import Arrays
+from recsys.data.transforms.encoders import Encoder, Hash
 from recsys.data.transforms.hashing import buckets_of_crcs
 from recsys.data.transforms.index import ValueIndex
 from recsys.data.transforms.resolved_data import ResolvedData
@@ -84,7 +85,12 @@ class Lookup:
 
     @classmethod
     def from_column(
-        cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, buckets: int = 1
+        cls,
+        data: ResolvedData,
+        column: RawColumn,
+        place: int,
+        index: ValueIndex | None,
+        encoder: Encoder | None = None,
     ) -> Lookup | None:
         """Return the lookup of a column; None for a column whose type only polars converts to text.
 
@@ -93,7 +99,7 @@ class Lookup:
             column: the raw column.
             place: its place among the cells.
             index: the ids of values; None hashes them.
-            buckets: number of buckets of the hash.
+            encoder: of a sparse feature; it says how many buckets a hash has.
         """
         read = _text_reader(data, column)
         if read is None:
@@ -101,7 +107,7 @@ class Lookup:
         compute = partial(_crc, read) if index is None else partial(_look_up, read, index)
         kinds = (str, type(None), int) if column.dtype.is_integer() else (str, type(None))
         direct = column.dtype == pl.String and text_cleaner(data.source, column.name) is None
-        return cls(place, index, direct, Memo(compute, kinds), buckets)
+        return cls(place, index, direct, Memo(compute, kinds), encoder.buckets if isinstance(encoder, Hash) else 1)
 
     def results(self, cells: Cells) -> Iterator[int]:
         """Return ids, or CRC-32s if the column is hashed."""
@@ -141,6 +147,10 @@ class LookupFeatures:
     ids: list[tuple[int, Lookup]] = field(default_factory=list)
     hashes: list[tuple[int, Lookup]] = field(default_factory=list)
     tables: list[tuple[slice, Lookup, np.ndarray]] = field(default_factory=list)
+
+    def add(self, place: int, lookup: Lookup) -> None:
+        """Add a feature of ids. place: its place in `Arrays.ids`"""
+        (self.hashes if lookup.index is None else self.ids).append((place, lookup))
 
     def write(self, cells: Sequence[Cells], arrays: Arrays) -> None:
         """Write all features."""

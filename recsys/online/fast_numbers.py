@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,15 +22,16 @@ import polars as pl
 from recsys.data.arrays import Arrays
 from recsys.data.raw.blocks import BLANK
 from recsys.data.transforms import steps
-from recsys.data.transforms.resolved_data import DenseColumn
-from recsys.data.transforms.steps import FLOAT32_MAX, Columns, Fill, Params, Transform, stacked
+from recsys.data.transforms.dense_columns import DenseColumn
+from recsys.data.transforms.encoders import IdsOfNumbers
+from recsys.data.transforms.steps import Columns, Fill, Params, Transform, stacked
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats, null_texts
+from recsys.ranges import FLOAT32_MAX
 from recsys.schema.data_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
 EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64
-IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
 Chain = list[tuple[Transform, Params]]
 Kinds = tuple[type[Transform], ...]
 
@@ -207,20 +208,3 @@ def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
 def is_fast(steps: Chain) -> bool:
     """Return whether all steps transform numbers, so that they need no expression."""
     return all(type(step).apply_array is not Transform.apply_array for step, _ in steps)
-
-
-def bucket_ids_of(bounds: list[float], missing: int) -> IdsOfNumbers:
-    """Return the function from numbers to the ids of encode=quantiles."""
-    edges = np.array(bounds, np.float64)
-    return lambda x: np.where(np.isnan(x), missing, 1 + np.searchsorted(edges, x, side="left"))
-
-
-def table_rows(rows: int) -> IdsOfNumbers:
-    """Return the function from numbers to the ids of encode=id."""
-
-    def ids(x: np.ndarray) -> np.ndarray:
-        if not ((x >= 0) & (x < rows) & (x == np.floor(x))).all():
-            raise ValueError
-        return x.astype(np.int32)
-
-    return ids

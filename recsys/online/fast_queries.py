@@ -15,14 +15,16 @@ import polars as pl
 from recsys.data.arrays import Arrays, places_of_ranges, single_valued
 from recsys.data.raw.blocks import LIST
 from recsys.data.transforms import GROUP
-from recsys.data.transforms.resolved_data import NUMBERS, is_split
+from recsys.data.transforms.look_back import Last
+from recsys.data.transforms.row_sources import Column
+from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.data.transforms.value_types import Text
 from recsys.features import FeatureSpec
 from recsys.online.fast_lookups import Lookup, LookupFeatures
 from recsys.online.fast_numbers import NumberParser
 from recsys.online.queries import Queries
 from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose, text_cleaner
 from recsys.online.row_frames import RowFrames
-from recsys.schema.data_schema import SparseConfig
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,11 @@ class FastQueries:
         data, features = fitted.data, fitted.features
         group, item, sequences = data.group, data.item_feature, data.sequences
         assert group is not None and item is not None
-        configs = [data.sparse_columns[f.name] for f in features.sparse]
-        names = [c.column or f.name for c, f in zip(configs, features.sparse, strict=True)]
-        items = data.sparse_columns[item].column or item
+        columns = [data.sparse_columns[f.name] for f in features.sparse]
+        names, items = [c.column for c in columns], data.sparse_columns[item].column
         if (
-            not all(map(_is_looked_up, configs))
-            or len(configs) < len(data.sparse_columns)  # features that models do not see are checked
+            not all(map(_is_looked_up, columns))
+            or len(columns) < len(data.sparse_columns)  # features that models do not see are checked
             or (data.dense or data.where or frames.rows.sides or frames.rows.derive)
             or (group.gap is not None or group.by == LIST or (sequences is not None and sequences.pad is not None))
             or not (raw[group.by].dtype == pl.String or raw[group.by].dtype.is_integer())
@@ -67,10 +68,10 @@ class FastQueries:
         lookups = LookupFeatures()
         indexes = [*(fitted.indexes[f.name] for f in features.sparse), fitted.candidate_index]
         for i, (name, index) in enumerate(zip([*names, items], indexes, strict=True)):
-            buckets = configs[i].buckets if index is None else None
-            if (lookup := Lookup.from_column(data, raw[name], cells.index(name), index, buckets or 1)) is None:
+            encoder = columns[i].encoder if index is None else None
+            if (lookup := Lookup.from_column(data, raw[name], cells.index(name), index, encoder)) is None:
                 return None
-            (lookups.hashes if index is None else lookups.ids).append((i, lookup))
+            lookups.add(i, lookup)
         order = None
         if group.order is not None:
             dtype = raw[group.order].dtype
@@ -80,8 +81,8 @@ class FastQueries:
             cells.append(group.order)
         follows = sequences is not None
         lists = {
-            f.name: (sequences.max_length if sequences is not None else c.last or 0, follows)
-            for f, c in zip(features.sparse, configs, strict=True)
+            f.name: (sequences.max_length if sequences is not None else c.look_back.rows if c.look_back else 0, follows)
+            for f, c in zip(features.sparse, columns, strict=True)
             if f.multi_valued
         }
         present, transpose = (raw[group.by], raw[items]), Transpose([raw[n] for n in cells])
@@ -138,7 +139,7 @@ class FastQueries:
         return ids
 
 
-def _is_looked_up(c: SparseConfig) -> bool:
+def _is_looked_up(c: SparseColumn) -> bool:
     """Return whether a feature's ids are looked up in or hashed from the text of one raw column, row by row."""
-    looks_back = not (c.lag is None and c.difference is None and not c.age)
-    return not (looks_back or c.cross is not None or is_split(c) or c.encode in NUMBERS)
+    past = c.look_back is None or isinstance(c.look_back, Last)
+    return past and isinstance(c.source, Column) and isinstance(c.value_type, Text)

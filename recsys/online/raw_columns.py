@@ -12,6 +12,7 @@ import polars as pl
 
 from recsys.data.raw.blocks import BLANK, TEXT_FORMATS
 from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.row_sources import Separated
 from recsys.errors import UserError
 from recsys.online.python_values import Reader, RowError, reader
 from recsys.schema.data_schema import SourceConfig
@@ -47,7 +48,10 @@ def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> RawColumn:
     keys = [renamed.get(name, name)]
     if name not in [*keys, *renamed.values()]:
         keys.append(name)
-    separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
+    sources = [c.source for c in data.sparse_columns.values() if c.column == name]
+    separators = {
+        source.separator for source in sources if isinstance(source, Separated) and source.separator is not None
+    }
     separator = separators.pop() if len(separators) == 1 else None
     read = reader(
         dtype,

@@ -147,7 +147,7 @@ class RawRows:
         """Say that the values of columns are missing. Raises UserError if the rows can mean nothing without them."""
         data, others = self.fitted.data, [c for c in columns if c not in self.types]
         keys = set() if data.group is None else {data.group.by, data.group.order}
-        keys |= {data.sparse_columns[data.item_feature].column or data.item_feature} if data.item_feature else set()
+        keys |= {data.sparse_columns[data.item_feature].column} if data.item_feature else set()
         for name in missing:
             near = did_you_mean(name, others)
             if name in keys or "did you mean" in near or len(others) == len(columns):

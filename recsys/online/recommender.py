@@ -86,7 +86,7 @@ class Recommender:
             score_batch,
             nameable,
             rows.types.get(data.group.by, pl.String()),
-            rows.types.get(data.sparse_columns[name].column or name, pl.String()),
+            rows.types.get(data.sparse_columns[name].column, pl.String()),
             min(max(cfg.protocol.k), nameable),
             bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,

@@ -103,10 +103,8 @@ class SharedColumns:
         dense = {n for n in data.dense if n in past or self._reads({n}, set()) <= names}
         sparse = {n for n in data.sparse if n in past or self._reads(set(), {n}) <= names}
         others = set(data.dense) - dense, set(data.sparse) - sparse
-        looks_back = grouped and (
-            any((c := data.dense[n]) and c.difference is not None for n in others[0])
-            or any((s := data.sparse[n]) and (s.age or s.difference is not None) for n in others[1])
-        )
+        own = {n for n, look_back in data.look_backs.items() if look_back.reads_own}
+        looks_back = grouped and not own.isdisjoint(others[0] | others[1])
         once = self._rows.restricted(dense, sparse)
         each = self._rows.restricted(*others, grouped=looks_back)
         needed = frozenset(n for n in shared if n in each.types)
@@ -119,5 +117,4 @@ class SharedColumns:
 
 def of_the_past(data: ResolvedData) -> list[str]:
     """Return the features, keys of data.dense and data.sparse, that read earlier rows of a group and not their own."""
-    dense = [n for n, c in data.dense.items() if c and c.lag is not None]
-    return dense + [n for n, c in data.sparse.items() if c and not c.age and (c.lag, c.last) != (None, None)]
+    return [n for n, look_back in data.look_backs.items() if not look_back.reads_own]

@@ -43,7 +43,7 @@ def training_flops(run: ReportedRun) -> float | None:
         return None
     cfg = RunConfig.of(load_config(run.path / "config.yaml"))
     features = FeatureSpec.load(file)
-    lengths = {name: float(c.last or c.max_length or c.mean_length or 1) for name, c in cfg.data.sparse_columns.items()}
+    lengths = {name: float(c.longest or c.mean_length or 1) for name, c in cfg.data.sparse_columns.items()}
     with torch.random.fork_rng(devices=[]):
         task = cfg.kind.build_task(cfg, few_rows(features), torch.device("cpu"))
     work = dense_work(task, features, lengths, cfg.trainer.batch_size, half=False, compiled=False)

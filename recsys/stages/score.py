@@ -176,8 +176,8 @@ class Ranking(Score):
         """Raise UserError if the model does not know many items of the catalogue."""
         fitted = self.model.pipeline.fitted
         item = next((n for n, c in fitted.data.sparse_columns.items()
-                     if (c.column or n) == self._origins.item and c.last is None), None)  # fmt: skip
-        vocabulary = fitted.vocabularies.get((fitted.data.sparse_columns[item].table or item) if item else "")
+                     if c.column == self._origins.item and not c.is_list), None)  # fmt: skip
+        vocabulary = fitted.vocabularies.get(fitted.data.sparse_columns[item].table if item else "")
         if vocabulary is None:
             return
         unknown = ~self._catalogue.names.is_in(vocabulary["value"].implode()).to_numpy()
@@ -270,6 +270,5 @@ def _longest_past(data: ResolvedData) -> int:
     """Return the number of earlier rows that features read, 0 if none reads any."""
     if data.group is None:
         return 0
-    dense = [c.lag or c.difference or 0 for c in data.dense.values() if c is not None]
-    sparse = [c.lag or c.difference or c.last or 0 for c in data.sparse_columns.values()]
-    return max([*dense, *sparse], default=0)
+    sequences = [c.sequence or 0 for c in data.sparse_columns.values()]
+    return max([*(look_back.rows for look_back in data.look_backs.values()), *sequences], default=0)

@@ -6,8 +6,8 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.transforms.encoders import Vocabulary
 from recsys.data.transforms.grow import WAITING_TRAININGS, grow_table
-from recsys.schema.data_schema import SparseConfig
 
 Counts = dict[str, int]
 counts = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(1, 9), max_size=6)
@@ -15,13 +15,13 @@ counts = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(1, 9), max
 
 def grown(trainings: list[Counts], **config: object) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
     """Return the id table and the waiting values after each training."""
-    c = SparseConfig(encode="vocabulary", **{"min_count": 1, **config})  # type: ignore[arg-type]
+    rules = Vocabulary(**config)  # type: ignore[arg-type]
     table, waiting, found = None, None, []
     for number, training in enumerate(trainings):
         rows = pl.DataFrame(
             {"value": list(training), "count": list(training.values())}, schema={"value": pl.String, "count": pl.UInt32}
         )
-        table, waiting = grow_table(table, waiting, rows, [c], number)
+        table, waiting = grow_table(table, waiting, rows, rules, number)
         found.append((table, waiting))
     return found
 

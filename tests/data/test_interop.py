@@ -414,10 +414,10 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        ({"encode": "id"}, r"rows=None: encode=id needs it"),
+        ({"encode": "id"}, r"rows: missing; encode=id needs it"),
         ({"encode": "id", "rows": 0}, r"rows=0: must be from 1 to"),
         ({"encode": "id", "rows": 3, "min_count": 2}, r"min_count=2: does not apply to encode=id"),
-        ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: applies only to encode=hash"),
+        ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: does not apply to encode=id"),
         ({"encode": "id", "rows": 3, "cross": ["p", "q"]}, r"cross=.*: cannot be combined with encode=id"),
         ({"encode": "id", "rows": 3, "lag": 1}, r"lag=1: cannot be combined with encode=id"),
         ({"encode": "idd", "rows": 3}, r"did you mean id\?"),

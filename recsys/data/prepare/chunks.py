@@ -35,10 +35,11 @@ from recsys.data.transforms import (
     parse_rows,
 )
 from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.value_types import Moment
 from recsys.files import manifest
 from recsys.files.atomic import beside, remove_folder
 from recsys.files.manifest import DamagedFile, Entry
-from recsys.schema.data_schema import SourceConfig, SparseConfig
+from recsys.schema.data_schema import SourceConfig
 
 INFO = "chunk.json"
 READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently
@@ -227,24 +228,16 @@ def source_spec(source: SourceConfig) -> dict[str, Any]:
     return {k: v for k, v in asdict(source).items() if k not in ("files", "parts", "query_timeout_s")}
 
 
-def _parsed_as(c: SparseConfig) -> Any:
-    """Return the settings that determine how values are parsed, as JSON.
-
-    For encode=id it includes the number of rows, which bounds valid ids.
-    """
-    return ["id", c.rows] if c.encode == "id" else c.encode == "quantiles"
-
-
 def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
     label = [[asdict(c) for c in data.label_configs.values()], data.weight_column]
-    dense = {c.parsed: [c.column, c.reads, c.row_vector and asdict(c.row_vector)] for c in data.dense_columns.values()}
-    sparse = {
-        n: [c.column, c.cross, c.pattern, c.split, c.max_length, _parsed_as(c)] for n, c in data.sparse_columns.items()
+    dense = {
+        c.parsed: [c.column, c.value_type.reads, asdict(c.value_type) or None] for c in data.dense_columns.values()
     }
+    sparse = {n: [*c.source.fingerprint(), c.encoder.parsed_as] for n, c in data.sparse_columns.items()}
     split = [data.split.by, data.split.column] if data.split.column else None
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
-    moments = sorted(data.moments)
+    moments = sorted(name for name, (_, value_type, _) in data.parsed_columns.items() if isinstance(value_type, Moment))
     return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

@@ -17,11 +17,12 @@ from recsys.data.transforms import (
     fit,
 )
 from recsys.data.transforms.column_names import ITEM
+from recsys.data.transforms.encoders import Identity
 from recsys.data.transforms.fitted import Fitted, ItemTable
 from recsys.data.transforms.grow import grow
 from recsys.data.transforms.parse import RowParser
-from recsys.data.transforms.resolved_data import ResolvedData, is_bag
-from recsys.data.transforms.values import as_value
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.value_types import as_value
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.schema.data_schema import JoinConfig, text_options
@@ -104,7 +105,7 @@ def read_items(
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
     rows = fitted_items.apply(every).with_columns(every[ITEM])
-    ids = [n for n, c in items.sparse_columns.items() if c.encode == "id" and not is_bag(c)]
+    ids = [n for n, c in items.sparse_columns.items() if isinstance(c.encoder, Identity) and not c.is_list]
     return ItemTable(fitted_items, rows.with_columns(pl.col(ids).fill_null(0)))  # items without a row have no id
 
 

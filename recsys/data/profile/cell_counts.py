@@ -6,6 +6,7 @@ import polars as pl
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import MIN_COUNTS, Table
 from recsys.data.profile.tallies import TALLY
+from recsys.data.transforms.encoders import Encoder, Vocabulary
 
 TOP = 20  # the most frequent values, which are cells of their own
 POINTS = 60  # points of the coverage curve
@@ -67,7 +68,7 @@ def _coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def table(
-    name: str, features: tuple[str, ...], rows: int, encode: str, least: int, counts: pl.DataFrame, used: int | None
+    name: str, features: tuple[str, ...], rows: int, encoder: Encoder, counts: pl.DataFrame, used: int | None
 ) -> Table:
     """Return the sizes of an embedding table and its lookups in training.
 
@@ -75,18 +76,17 @@ def table(
         name: name of the table.
         features: names of the features that share it.
         rows: number of its rows.
-        encode: vocabulary, hash, id or quantiles.
-        least: the config's min_count, which only vocabularies have.
+        encoder: how values become rows.
         counts: value and TALLY, a row for each value.
         used: for hash, the number of rows that a training value falls into; otherwise None.
     """
     train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
-    min_count = least if encode == "vocabulary" else 1
+    min_count = max(encoder.min_count, 1) if isinstance(encoder, Vocabulary) else 1
     return Table(
         name,
         features,
         rows,
-        encode,
+        encoder,
         min_count,
         len(train),
         int(train.sum()),

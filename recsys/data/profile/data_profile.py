@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.profile.drift import Drift
+from recsys.data.transforms.encoders import Encoder
 
 DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
 MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)
@@ -83,6 +84,11 @@ class FeatureProfile:
     parts: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @property
+    def is_time(self) -> bool:
+        """True for a time."""
+        return self.kind == "time"
+
+    @property
     def worst(self) -> Drift | None:
         """The larger drift; None if validation and test have no rows."""
         drifts = [d for d in self.drift if d is not None]
@@ -96,7 +102,7 @@ class Table:
     name: the table
     features: the features that share it
     rows: its rows
-    encode: vocabulary, hash, id or quantiles
+    encoder: how values become rows
     min_count: the config's threshold
     distinct: the number of distinct values in the training split
     lookups: the number of lookups by training rows
@@ -108,7 +114,7 @@ class Table:
     name: str
     features: tuple[str, ...]
     rows: int
-    encode: str
+    encoder: Encoder
     min_count: int
     distinct: int
     lookups: int

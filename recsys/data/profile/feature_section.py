@@ -35,7 +35,7 @@ def feature_section(f: FeatureProfile, profile: DataProfile) -> dict[str, Any]:
         "facts": [*facts, f"{'' if f.exact else 'about '}{f.distinct:,} distinct in training"],
         "spans": None if f.numbers is None else _spans(f, f.numbers),
         "cells": _cells(f, base, labelled=profile.labelled),
-        "histogram": _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else None,
+        "histogram": _histogram(f.numbers, time=f.is_time) if f.numbers is not None else None,
         "sizes": table_sizes(table, f)
         if table is not None and table.thresholds is not None and table.lookups
         else None,
@@ -44,7 +44,7 @@ def feature_section(f: FeatureProfile, profile: DataProfile) -> dict[str, Any]:
 
 
 def _cells(f: FeatureProfile, base: float, *, labelled: bool) -> list[Titled]:
-    what = "value" if f.numbers is None else "time" if f.kind == "time" else "range"
+    what = "value" if f.numbers is None else "time" if f.is_time else "range"
     lookups, positives = int(f.cells["train"].sum()), int(f.cells["positives"].sum())
     own = positives / lookups if lookups else base  # over the cells' rows, which for bags are lookups
     title, small = _title(f)
@@ -71,7 +71,7 @@ def _title(f: FeatureProfile) -> tuple[str, str]:
 
 def _spans(f: FeatureProfile, n: Numbers) -> PageTable:
     """Return a table with the quantiles, the mean and the share of missing values of each split."""
-    time = f.kind == "time"
+    time = f.is_time
     to_text = seconds if time else number
     shares = [q for q in QUANTILES if not time or 0.1 < q < 0.9]
     names = ["min", *(f"{q:.0%}" for q in shares), "max", *(() if time else ("mean", "std"))]

@@ -14,12 +14,11 @@ from recsys.data.profile.tallies import (
     tally,
     with_label,
 )
-from recsys.data.transforms import LABEL, Fitted, is_bag
-from recsys.data.transforms.parse import JOINT
+from recsys.data.transforms import LABEL, Fitted
+from recsys.data.transforms.encodings import PARTS, Cyclic
 from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.times import PARTS, Cyclic
 from recsys.data.transforms.training_statistics import Moments
-from recsys.schema.data_schema import SparseConfig
+from recsys.data.transforms.value_types import Number, RowNumber, Text, Time
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB
@@ -37,22 +36,20 @@ class Profiler:
         # whether rates of positives mean something: of the first label
         self.has_rates = next((c.kind == "binary" for c in data.label_configs.values()), False)
         dense, sparse = data.dense_columns, data.sparse_columns
-        reads = {c.parsed: c.reads for c in dense.values()}
-        self.times = [n for n, kind in reads.items() if kind == "time"]
-        numbers = [n for n, kind in reads.items() if kind == "number"]
-        numbers += [n for n, c in sparse.items() if c.encode == "quantiles"]
-        self.numbers = numbers + self.times
-        values = [n for n, kind in reads.items() if kind == "value"]
-        self.values = {n: ByValue() for n in [*values, *(n for n in sparse if n not in numbers)]}
-        self.absent = {n: _absent(sparse.get(n)) for n in self.values}
-        self.lengths = {n: ByValue() for n, c in sparse.items() if is_bag(c)}
+        parsed = data.parsed_columns
+        self.times = [n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Time)]
+        self.numbers = [n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Number)] + self.times
+        values = (n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Text | RowNumber))
+        self.values = {n: ByValue() for n in values}
+        self.absent = {n: parsed[n][0].absent for n in self.values}
+        self.lengths = {n: ByValue() for n, c in sparse.items() if c.is_list}
         cyclic = {(c.parsed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
         self.parts = {key: ByValue() for key in sorted(cyclic)}
         self.rows, self.positives = np.zeros(3, np.int64), np.zeros(3, np.int64)
         self.missing = {n: np.zeros(3, np.int64) for n in [*self.numbers, *self.values]}
         self.moments = {n: [Moments() for _ in SPLITS] for n in self.numbers}
         self.distinct = {n: Distinct() for n in self.numbers}
-        width = sum((sparse[n].last or 1) if n in sparse else 1 for n in self.numbers)  # numbers of a row, at most
+        width = sum((sparse[n].longest or 1) if n in sparse else 1 for n in self.numbers)  # numbers of a row, at most
         limit = max(min(SAMPLE_ROWS, SAMPLE_NUMBERS // max(width, 1)), 1)
         self.samples = [RowSample(limit) for _ in SPLITS]
 
@@ -100,11 +97,6 @@ def _as_text(values: pl.Series) -> pl.Series:
     return values if values.dtype in (pl.String, pl.List(pl.String)) else values.cast(
         pl.List(pl.String) if bag else pl.String
     )  # fmt: skip
-
-
-def _absent(c: SparseConfig | None) -> str:
-    """Return the text of a missing value; for a cross, that of a row where all its columns are missing."""
-    return JOINT.join([""] * len(c.cross)) if c is not None and c.cross else ""
 
 
 def _missing(values: pl.Series, absent: str) -> np.ndarray:

@@ -12,12 +12,13 @@ from recsys.data.profile import cell_counts, distributions
 from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
 from recsys.data.profile.tallies import TALLY, each_number
-from recsys.data.transforms import Fitted, is_bag
-from recsys.data.transforms.encodings import Count, Target
-from recsys.data.transforms.hashing import bucket_ids
+from recsys.data.transforms import Fitted
+from recsys.data.transforms.encoders import Hash, Quantiles, Vocabulary
+from recsys.data.transforms.encodings import WAVES, Count, Cyclic, Target
+from recsys.data.transforms.look_back import Age
+from recsys.data.transforms.row_sources import Cross
+from recsys.data.transforms.sparse_columns import SparseColumn
 from recsys.data.transforms.steps import Fill
-from recsys.data.transforms.times import WAVES, Cyclic
-from recsys.schema.data_schema import SparseConfig
 
 if TYPE_CHECKING:
     from recsys.data.profile.profiler import Profiler
@@ -59,9 +60,9 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
     return FeatureProfile(
         name=name,
         kind="time" if time else "quantiles" if c else "dense",
-        reads=(c.column or name) if c else _dense_reads(profiler, name),
-        encoding=_ranges(c) if c else _steps(profiler, name),
-        table=(c.table or name) if c else None,
+        reads=profiler.data.parsed_columns[name][0].column,
+        encoding=_encoding(c) if c else _steps(profiler, name),
+        table=c.table if c else None,
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=profiler.distinct[name].count,
         exact=profiler.distinct[name].exact,
@@ -78,25 +79,25 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
 def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> FeatureProfile:
     c = profiler.data.sparse_columns.get(name)
     cells = cell_counts.cells(counts, profiler.absent[name])
-    table = (c.table or name) if c else None
     known = counts.filter(pl.col("train") > 0)
-    if c is not None and c.encode == "vocabulary":
-        known = cell_counts.in_vocabulary(counts, fitted.vocabularies[table or ""])
+    if c is not None and isinstance(c.encoder, Vocabulary):
+        known = cell_counts.in_vocabulary(counts, fitted.vocabularies[c.table])
     if c is None:
         steps = profiler.data.dense_columns[name].steps
         kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
     else:
-        kind = "cross" if c.cross else "bag" if is_bag(c) else "sparse"
+        kind = "cross" if isinstance(c.source, Cross) else "bag" if c.is_list else "sparse"
+        kind += c.encoder.suffix
     return FeatureProfile(
         name=name,
-        kind=f"{kind}, hashed" if c and c.encode == "hash" else f"{kind}, id" if c and c.encode == "id" else kind,
-        reads=" × ".join(c.cross or [c.column or name]) if c else _dense_reads(profiler, name),
+        kind=kind,
+        reads=" × ".join(profiler.data.parsed_columns[name][0].columns),
         encoding=_encoding(c) if c else _steps(profiler, name),
-        table=table,
+        table=c.table if c else None,
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=int((counts["train"] > 0).sum()),
         exact=True,
-        oov=None if c and c.encode in ("hash", "id") else cell_counts.unknown_share(counts, known),
+        oov=None if c and not isinstance(c.encoder, Vocabulary) else cell_counts.unknown_share(counts, known),
         cells=cells,
         drift=_drifts(cells),
         iv=_information_value(cells),
@@ -109,17 +110,18 @@ def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
     for name, features in fitted.features.tables.items():
         c = columns[features[0].name]
         names = tuple(f.name for f in features)
-        if c.encode == "quantiles":
-            tables.append(Table(name, names, features[0].cardinality, "quantiles", 1, c.quantiles or 0, 0))
+        if isinstance(c.encoder, Quantiles):
+            tables.append(Table(name, names, features[0].cardinality, c.encoder, 1, c.encoder.quantiles, 0))
             continue
-        least = max(columns[n].min_count or 1 for n in names)
         whole = counts[names[0]]
         if len(names) > 1:
             whole = pl.concat(counts[n] for n in names).group_by("value").sum()
         seen = whole.filter(pl.col("train") > 0)["value"]
-        used = bucket_ids(seen, c.buckets or 1).n_unique() if c.encode == "hash" else None
-        encode = c.encode or "vocabulary"
-        tables.append(cell_counts.table(name, names, features[0].cardinality, encode, least, whole, used))
+        used = c.encoder.look_up(seen).n_unique() if isinstance(c.encoder, Hash) else None
+        encoder = c.encoder
+        if isinstance(encoder, Vocabulary):
+            encoder = Vocabulary.strictest(columns[n].encoder for n in names)
+        tables.append(cell_counts.table(name, names, features[0].cardinality, encoder, whole, used))
     return tables
 
 
@@ -155,10 +157,6 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
     return tuple(float(p / w) if w else None for p, w in zip(part, whole, strict=True))
 
 
-def _dense_reads(profiler: Profiler, parsed: str) -> str:
-    return next(c.column for c in profiler.data.dense_columns.values() if c.parsed == parsed)
-
-
 def _steps(profiler: Profiler, parsed: str) -> str:
     """Return the steps of a dense column as text, such as: fill 0, log, standardise."""
     mine = [c for c in profiler.data.dense_columns.values() if c.parsed == parsed]
@@ -177,15 +175,10 @@ def _steps(profiler: Profiler, parsed: str) -> str:
     return ", ".join(steps)
 
 
-def _ranges(c: SparseConfig) -> str:
-    if not is_bag(c):
-        return f"{c.quantiles} ranges with the same number of training rows"
-    what = "ages of earlier rows, in " if c.age else ""
-    return f"{what}{c.quantiles} ranges with the same number of training lookups, {c.pooling}"
-
-
-def _encoding(c: SparseConfig) -> str:
-    if c.encode == "id":
-        return f"value is the row number (table of {c.rows or 0:,} rows)" + (f", {c.pooling}" if is_bag(c) else "")
-    how = f"hashed into {c.buckets:,} buckets" if c.encode == "hash" and c.buckets else f"min_count {c.min_count or 1}"
-    return f"{how}, {c.pooling}" if is_bag(c) else how
+def _encoding(c: SparseColumn) -> str:
+    """Return how a sparse feature becomes ids, as text, such as: min_count 15, mean."""
+    how = c.encoder.describe()
+    if isinstance(c.encoder, Quantiles) and c.is_list:
+        how = how.replace("rows", "lookups")
+        how = f"ages of earlier rows, in {how}" if isinstance(c.look_back, Age) else how
+    return f"{how}, {c.pooling}" if c.is_list else how

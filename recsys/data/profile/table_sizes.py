@@ -8,6 +8,7 @@ import polars as pl
 from markupsafe import Markup
 
 from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, Table
+from recsys.data.transforms.encoders import Hash, Vocabulary
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, bar, colour, lying
 from recsys.pages.charts.plots import WIDE, Dot, dots
@@ -28,16 +29,17 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         least, n = r["min_count"], r["rows"]
         part = bar([Part(n / largest, "var(--c3)")], 44)
         rows.append(["0, 1" if least == 1 else str(least), f"{n:,}", part, *_sizes(n), share(r["covered"])])
-        kinds.append("best" if t.encode == "vocabulary" and least == t.min_count else "")
+        kinds.append("best" if isinstance(t.encoder, Vocabulary) and least == t.min_count else "")
     heads = [
         Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", tooltip="share of training lookups whose value has a row of its own"),
     ]  # fmt: skip
     shared = ", ".join(x for x in t.features if x != f.name)
-    hashed = _hashed(t) if t.encode == "hash" else ""
+    hashed = _hashed(t) if isinstance(t.encoder, Hash) else ""
     sizes = PageTable(heads, rows, kinds)
-    return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t)}
+    return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t),
+            "chosen": isinstance(t.encoder, Vocabulary)}  # fmt: skip
 
 
 def _sizes(rows: int) -> list[str]:
@@ -62,7 +64,7 @@ def _coverage(t: Table) -> Markup | None:
     for r in t.thresholds.filter(pl.col("rows") > 1).iter_rows(named=True):
         values = r["rows"] - 1
         tip = f"min_count {r['min_count']}: {values:,} values, {share(r['covered'])} of lookups"
-        chosen = r["min_count"] == t.min_count and t.encode == "vocabulary"
+        chosen = r["min_count"] == t.min_count and isinstance(t.encoder, Vocabulary)
         rings.append(Dot(r["covered"], "var(--c2)", tip, place=values, hollow=not chosen))
     curve = [(float(n), float(part)) for n, part in zip(counts, covered, strict=True)]
     top = log10(max(int(counts[-1]), 2))
@@ -79,10 +81,10 @@ def all_tables(profile: DataProfile) -> dict[str, Any] | None:
         return None
     rows: list[Cells] = []
     for i, t in enumerate(order):
-        least = str(t.min_count) if t.encode == "vocabulary" else ""
+        least = str(t.min_count) if isinstance(t.encoder, Vocabulary) else ""
         part = bar([Part(t.rows / order[0].rows, colour(i))])
         numbers = [least, f"{t.distinct:,}", f"{t.rows:,}", part, *_sizes(t.rows)]
-        rows.append([Cell(t.name, mark=colour(i)), t.encode, *numbers, _features(t)])
+        rows.append([Cell(t.name, mark=colour(i)), t.encoder.encode, *numbers, _features(t)])
     names = ["table", "encode", "min_count", "distinct", "rows", "", *(f"at dim {d}" for d in DIMS)]
     heads = columns(
         [*names, "shared by" if any(map(_features, order)) else ""], left=("table", "encode", "", "shared by")

@@ -28,6 +28,7 @@ from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.value_types import Number, RowNumber, Text
 from recsys.errors import UserError, did_you_mean
 from recsys.files.input_files import problem_of
 from recsys.schema.data_schema import (
@@ -248,18 +249,16 @@ def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
         expressions["data.where"] = data.where
     for key, sql in expressions.items():
         for column in parse_sql(sql, key)[1]:
-            reads.setdefault(column, set()).add("value")
-    for _, column in _group_columns(data):
-        reads.setdefault(column, set()).add("value")
-    for join in data.source.joins:
-        reads.setdefault(join.key, set()).add("value")
+            reads.setdefault(column, set()).add(Text)
+    for column in [*(c for _, c in _group_columns(data)), *(join.key for join in data.source.joins)]:
+        reads.setdefault(column, set()).add(Text)
     if labelled:
         as_numbers = _number_columns(data)
         for _, column in _split_columns(data):
-            reads.setdefault(column, set()).add("number" if column in as_numbers else "value")
+            reads.setdefault(column, set()).add(Number if column in as_numbers else Text)
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
     text = data.source.column_null_values
-    numbers = frozenset(raw_names[c] for c, kinds in reads.items() if kinds == {"number"} and c not in text)
+    numbers = frozenset(raw_names[c] for c, types in reads.items() if types <= {Number, RowNumber} and c not in text)
     return Projection(frozenset(raw_names.values()), numbers)
 
 

@@ -10,9 +10,12 @@ import polars as pl
 from recsys.cli.console import say
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.storage import resolve_path
+from recsys.data.transforms.dense_columns import LookedUpVector
+from recsys.data.transforms.encoders import Identity
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.resolved_data import ResolvedData, is_bag
-from recsys.data.transforms.values import as_value
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.row_sources import Column
+from recsys.data.transforms.value_types import as_value
 from recsys.data.transforms.vectors import Vectors, parse_way
 from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import VectorsConfig
@@ -31,10 +34,8 @@ def vector_files(data: ResolvedData) -> dict[str, Path]:
         UserError: a file is missing.
     """
     files = {}
-    features: list[tuple[str, VectorsConfig | None]] = [
-        (data.vectors_key(n), c.vectors) for n, c in data.dense_columns.items()
-    ]
-    features += [(f"{data.key}.sparse.{n}.vectors", c.vectors) for n, c in data.sparse_columns.items()]
+    features: list[tuple[str, VectorsConfig | None]] = [(c.vectors_key, c.vectors) for c in _looked_up(data).values()]
+    features += [(f"{c.key}.vectors", c.vectors) for c in data.sparse_columns.values()]
     coded = data.semantic_ids
     if coded is not None and coded.vectors is not None:
         features.append((f"{SEMANTIC_IDS}.vectors", coded.vectors))
@@ -60,21 +61,20 @@ def read_initial_tables(fitted: Fitted) -> dict[str, np.ndarray]:
     for name, c in data.sparse_columns.items():
         if c.vectors is None:
             continue
-        key, table = f"{data.key}.sparse.{name}.vectors", c.table or name
-        if c.encode == "id":
-            ids = pl.DataFrame({"value": [str(i) for i in range(c.rows or 0)], "id": range(c.rows or 0)})
+        key, trained = f"{c.key}.vectors", None
+        if isinstance(c.encoder, Identity):
+            ids = pl.DataFrame({"value": [str(i) for i in range(c.encoder.rows)], "id": range(c.encoder.rows)})
         else:
-            ids = fitted.vocabularies[table].select("value", "id")
-        vectors = _read(
-            data, key, c.column or name, c.vectors, None if c.encode == "id" else _trained(fitted.vocabularies[table])
-        )
+            ids = fitted.vocabularies[c.table].select("value", "id")
+            trained = _trained(fitted.vocabularies[c.table])
+        vectors = _read(data, key, c.column, c.vectors, trained)
         known = vectors.values.alias("value").to_frame().with_row_index("place", offset=1)
         matched = ids.join(known, on="value", how="inner")
         if matched.is_empty():
             raise UserError(f"{key}: {c.vectors.file} has no vector for any value of the training rows")
         matrix = np.full((fitted.features.feature(name).cardinality, vectors.matrix.shape[1]), np.nan, np.float32)
         matrix[matched["id"].to_numpy()] = vectors.matrix[matched["place"].to_numpy()]
-        tables[table] = matrix
+        tables[c.table] = matrix
     return tables
 
 
@@ -87,10 +87,8 @@ def table_widths(data: ResolvedData) -> dict[str, tuple[str, int]]:
     """
     widths = {}
     for name, c in data.sparse_columns.items():
-        if c.vectors is not None and (
-            width := _width(data, f"{data.key}.sparse.{name}.vectors", c.column or name, c.vectors)
-        ):
-            widths[name] = (c.table or name, width)
+        if c.vectors is not None and (width := _width(data, f"{c.key}.vectors", c.column, c.vectors)):
+            widths[name] = (c.table, width)
     return widths
 
 
@@ -100,9 +98,8 @@ def check_vector_files(data: ResolvedData) -> None:
     Raises:
         UserError: a file does not hold vectors, or has fewer numbers than `normalise` asks for.
     """
-    for name, c in data.dense_columns.items():
-        if c.vectors is not None:
-            _width(data, data.vectors_key(name), c.column, c.vectors)
+    for c in _looked_up(data).values():
+        _width(data, c.vectors_key, c.column, c.vectors)
     if data.semantic_ids is not None and data.semantic_ids.vectors is not None:
         _width(data, f"{SEMANTIC_IDS}.vectors", coded_column(data), data.semantic_ids.vectors)
 
@@ -119,10 +116,8 @@ def read_vectors(data: ResolvedData, training: Mapping[str, pl.Series]) -> dict[
         UserError: a file does not hold one vector of finite numbers for each value.
     """
     vectors = {}
-    for name, c in data.dense_columns.items():
-        if c.vectors is None:
-            continue
-        key, values = data.vectors_key(name), training.get(c.column)
+    for name, c in _looked_up(data).items():
+        key, values = c.vectors_key, training.get(c.column)
         vectors[name] = _read(data, key, c.column, c.vectors, values)
         if values is not None:
             own = vectors[name].values
@@ -145,14 +140,18 @@ def coded_column(data: ResolvedData) -> str:
     """Return the raw column that holds the items of data.semantic_ids."""
     name = data.item_feature
     own = data.semantic_ids.column if data.semantic_ids is not None else None
-    return own or (data.sparse_columns[name].column or name if name is not None else "")
+    return own or ("" if name is None else data.sparse_columns[name].column)
 
 
 def training_values(fitted: Fitted) -> dict[str, pl.Series]:
     """Return the values of the training rows by raw column, of columns that a vocabulary has."""
     columns = fitted.data.sparse_columns.items()
-    tables = {c.column or n: c.table or n for n, c in columns if not is_bag(c) and not c.cross}
+    tables = {c.column: c.table for _, c in columns if isinstance(c.source, Column) and not c.is_list}
     return {c: _trained(fitted.vocabularies[t]) for c, t in tables.items() if t in fitted.vocabularies}
+
+
+def _looked_up(data: ResolvedData) -> dict[str, LookedUpVector]:
+    return {n: c for n, c in data.dense_columns.items() if isinstance(c, LookedUpVector)}
 
 
 def vector_path(data: ResolvedData, file: str) -> Path:

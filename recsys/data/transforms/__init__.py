@@ -21,12 +21,7 @@ from recsys.data.transforms.feature_specs import feature_spec
 from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
 from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.parse import parse_rows
-from recsys.data.transforms.resolved_data import (
-    ResolvedData,
-    is_bag,
-    known_rows,
-    resolve,
-)
+from recsys.data.transforms.resolved_data import ResolvedData, resolve
 from recsys.data.transforms.steps import TRANSFORMS
 
 __all__ = [
@@ -49,8 +44,6 @@ __all__ = [
     "Training",
     "feature_spec",
     "fit",
-    "is_bag",
-    "known_rows",
     "parse_rows",
     "resolve",
     "sum_tables",

@@ -1,5 +1,7 @@
-"""Encode values (user, city) as floats: their count in the training split, or their mean label there."""
+"""Encode values (user, city) as floats, by their count or mean label in the training split, and parts of times."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,22 @@ from recsys.data.transforms.column_names import LABEL, ROW
 from recsys.data.transforms.hashing import mix
 from recsys.data.transforms.steps import Params, Transform
 from recsys.data.transforms.training_statistics import Counts, Statistic
+from recsys.data.transforms.value_types import Text, Time
+from recsys.errors import did_you_mean
+
+# the number of hours, weekdays and months, and an expression that numbers them from 0
+PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
+    "hour": (24, lambda t: t.dt.hour()),
+    "day_of_week": (7, lambda t: t.dt.weekday() - 1),
+    "month": (12, lambda t: t.dt.month() - 1),
+}
+WAVES = ("sin", "cos")
 
 
 class Count(Transform, name="count"):
     """ln(1 + count of the value in the training split); 0 for unseen values. A missing value counts as a value."""
 
-    reads = "value"
+    value_type = Text()
     learns = Counts
 
     def fit(self, seen: pl.DataFrame) -> Params:
@@ -59,7 +71,7 @@ class Target(Transform, name="target"):
     smoothing: float = 20.0
     folds: int = 5
 
-    reads = "value"
+    value_type = Text()
 
     def __post_init__(self) -> None:
         if not self.smoothing >= 0 or self.smoothing == float("inf"):
@@ -100,3 +112,23 @@ class Target(Transform, name="target"):
 def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
     """Return the fold of each row, from 0, by a hash of its row number: (rows,) -> (rows,)."""
     return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Cyclic(Transform, name="cyclic"):
+    """The sine or cosine of a part's angle on its circle; 0, the centre of the circle, if the time is missing."""
+
+    part: str
+    wave: str
+
+    value_type = Time()
+
+    def __post_init__(self) -> None:
+        for given, valid in ((self.part, PARTS), (self.wave, WAVES)):
+            if given not in valid:
+                raise ValueError(f"{given!r} is not valid{did_you_mean(str(given), valid)}")
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        size, number = PARTS[self.part]
+        angle = number(x).cast(pl.Float64) * (2 * math.pi / size)
+        return (angle.sin() if self.wave == "sin" else angle.cos()).fill_null(0.0)

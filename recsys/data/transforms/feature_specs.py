@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from recsys.data.transforms.resolved_data import ResolvedData, is_bag
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
-from recsys.schema.data_schema import SparseConfig
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.features import FeatureSpec, Label, SparseFeature
 
 
 def feature_spec(
     data: ResolvedData,
-    rows: Callable[[str, SparseConfig], int],
+    rows: Callable[[SparseColumn], int],
     width: Callable[[str], int] = lambda _: 8,
     *,
     items: bool = True,
@@ -19,31 +19,26 @@ def feature_spec(
 
     Args:
         data: the data config.
-        rows: returns the number of rows of a sparse feature's table from its name and config.
+        rows: returns the number of rows of a sparse feature's table.
         width: returns the width of a dense feature's vectors from its name.
         items: include the item table's features.
         labels: the labels with what was fitted; by default without.
     """
     items_data = data.item_table if items else None
     return FeatureSpec(
-        dense=tuple(
-            DenseFeature(n, c.row_vector.width if c.row_vector else 1, unit=c.is_unit)
-            if c.vectors is None
-            else DenseFeature(n, width(n), True)
-            for n, c in data.dense_columns.items()
-        ),
+        dense=tuple(c.spec(name, width) for name, c in data.dense_columns.items()),
         sparse=tuple(
             SparseFeature(
-                n,
-                rows(n, c),
-                c.table or n,
-                "mean" if c.pooling == "mean" else "sum",
-                is_bag(c),
-                data.is_ordered(c),
-                frozen=(c.table or n) in data.frozen_tables,
+                name,
+                rows(c),
+                c.table,
+                c.pooling,
+                c.is_list,
+                data.is_ordered(name),
+                frozen=c.table in data.frozen_tables,
             )
-            for n, c in data.sparse_columns.items()
-            if c.model is not False
+            for name, c in data.sparse_columns.items()
+            if c.model
         ),
         labels=plain_labels(data) if labels is None else labels,
         item=data.item_feature,

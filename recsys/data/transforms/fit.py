@@ -12,14 +12,16 @@ from typing import Protocol
 import polars as pl
 
 from recsys.data.transforms.column_names import HISTORY, LABEL, ROW
-from recsys.data.transforms.fitted import Fitted, dense_expr
+from recsys.data.transforms.dense_columns import DenseColumn
+from recsys.data.transforms.encoders import Quantiles, Vocabulary
+from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.labels import fit_labels, kept_columns, label_statistics
-from recsys.data.transforms.resolved_data import DenseColumn, ResolvedData, known_rows
+from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.sparse_columns import SparseColumn
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.training_statistics import Counts, Mergeable, Statistic, ValueSample
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, Label
-from recsys.schema.data_schema import SparseConfig
 
 
 @dataclass
@@ -55,7 +57,8 @@ class StatisticsPass:
 
     def _columns_of_unseen(self, name: str) -> tuple[str, ...]:
         """Return the columns whose values have rows even if the training split lacks them (min_count=0)."""
-        if self.data.sparse_columns[name].min_count != 0:
+        encoder = self.data.sparse_columns[name].encoder
+        if not isinstance(encoder, Vocabulary) or encoder.min_count:
             return ()
         return (name, *self.data.query_columns) if name == self.data.item_feature else (name,)
 
@@ -71,7 +74,7 @@ class StatisticsPass:
         if self.first:
             collected |= dict(_sparse_statistics(self.data)) | dict(label_statistics(self.data))
         fitted = Fitted(self.data, self.params)
-        columns = [dense_expr(dense[n], self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
+        columns = [dense[n].transformed(self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
                    for n in collected if n in dense]  # fmt: skip
         partial = PartialStatistics()
         for frame in frames:
@@ -144,11 +147,9 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
             params[name].append(dense[name].steps[len(params[name])].fit(seen))
         if first:
             vocabularies = _vocabularies(sparse, training, data.item_feature)
-            for name, s in sparse.items():
-                if s.encode == "quantiles":
-                    sample = merged[name]
-                    assert isinstance(sample, ValueSample)
-                    bounds[name] = _bounds(sample, s.quantiles or 1)
+            for name, c in sparse.items():
+                if isinstance(c.encoder, Quantiles) and isinstance(sample := merged[name], ValueSample):
+                    bounds[name] = c.encoder.fit(sample)
             labels = fit_labels(data, rows, merged)
         first = False
     return Fitted(data, params, vocabularies, quantiles=bounds, labels=labels[0], mean_weight=labels[1])
@@ -167,11 +168,9 @@ def _next_statistics(
 
 
 def _sparse_statistics(data: ResolvedData) -> Iterator[tuple[str, Counts | ValueSample]]:
-    for name, s in data.sparse_columns.items():
-        if s.encode == "quantiles":
-            yield name, ValueSample()
-        elif known_rows(s) is None:
-            yield name, Counts()
+    for name, c in data.sparse_columns.items():
+        if (statistic := c.encoder.statistic()) is not None:
+            yield name, statistic
 
 
 def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
@@ -187,45 +186,30 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
     return rows, merged
 
 
-def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: str | None) -> dict[str, pl.DataFrame]:
+def _vocabularies(sparse: Mapping[str, SparseColumn], training: Training, item: str | None) -> dict[str, pl.DataFrame]:
     """Return a frame (value, count, id) for each table."""
     vocabularies = {}
-    for table, names in vocabulary_features(sparse, item).items():
-        configs = [sparse[n] for n in names]
-        by_value = training.total(names, ["value"], least_count(configs)).with_columns(pl.col("count").cast(pl.UInt32))
-        by_count = by_value.sort("count", descending=True, maintain_order=True)  # ties stay in the order of the values
-        if (capacity := table_capacity(configs)) is not None:
-            by_count = by_count.head(capacity - 1)
+    for table, (names, rules) in vocabulary_tables(sparse, item).items():
+        counts = training.total(names, ["value"], rules.min_count).with_columns(pl.col("count").cast(pl.UInt32))
+        by_count = counts.sort("count", descending=True, maintain_order=True)  # ties stay in the order of the values
+        if rules.capacity is not None:
+            by_count = by_count.head(rules.capacity - 1)
         ids = pl.int_range(len(by_count), dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
         vocabularies[table] = by_count.with_columns(ids.alias("id"))
     return vocabularies
 
 
-def vocabulary_features(sparse: Mapping[str, SparseConfig], item: str | None) -> dict[str, list[str]]:
-    """Return the features whose values are in the vocabulary of each table.
+def vocabulary_tables(sparse: Mapping[str, SparseColumn], item: str | None) -> dict[str, tuple[list[str], Vocabulary]]:
+    """Return the features whose values are in the vocabulary of each table, and the strictest of their rules.
 
     item: the feature whose values are retrieved; the values of histories are left out of its table
     """
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():
-        if known_rows(c) is None:
-            features.setdefault(c.table or name, []).append(name)
-    return {table: [item] if item in names else names for table, names in features.items()}
-
-
-def least_count(configs: Sequence[SparseConfig]) -> int:
-    """Return the number of occurrences that a value needs for a row of the table that these features share."""
-    return max(1 if c.min_count is None else c.min_count for c in configs)
-
-
-def table_capacity(configs: Sequence[SparseConfig]) -> int | None:
-    """Return the largest number of rows of the table that these features share; None without a limit."""
-    return min((c.capacity for c in configs if c.capacity is not None), default=None)
-
-
-def _bounds(sample: ValueSample, n: int) -> list[float]:
-    """Return the bounds of at most n buckets. A bucket is (lower bound, upper bound]; equal bounds are merged."""
-    return sorted(set(sample.quantiles([i / n for i in range(1, n)])))
+        if isinstance(c.encoder, Vocabulary):
+            features.setdefault(c.table, []).append(name)
+    features = {table: [item] if item in names else names for table, names in features.items()}
+    return {t: (names, Vocabulary.strictest(sparse[n].encoder for n in names)) for t, names in features.items()}
 
 
 class InMemory:

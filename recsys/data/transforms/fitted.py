@@ -12,24 +12,19 @@ import polars as pl
 
 from recsys.config.plain import from_plain
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
+from recsys.data.transforms.dense_columns import LookedUpVector
+from recsys.data.transforms.encoders import Hash, Lookup
 from recsys.data.transforms.feature_specs import feature_spec, plain_labels
-from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, ValueIndex
 from recsys.data.transforms.labels import kept_columns
-from recsys.data.transforms.resolved_data import (
-    DenseColumn,
-    ResolvedData,
-    RowVector,
-    is_bag,
-    known_rows,
-    resolve,
-)
+from recsys.data.transforms.resolved_data import ResolvedData, resolve
 from recsys.data.transforms.steps import Params
-from recsys.data.transforms.vectors import Vectors, normalise
+from recsys.data.transforms.value_types import Text
+from recsys.data.transforms.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
 from recsys.files import manifest
 from recsys.files.atomic import write_text
-from recsys.schema.data_schema import DataConfig, ItemsConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, ItemsConfig
 
 VOCABULARIES = "vocabularies"
 TRANSFORMS = "transforms.json"
@@ -43,7 +38,6 @@ WAITING = f"{VOCABULARIES}/waiting"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
 
 TextLookup = Callable[[pl.Series], pl.Series]  # text -> the Int32 index of each value
-Lookup = Callable[[pl.Expr], pl.Expr]  # text or codes -> the Int32 index of each value
 
 
 @dataclass
@@ -104,7 +98,7 @@ class Fitted:
         """The features that models see, with the sizes of their tables."""
         spec = feature_spec(
             self.data,
-            lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1,
+            lambda c: c.encoder.known_rows or self.vocabularies[c.table].height + 1,
             lambda n: self.vectors[n].matrix.shape[1],
             items=False,
             labels=self.labels,
@@ -121,7 +115,7 @@ class Fitted:
         """Value and count of the items of the training split, beginning with id 1."""
         name = self.data.item_feature
         assert name is not None
-        return self.vocabularies[self.data.sparse_columns[name].table or name]
+        return self.vocabularies[self.data.sparse_columns[name].table]
 
     @property
     def matrices(self) -> dict[str, np.ndarray]:
@@ -230,13 +224,16 @@ class Fitted:
         """Return each feature's expression, over codes for the columns in `indices`, else over text."""
         columns = {}
         for name, c in self.data.dense_columns.items():
-            lookup = self._lookup(c.parsed, indices) if c.reads == "value" else None
-            if c.row_vector is not None:
-                columns[name] = _vector_expr(c.parsed, c.row_vector).alias(name)
-                continue
-            dtype = pl.Float32 if c.vectors is None else pl.Int32
-            columns[name] = dense_expr(c, self.dense[name], lookup).cast(dtype).alias(name)
-        return columns | {n: self._ids(n, s, indices) for n, s in self.data.sparse_columns.items()}
+            lookup = self._lookup(c.parsed, indices) if isinstance(c.value_type, Text) else None
+            columns[name] = c.expr(self.dense[name], lookup).alias(name)
+        for name, s in self.data.sparse_columns.items():
+            lookup = self._lookup(name, indices) if isinstance(s.value_type, Text) else None
+            x = pl.element() if s.is_list else pl.col(name)
+            ids = s.encoder.ids(x, lookup, self.quantiles.get(name, ()))
+            if s.is_list:
+                ids = pl.col(name).list.eval(ids).fill_null([]).cast(pl.List(pl.Int32))
+            columns[name] = (_pad(ids, self.data) if s.sequence else ids).alias(name)
+        return columns
 
     @cached_property
     def _lookups(self) -> dict[str, TextLookup]:
@@ -259,14 +256,14 @@ class Fitted:
             return ValueIndex.from_values(self.vectors[name].values)
         if (feature := _reader(self.data, name)) is not None:
             return ValueIndex.from_values(self.dense[feature][0]["table"]["value"])
-        c = self.data.sparse_columns[name]
-        return None if c.encode == "hash" else self._tables[c.table or name]
+        return self._tables.get(self.data.sparse_columns[name].table)
 
     def _text_lookup(self, name: str, index: ValueIndex | None) -> TextLookup:
         if index is not None:
             return index.look_up
-        buckets = self.data.sparse_columns[name].buckets or 1
-        return lambda values: bucket_ids(values.fill_null(""), buckets)
+        hashed = self.data.sparse_columns[name].encoder
+        assert isinstance(hashed, Hash)
+        return hashed.look_up
 
     @cached_property
     def _tables(self) -> dict[str, ValueIndex]:
@@ -276,26 +273,13 @@ class Fitted:
     def _single(self) -> dict[str, ValueIndex]:
         """The vocabularies of features with one value a row."""
         sparse = self.data.sparse_columns
-        return {n: self._tables[c.table or n] for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
+        return {n: self._tables[c.table] for n, c in sparse.items() if c.table in self._tables and not c.is_list}
 
     def _lookup(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
         if name in indices:
             return _gather_from(indices[name])
         look_up = self._lookups[name]
         return lambda text: text.map_batches(look_up, return_dtype=pl.Int32, is_elementwise=True)
-
-    def _ids(self, name: str, c: SparseConfig, indices: Mapping[str, pl.Series]) -> pl.Expr:
-        if c.encode == "id":
-            ids: Lookup = lambda x: x.cast(pl.Int32)  # noqa: E731
-        elif c.encode == "quantiles":
-            bounds = self.quantiles[name]
-            ids = lambda x: _bucket(x, bounds, c.quantiles or 1)  # noqa: E731
-        else:
-            ids = self._lookup(name, indices)
-        if not is_bag(c):
-            return ids(pl.col(name)).alias(name)
-        lists = pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32))
-        return _pad(lists, self.data).alias(name) if self.data.is_sequence(c) else lists.alias(name)
 
     def save(self, folder: Path) -> None:
         """Write transforms.json, features.json, vocabularies/, its encodings/ and vectors/, and items/."""
@@ -329,7 +313,7 @@ class Fitted:
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
         data = resolve(from_plain(DataConfig, state["data"]))
-        tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
+        tables = {c.table for c in data.sparse_columns.values() if c.encoder.known_rows is None}
 
         def table(kind: str, name: str) -> pl.DataFrame:
             file = manifest.inside(folder, f"{kind}/{name}.parquet")
@@ -340,9 +324,11 @@ class Fitted:
 
         vocabularies = {t: table(VOCABULARIES, t) for t in sorted(tables)}
         for name, c in data.dense_columns.items():
-            if c.reads == "value" and c.vectors is None:
+            if isinstance(c.value_type, Text) and c.is_number:
                 state["dense"][name][0]["table"] = table(ENCODINGS, name)
-        vectors = {n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if c.vectors is not None}
+        vectors = {
+            n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if isinstance(c, LookedUpVector)
+        }
         items = ItemTable.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
@@ -379,15 +365,6 @@ def fitted_files(folder: Path) -> list[Path]:
     return [f for f in folder.rglob("*") if f.is_file() and is_fitted(f.relative_to(folder).as_posix())]
 
 
-def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
-    """Return 1 + the number of bounds below x; n + 1 if x is missing."""
-    edges = pl.Series([*bounds], dtype=pl.Float64)
-    bucket = x.map_batches(
-        lambda s: edges.search_sorted(s, side="left").cast(pl.Int32) + 1, return_dtype=pl.Int32, is_elementwise=True
-    )
-    return pl.when(x.is_null()).then(pl.lit(n + 1, pl.Int32)).otherwise(bucket)
-
-
 def _gather_from(index: pl.Series) -> Lookup:
     # within list.eval, pl.lit(index) would be repeated for each list
     return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
@@ -404,28 +381,6 @@ def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:
 
 def _reader(data: ResolvedData, parsed: str) -> str | None:
     """Return the dense feature that reads this column of text."""
-    return next((n for n, c in data.dense_columns.items() if c.parsed == parsed and c.reads == "value"), None)
-
-
-def _vector_expr(column: str, vector: RowVector) -> pl.Expr:
-    """Return the vectors of a column, normalised; zeros if missing."""
-    dtype = pl.Array(pl.Float32, vector.width)
-
-    def normalised(values: pl.Series) -> pl.Series:
-        matrix = np.nan_to_num(values.to_numpy().reshape(-1, vector.width))  # a missing vector is NaN
-        return pl.Series(values.name, normalise(matrix, vector.normalise), dtype=dtype)
-
-    x = pl.col(column).fill_null(pl.lit([0.0] * vector.width, dtype=dtype))
-    return x.map_batches(normalised, return_dtype=dtype, is_elementwise=True) if vector.normalise else x
-
-
-def dense_expr(c: DenseColumn, params: list[Params], lookup: Lookup | None) -> pl.Expr:
-    """Return the column after filling missing values and applying the first len(params) steps."""
-    x = pl.col(c.parsed)
-    if c.reads == "value" and lookup is not None:
-        x = lookup(x)
-    if c.fill is not None:
-        x = x.fill_null(c.fill)
-    for step, p in zip(c.steps, params, strict=False):
-        x = step.apply(x, p)
-    return x
+    return next(
+        (n for n, c in data.dense_columns.items() if c.parsed == parsed and isinstance(c.value_type, Text)), None
+    )

@@ -17,52 +17,45 @@ import numpy as np
 import polars as pl
 
 from recsys.cli.console import say
-from recsys.data.transforms.fit import StatisticsPass, Training, least_count, table_capacity, vocabulary_features
+from recsys.data.transforms.dense_columns import DenseColumn, LookedUpVector
+from recsys.data.transforms.encoders import EVICT, Vocabulary
+from recsys.data.transforms.fit import StatisticsPass, Training, vocabulary_tables
 from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.hashing import shares
 from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.sparse_columns import SparseColumn
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY
-from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten
-EVICT = {"age": ["seen", "count"], "count": ["count", "seen"]}  # what the rows to be taken are sorted by
 
 
 def check_growth(old: Fitted, data: ResolvedData) -> None:
     """Raise UserError if the features of `data` are not those that were fitted, or cannot be fitted to more rows."""
-    for kind, before, now in (
-        ("dense", _with(old.data.dense, old.data.dense_defaults), _with(data.dense, data.dense_defaults)),
+    columns = (
+        ("dense", old.data.dense_columns, data.dense_columns),
         ("sparse", old.data.sparse_columns, data.sparse_columns),
-    ):
+    )
+    before: Mapping[str, DenseColumn | SparseColumn]
+    now: Mapping[str, DenseColumn | SparseColumn]
+    for kind, before, now in columns:
         # a run has no copy of features that models do not read
         known = {n for n in now if n in before or kind == "dense"}
         if names := sorted(before.keys() ^ known):
             where = "the run" if names[0] in before else "this config"
             raise UserError(f"data.{kind}.{names[0]}: only {where} has this feature; start_from needs equal features")
         for name in before:
-            if _definition(before[name]) != _definition(now[name]):
-                raise UserError(f"data.{kind}.{name}: differs from the run's; start_from needs equal features")
+            if before[name] != now[name]:
+                raise UserError(f"{now[name].key}: differs from the run's; start_from needs equal features")
     if data.semantic_ids is not None and data.semantic_ids.codes is None:
         why = "new codes would be fitted, which are not those of the run"
         raise UserError(f"data.semantic_ids: {why}; start_from takes given codes only (data.semantic_ids.codes)")
     for where, part in {"data": data, "data.items": data.item_table}.items():
         for name, c in part.dense_columns.items() if part is not None else ():
-            if c.vectors is not None and any(str(way) not in ("l2", "layer") for way in c.vectors.normalise):
+            if isinstance(c, LookedUpVector) and any(str(way) not in ("l2", "layer") for way in c.vectors.normalise):
                 why = "is fitted to the vectors, and a new fit would change the old items' vectors"
                 raise UserError(f"{where}, vectors of {name}: normalise={c.vectors.normalise[0]} {why}; start_from "
                                 "takes l2 and layer only")  # fmt: skip
-
-
-def _with(columns: Mapping[str, DenseConfig | None], defaults: DenseConfig) -> dict[str, DenseConfig]:
-    """Return the configs of dense features, with the defaults filled in."""
-    given = {n: {k: v for k, v in vars(c).items() if v is not None} if c else {} for n, c in columns.items()}
-    return {n: replace(defaults, **values) for n, values in given.items()}
-
-
-def _definition(config: DenseConfig | SparseConfig) -> dict[str, object]:
-    """Return what decides how a feature is read; how its table grows may change from training to training."""
-    return {k: v for k, v in vars(config).items() if k not in ("capacity", "evict", "admit", "min_count", "model")}
 
 
 def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
@@ -80,16 +73,15 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         raise UserError(f"data={data.name}: the train split has no rows; change data.split")
     number = old.trainings + 1
     vocabularies, waiting = {}, {}
-    for table, names in vocabulary_features(data.sparse_columns, data.item_feature).items():
-        configs = [data.sparse_columns[n] for n in names]
-        counts = training.total(names, ["value"], min(least_count(configs), 1))
+    for table, (names, rules) in vocabulary_tables(data.sparse_columns, data.item_feature).items():
+        counts = training.total(names, ["value"], min(rules.min_count, 1))
         vocabularies[table], waiting[table] = grow_table(
-            old.vocabularies.get(table), old.waiting.get(table), counts, configs, number
+            old.vocabularies.get(table), old.waiting.get(table), counts, rules, number
         )
-        capacity, rows = table_capacity(configs), vocabularies[table].height + 1
-        if capacity is not None and rows > capacity:
-            say(f"capacity={capacity} of table {table}: the run that this one starts from has given {rows} rows; they "
-                "stay, and new values take the rows of old ones")  # fmt: skip
+        rows = vocabularies[table].height + 1
+        if rules.capacity is not None and rows > rules.capacity:
+            say(f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
+                "they stay, and new values take the rows of old ones")  # fmt: skip
     return replace(
         old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None, initial_tables={}
     )
@@ -99,7 +91,7 @@ def grow_table(
     old: pl.DataFrame | None,
     waiting: pl.DataFrame | None,
     counts: pl.DataFrame,
-    configs: list[SparseConfig],
+    rules: Vocabulary,
     number: int,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the id table after a training, and the values that wait for a row.
@@ -108,11 +100,10 @@ def grow_table(
         old: the id table before; None if the table is new.
         waiting: frame (value, count, seen) of the values that had no row before.
         counts: frame (value, count) of the new training rows.
-        configs: the features that share the table.
+        rules: the strictest of the features that share the table.
         number: the number of the training.
     """
     table = id_table(old)
-    least = least_count(configs)
     now = counts.select("value", pl.col("count").cast(pl.UInt32).alias("new"))
     table = table.join(now, on="value", how="left", maintain_order="left").with_columns(
         count=pl.col("count") + pl.col("new").fill_null(0),
@@ -126,11 +117,10 @@ def grow_table(
         .with_columns(count=pl.col("new") + pl.col("before").fill_null(0), seen=pl.lit(number, pl.Int32))
         .sort("count", "value", descending=[True, False])
     )
-    admitted = unknown.filter((pl.col("count") >= least) & _drawn(unknown, configs, number))
-    capacity = table_capacity(configs)
-    room = admitted.height if capacity is None else max(capacity - 1 - table.height, 0)
+    admitted = unknown.filter((pl.col("count") >= rules.min_count) & _drawn(unknown, rules.admit, number))
+    room = admitted.height if rules.capacity is None else max(rules.capacity - 1 - table.height, 0)
     rows = admitted.with_columns(since=pl.lit(number, pl.Int32))
-    taken = _taken(table, rows[room:], next((c.evict for c in configs if c.evict), "age"), number)
+    taken = _taken(table, rows[room:], rules.evict or "age", number)
     replaced = _put(table.drop("new"), taken, rows[room : room + len(taken)])
     grown = pl.concat([replaced, rows[:room].select("value", "count", "since", "seen")])
     ids = pl.int_range(grown.height, dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
@@ -162,10 +152,9 @@ def fresh_rows(fitted: Fitted) -> Mapping[str, np.ndarray]:
     return rows
 
 
-def _drawn(unknown: pl.DataFrame, configs: list[SparseConfig], number: int) -> pl.Series:
+def _drawn(unknown: pl.DataFrame, admit: float | None, number: int) -> pl.Series:
     """Return which values `admit` lets in: n occurrences do with probability 1 - (1 - admit)^n."""
-    admit = min((c.admit for c in configs if c.admit is not None), default=1.0)
-    if admit == 1 or unknown.is_empty():
+    if admit is None or admit == 1 or unknown.is_empty():
         return pl.repeat(True, unknown.height, eager=True)
     missed = (1 - admit) ** unknown["new"].to_numpy().astype(np.float64)
     return pl.Series(shares(unknown["value"], number) >= missed)

@@ -9,13 +9,12 @@ import polars as pl
 from recsys.data.raw.blocks import BLANK
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.data.transforms.feature_specs import plain_labels
-from recsys.data.transforms.ids import Check
 from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.training_statistics import Moments
-from recsys.data.transforms.values import as_number, as_value
+from recsys.data.transforms.value_types import Check, as_number, as_value, is_missing
 from recsys.errors import UserError, did_you_mean
 from recsys.features import Label
+from recsys.ranges import FLOAT32_MAX
 from recsys.schema.data_schema import LabelConfig
 
 KINDS = ("binary", "regression", "classes")
@@ -82,19 +81,13 @@ def label_checks(data: ResolvedData, raw: pl.DataFrame, frame: pl.DataFrame) -> 
         if not data.labels:
             checks.append(Check(raw[c.column or ""].is_null(), c.column or "", "is missing", "label"))
         else:
-            valid = valid | (value.is_null() & (_is_missing(raw[c.column or ""]) | (c.only_if is not None)))
+            valid = valid | (value.is_null() & (is_missing(raw[c.column or ""]) | (c.only_if is not None)))
         checks.append(Check(~valid, c.column or "", problem, "label"))
     if data.weight_column is not None:
         weight = frame[WEIGHT]
         bad = ~((weight >= 0) & (weight <= FLOAT32_MAX)).fill_null(False)
         checks.append(Check(bad, data.weight_column, "is not a number of at least 0", "weight"))
     return checks
-
-
-def _is_missing(raw: pl.Series) -> pl.Series:
-    if raw.dtype == pl.String:
-        return raw.is_null() | raw.str.strip_chars(BLANK).str.to_lowercase().is_in(["nan", ""]).fill_null(True)
-    return raw.is_null() | raw.is_nan().fill_null(True) if raw.dtype.is_float() else raw.is_null()
 
 
 def _problem(c: LabelConfig) -> str:

@@ -1,167 +1,17 @@
-"""Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
+"""Resolve the features of a data config: fill in the defaults, and make an object of each feature."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
 
-from recsys.data.transforms import encodings  # noqa: F401  (registers the transforms count and target)
 from recsys.data.transforms.column_names import HISTORY, TARGETS
-from recsys.data.transforms.steps import Fill, MinMax, Quantile, Reads, Transform, parse_step
-from recsys.data.transforms.times import WAVES, Cyclic
-from recsys.data.transforms.vectors import NORMALISE, parse_way
-from recsys.errors import UserError, did_you_mean
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    LabelConfig,
-    SparseConfig,
-    VectorsConfig,
-)
-
-C = TypeVar("C", DenseConfig, SparseConfig)
-
-FILLS = ("mean", "median")
-OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
-NUMBERS = ("quantiles", "id")  # encodings whose values are numbers, not text, in parsed rows
-
-
-@dataclass(frozen=True)
-class RowVector:
-    """A vector of `width` numbers in a row: a list, or text divided by `split`."""
-
-    width: int
-    split: str | None
-    normalise: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DenseColumn:
-    """One dense feature: `steps` are applied in order to a column of parsed rows.
-
-    column: the raw column
-    parsed: the column of parsed rows, named like the feature; with a lag, it holds the raw column of an earlier row
-    reads: type as which the raw column is parsed
-    fill: the number that replaces missing values, unless it is fitted
-    steps: the transforms
-    vectors: the vectors that values are looked up in
-    row_vector: the vector that each row holds
-    """
-
-    column: str
-    parsed: str
-    reads: Reads
-    fill: float | None
-    steps: tuple[Transform, ...]
-    vectors: VectorsConfig | None = None
-    row_vector: RowVector | None = None
-
-    @property
-    def is_unit(self) -> bool:
-        """True if the last transform makes numbers from 0 to 1."""
-        return bool(self.steps) and isinstance(self.steps[-1], MinMax | Quantile)
-
-
-def _row_vector(name: str, given: DenseConfig, width: int, where: str) -> DenseColumn:
-    for key in ("fill", "transform", "lag", "difference"):
-        if getattr(given, key) not in (None, []):
-            raise UserError(f"{where}.{key}: does not apply to a vector; a missing vector becomes zeros")
-    normalise = tuple(given.normalise or ())
-    for way in normalise:
-        if way not in OF_ROWS:
-            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, OF_ROWS)}")
-    vector = RowVector(width, given.split, normalise)
-    return DenseColumn(given.column or name, name, "vector", None, (), row_vector=vector)
-
-
-def _cyclic(name: str, given: DenseConfig, where: str) -> dict[str, DenseColumn]:
-    """Return NAME_hour_sin, NAME_hour_cos, ... Defaults apply to numbers, so not to these."""
-    where, column = f"{where}.cyclic", given.column or name
-    if given.fill is not None or given.transform is not None:
-        raise UserError(f"{where}: takes neither fill nor transform; a missing time becomes 0 and 0")
-    if not given.cyclic:
-        raise UserError(f"{where}: is empty; list parts of a time, such as [hour, day_of_week, month]")
-    if twice := [part for part in given.cyclic if given.cyclic.count(part) > 1]:
-        raise UserError(f"{where}: names {twice[0]} twice")
-    return {
-        f"{name}_{part}_{wave}": DenseColumn(
-            column, name, Cyclic.reads, None, (parse_step({"cyclic": [part, wave]}, where),)
-        )
-        for part in given.cyclic
-        for wave in WAVES
-    }
-
-
-def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) -> DenseColumn:
-    for key in ("fill", "transform", "lag", "difference"):
-        if getattr(given, key) is not None:
-            raise UserError(f"{where}: takes no {key}; a value without a vector gets zeros")
-    check_vectors(vectors, where)
-    return DenseColumn(given.column or name, name, "value", None, (), vectors)
-
-
-def check_vectors(vectors: VectorsConfig, where: str) -> None:
-    """Check the config of a file of vectors. Raises UserError if it has a mistake."""
-    for way in vectors.normalise:
-        try:
-            parse_way(way)
-        except ValueError as e:
-            raise UserError(f"{where}.normalise: {e}{did_you_mean(str(way), NORMALISE)}") from e
-    kind = vectors.file.rpartition(".")[2]
-    if kind not in ("parquet", "npz", "npy"):
-        raise UserError(f"{where}.file={vectors.file}: must be a .parquet, a .npz or a .npy file")
-    other, other_kind = ("key", "parquet") if kind == "npy" else ("keys", "npy")
-    if getattr(vectors, other):
-        raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
-
-
-def _numeric(data: DataConfig, name: str, given: DenseConfig | None, where: str) -> DenseColumn:
-    c = _with_defaults(DenseConfig, data.dense_defaults, given, name)
-    steps = [parse_step(entry, f"{where}.transform") for entry in c.transform or []]
-    for entry, s in zip((c.transform or [])[1:], steps[1:], strict=True):
-        if s.reads != "number":
-            raise UserError(f"{where}.transform: {_entry_name(entry)} reads the raw column; put it first")
-    reads: Reads = steps[0].reads if steps else "number"
-    if reads != "number":
-        if given is not None and given.fill is not None:
-            transform = _entry_name((c.transform or [])[0])
-            reason = "encodes a missing value like any other" if reads == "value" else "turns a missing time into 0"
-            raise UserError(f"{where}.fill={given.fill}: is ignored with {transform}, which {reason}; remove fill")
-        return DenseColumn(c.column or name, name, reads, None, tuple(steps))
-    if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
-        if c.fill not in FILLS:
-            raise UserError(
-                f"{where}.fill={c.fill}: must be a number, mean or median{did_you_mean(str(c.fill), FILLS)}"
-            )
-        return DenseColumn(c.column or name, name, reads, None, (Fill(c.fill), *steps))
-    fill = 0.0 if c.fill is None else float(c.fill)
-    if not abs(fill) < float("inf"):
-        raise UserError(f"{where}.fill={c.fill}: must be finite")
-    return DenseColumn(c.column or name, name, reads, fill, tuple(steps))
-
-
-def _entry_name(entry: Any) -> str:
-    """Return the name of the transform in `log` or `{clip: [0, 1]}`."""
-    return entry if isinstance(entry, str) else str(next(iter(entry)))
-
-
-def is_bag(c: SparseConfig) -> bool:
-    """Return True if a row has a list of ids, not one."""
-    return is_split(c) or c.last is not None
-
-
-def is_split(c: SparseConfig) -> bool:
-    """Return True if a raw row has any number of values."""
-    return c.split is not None or c.pattern is not None
-
-
-def known_rows(c: SparseConfig) -> int | None:
-    """Return the number of rows of the feature's table if its config alone determines it, else None."""
-    if c.encode == "id":
-        return c.rows
-    if c.encode == "hash" and c.buckets:
-        return c.buckets + 1
-    return c.quantiles + 2 if c.quantiles else None  # one row a bucket, row 0 (unused) and one for missing values
+from recsys.data.transforms.dense_columns import DenseColumn, dense_columns
+from recsys.data.transforms.look_back import LookBack
+from recsys.data.transforms.row_sources import C, FeatureEntry, RowSource
+from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.data.transforms.value_types import Text, ValueType
+from recsys.errors import UserError
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
 
 
 class ResolvedData(DataConfig):
@@ -183,75 +33,64 @@ class ResolvedData(DataConfig):
         elif self.semantic_ids is not None:
             self.sparse = {**self.sparse, **{n: c for n, c in self.semantic_features.items() if n not in self.sparse}}
 
-    def vectors_key(self, name: str) -> str:
-        """Return the config key of a dense feature's vectors, for messages."""
-        return f"{self.key}.vectors.{name}" if name in self.item_vectors else f"{self.key}.dense.{name}.vectors"
-
     @cached_property
     def dense_columns(self) -> Mapping[str, DenseColumn]:
         """The dense features by name. Raises UserError if the config of a feature is invalid."""
         columns: dict[str, DenseColumn] = {}
-        for name, c in self.dense.items():
-            where = f"{self.key}.dense.{name}"
-            if c and c.cyclic is not None:
-                new = _cyclic(name, c, where)
-            elif c and c.width is not None:
-                new = {name: _row_vector(name, c, c.width, where)}
-            elif c and c.vectors is not None:
-                new = {name: _vectors(name, c, c.vectors, self.vectors_key(name))}
-            else:
-                new = {name: _numeric(self, name, c, where)}
+        for name, own in self.dense.items():
+            entry = _entry(f"{self.key}.dense", name, own or DenseConfig(), self.dense_defaults)
+            new = dense_columns(entry, f"{self.key}.vectors.{name}" if name in self.item_vectors else None)
             if twice := set(new) & set(columns):
-                raise UserError(f"{where}: makes a feature {sorted(twice)[0]}, which exists; rename one of them")
+                raise UserError(f"{entry.key}: makes a feature {sorted(twice)[0]}, which exists; rename one of them")
             columns |= new
         return columns
 
     @cached_property
-    def sparse_columns(self) -> Mapping[str, SparseConfig]:
-        """The sparse features by name with the defaults filled in, single-valued features first."""
-        columns = {n: _with_defaults(SparseConfig, self.sparse_defaults, c, n) for n, c in self.sparse.items()}
-        for c in columns.values():
-            c.encode = "quantiles" if c.quantiles is not None else c.encode
-            if self.sequences is not None and c.per != "group":
-                c.last = self.sequences.max_length + 1
-        return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
+    def sparse_columns(self) -> Mapping[str, SparseColumn]:
+        """The sparse features by name, single-valued ones first. Raises UserError if a feature's config is invalid."""
+        columns = {}
+        length = None if self.sequences is None else self.sequences.max_length + 1
+        for name, own in self.sparse.items():
+            entry = _entry(f"{self.key}.sparse", name, own or SparseConfig(), self.sparse_defaults)
+            columns[name] = SparseColumn.from_config(entry, length)
+        return dict(sorted(columns.items(), key=lambda item: item[1].is_list))
+
+    @cached_property
+    def parsed_columns(self) -> Mapping[str, tuple[RowSource, ValueType, str]]:
+        """The source, type and config key of each column of parsed rows that features read."""
+        columns = {c.parsed: (c.source, c.value_type, c.key) for c in self.dense_columns.values()}
+        return {**columns, **{n: (c.source, c.value_type, c.key) for n, c in self.sparse_columns.items()}}
 
     @cached_property
     def raw_columns(self) -> tuple[tuple[str, str], ...]:
         """Pairs (config key, raw column) of all columns that features read."""
-        dense = [(f"{self.key}.dense.{n}", (c and c.column) or n) for n, c in self.dense.items()]
-        sparse = [
-            (f"{self.key}.sparse.{n}", x) for n, c in self.sparse_columns.items() for x in c.cross or [c.column or n]
-        ]
-        return (*dense, *sparse)
+        return tuple((key, x) for source, _, key in self.parsed_columns.values() for x in source.columns)
 
     @property
-    def column_reads(self) -> dict[str, set[str]]:
-        """The ways in which features read each raw column: as number, value or time."""
-        reads: dict[str, set[str]] = {}
-        for d in self.dense_columns.values():
-            reads.setdefault(d.column, set()).add("time" if d.parsed in self.moments else d.reads)
-        for name, s in self.sparse_columns.items():
-            number = name not in self.moments if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
-            for column in s.cross or [s.column or name]:
-                reads.setdefault(column, set()).add("number" if number else "value")
+    def column_reads(self) -> dict[str, set[type[ValueType]]]:
+        """The types as which features read each raw column; lists are read as text."""
+        reads: dict[str, set[type[ValueType]]] = {}
+        for source, value_type, _ in self.parsed_columns.values():
+            for column in source.columns:
+                reads.setdefault(column, set()).add(Text if source.is_list else type(value_type))
         return reads
 
-    @cached_property
-    def differences(self) -> frozenset[str]:
-        """The features that are differences between two rows."""
-        return frozenset(n for n, c in [*self.dense.items(), *self.sparse.items()] if c and c.difference is not None)
+    @property
+    def columns(self) -> list[DenseColumn | SparseColumn]:
+        """All features."""
+        return [*self.dense_columns.values(), *self.sparse_columns.values()]
 
     @cached_property
-    def moments(self) -> frozenset[str]:
-        """The features that are differences or ages; their columns may be numbers or times."""
-        return self.differences | {n for n, c in self.sparse.items() if c and c.age}
+    def look_backs(self) -> Mapping[str, LookBack]:
+        """What features take of earlier rows of their group, by the columns of parsed rows."""
+        past = {c.parsed: c.look_back for c in self.dense_columns.values()}
+        past |= {n: c.look_back for n, c in self.sparse_columns.items()}
+        return {n: look_back for n, look_back in past.items() if look_back is not None}
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:
         """The columns of parsed rows that hold text or lists of text."""
-        dense = [c.parsed for c in self.dense_columns.values() if c.reads == "value"]
-        return (*dense, *(name for name, s in self.sparse_columns.items() if s.encode not in NUMBERS))
+        return tuple(name for name, (_, value_type, _) in self.parsed_columns.items() if isinstance(value_type, Text))
 
     @cached_property
     def label_configs(self) -> Mapping[str, LabelConfig]:
@@ -285,7 +124,7 @@ class ResolvedData(DataConfig):
     def frozen_tables(self) -> set[str]:
         """The tables that keep the pretrained vectors from which they start."""
         sparse = self.sparse_columns.items()
-        return {c.table or n for n, c in sparse if c.vectors is not None and not c.vectors.trainable}
+        return {c.table for _, c in sparse if c.vectors is not None and not c.vectors.trainable}
 
     @cached_property
     def item_feature(self) -> str | None:
@@ -350,21 +189,20 @@ class ResolvedData(DataConfig):
         """The column of the item table that holds the items."""
         return self.items.key or self.item_feature or ""
 
-    def is_sequence(self, c: SparseConfig) -> bool:
-        """Return True if a row is a sequence (data.sequences) and the feature has a value for each of its items."""
-        return self.sequences is not None and c.last is not None
+    def is_ordered(self, name: str) -> bool:
+        """Return True if a row has a list of ids of this feature whose order matters.
 
-    def is_ordered(self, c: SparseConfig) -> bool:
-        """Return True if a row has a list of ids whose order matters: one of a sequence, the values of earlier rows,
-        or a list that shares the table of a single value, such as an item's.
+        It is that of a sequence, of earlier rows, or a list that shares the table of a single value, such as an item's.
         """
+        c = self.sparse_columns[name]
         if self.sequences is not None:
-            return self.is_sequence(c)
-        return c.last is not None or (is_bag(c) and c.table in self._tables_of_single_values)
+            return c.sequence is not None
+        past = c.look_back is not None and c.look_back.is_list
+        return past or (c.is_list and c.table != name and c.table in self._tables_of_single_values)
 
     @cached_property
     def _tables_of_single_values(self) -> set[str]:
-        return {c.table or name for name, c in self.sparse_columns.items() if not is_bag(c)}
+        return {c.table for c in self.sparse_columns.values() if not c.is_list}
 
 
 def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
@@ -376,7 +214,6 @@ def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
     return resolved
 
 
-def _with_defaults(kind: type[C], defaults: C, given: C | None, name: str) -> C:
-    values = {k: v for k, v in vars(defaults).items() if v is not None}
-    values |= {k: v for k, v in vars(given).items() if v is not None} if given else {}
-    return kind(**({"column": name} | values))
+def _entry(key: str, name: str, own: C, defaults: C) -> FeatureEntry[C]:
+    given = {k: v for config in (defaults, own) for k, v in vars(config).items() if v is not None}
+    return FeatureEntry(name, f"{key}.{name}", own, type(own)(**given))

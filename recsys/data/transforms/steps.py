@@ -12,27 +12,28 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
 from recsys.data.transforms.training_statistics import Moments, Statistic, ValueSample
+from recsys.data.transforms.value_types import Number, ValueType
 from recsys.errors import UserError, did_you_mean
+from recsys.ranges import FLOAT32_MAX
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64
-Reads = Literal["number", "value", "time", "vector"]
-FLOAT32_MAX = 3.4e38
 POLARS_FROM = 1000  # numbers; a call of polars costs about 0.1 ms, and above it is faster than a loop in Python
 MOST_BINS = 1000
 TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
+@dataclass(frozen=True)
 class Transform:
     """One step from a column to a float. The first step of a feature determines how its column is parsed."""
 
-    reads: ClassVar[Reads] = "number"  # value: text, null if missing; time: Datetime, null if missing
+    value_type: ClassVar[ValueType] = Number()
     learns: ClassVar[type[Statistic] | None] = None
 
     def __init_subclass__(cls, name: str | None = None, **more: Any) -> None:

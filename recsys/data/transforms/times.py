@@ -1,21 +1,6 @@
-"""Parse times in the usual formats; encode their hour, day of week and month as points on a circle."""
-
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Parse times in the usual formats."""
 
 import polars as pl
-
-from recsys.data.transforms.steps import Params, Transform
-from recsys.errors import did_you_mean
-
-# the number of hours, weekdays and months, and an expression that numbers them from 0
-PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
-    "hour": (24, lambda t: t.dt.hour()),
-    "day_of_week": (7, lambda t: t.dt.weekday() - 1),
-    "month": (12, lambda t: t.dt.month() - 1),
-}
-WAVES = ("sin", "cos")
 
 # 2024-01-31, 2024/01/31 or 20240131; then T or a space, 12:34, 12:34:56 or 123456, a fraction; then Z or +02:00
 ISO = (
@@ -26,26 +11,6 @@ ISO = (
 DAY = (19_000_101, 21_991_231)  # numbers in this range are dates yyyymmdd if there is such a day
 UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))  # below 1e11: seconds (to the year 5138), ...; above all: ns
 LAST = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Cyclic(Transform, name="cyclic"):
-    """The sine or cosine of a part's angle on its circle; 0, the centre of the circle, if the time is missing."""
-
-    part: str
-    wave: str
-
-    reads = "time"
-
-    def __post_init__(self) -> None:
-        for given, valid in ((self.part, PARTS), (self.wave, WAVES)):
-            if given not in valid:
-                raise ValueError(f"{given!r} is not valid{did_you_mean(str(given), valid)}")
-
-    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        size, number = PARTS[self.part]
-        angle = number(x).cast(pl.Float64) * (2 * math.pi / size)
-        return (angle.sin() if self.wave == "sin" else angle.cos()).fill_null(0.0)
 
 
 def as_time(column: str, dtype: pl.DataType) -> pl.Expr:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.errors import UserError, did_you_mean
 from recsys.files.manifest import inside
+from recsys.schema.data_schema import VectorsConfig
 
 EPS = 1e-5  # torch.nn.LayerNorm's
 LEAST_VARIANCE = 1e-7  # relative to the largest; directions with less are noise of rounding, and become 0
@@ -31,6 +33,21 @@ def parse_way(entry: Any) -> Way:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} needs the number of components, such as {{{name}: 64}}")
     return name, count
+
+
+def check_vectors(vectors: VectorsConfig, where: str) -> None:
+    """Check the config of a file of vectors. Raises UserError if it has a mistake."""
+    for way in vectors.normalise:
+        try:
+            parse_way(way)
+        except ValueError as e:
+            raise UserError(f"{where}.normalise: {e}{did_you_mean(str(way), NORMALISE)}") from e
+    kind = vectors.file.rpartition(".")[2]
+    if kind not in ("parquet", "npz", "npy"):
+        raise UserError(f"{where}.file={vectors.file}: must be a .parquet, a .npz or a .npy file")
+    other, other_kind = ("key", "parquet") if kind == "npy" else ("keys", "npy")
+    if getattr(vectors, other):
+        raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
 
 
 @dataclass(frozen=True)

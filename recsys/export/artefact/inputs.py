@@ -51,7 +51,7 @@ def _padded(values: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
 
 def longest_lists(data: ResolvedData) -> dict[str, int]:
     """Return the length of the longest list that the transforms make of each feature, if there is one."""
-    own = {n: c.last or c.max_length for n, c in data.sparse_columns.items()}
+    own = {n: c.longest for n, c in data.sparse_columns.items()}
     whole = None if data.sequences is None else data.sequences.max_length + 1
     return {n: length for n, c in own.items() if (length := c or whole) is not None}
 

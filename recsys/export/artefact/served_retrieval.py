@@ -62,7 +62,7 @@ class ServedRetrieval:
         self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
         data = self.fitted.data
         assert data.group is not None and data.item_feature is not None
-        self._item = data.sparse_columns[data.item_feature].column or data.item_feature
+        self._item = data.sparse_columns[data.item_feature].column
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self.fitted.candidates
         self._item_type = self._types.get(self._item, pl.String())

@@ -10,6 +10,7 @@ import polars as pl
 
 from recsys.data.arrays import single_valued
 from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.transforms.value_types import Number
 from recsys.features import FeatureSpec
 from recsys.online.servable import Datatype, TensorSpec
 
@@ -27,8 +28,8 @@ def raw_inputs(types: pl.Schema, data: ResolvedData) -> tuple[TensorSpec, ...]:
 
 def _numbers(data: ResolvedData) -> set[str]:
     """Return the raw columns that dense features alone read, as numbers."""
-    read = {column for column, ways in data.column_reads.items() if ways == {"number"}}
-    sparse = {column for name, c in data.sparse_columns.items() for column in c.cross or [c.column or name]}
+    read = {column for column, types in data.column_reads.items() if types == {Number}}
+    sparse = {column for c in data.sparse_columns.values() for column in c.source.columns}
     group = set() if data.group is None else {data.group.by, data.group.order}
     return read - sparse - group
 
