@@ -127,7 +127,10 @@ def status(
         nonlocal code
         _hide_secrets(cfg)
         check_hydra(HydraConfig.get())
-        code = call(lambda: _checked(function, cfg), command, sys.argv[1:])
+        with reported(command, sys.argv[1:]) as outcome:
+            check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))  # before slow imports
+            function(cfg)
+        code = outcome.status
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
     if flag := next((a for a in given if a in MULTIRUN), None):
@@ -154,12 +157,6 @@ def _help(command: str, overrides: list[str], words: list[str]) -> None:
 
     with explained(overrides, command):
         command_help.show(command, overrides, words)
-
-
-def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
-    """Check the keys, the numbers and the names of folders against the schema, before slow imports, and call it."""
-    check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
-    function(cfg)
 
 
 def _hide_secrets(cfg: DictConfig) -> None:
@@ -201,12 +198,19 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
         raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
 
 
-def call(function: Callable[[], None], command: str, arguments: Sequence[str]) -> int:
-    """Run `function` and return the exit status, with OmegaConf's errors about `arguments` explained in one line."""
+def reported(command: str, arguments: Sequence[str]) -> failures.Reported:
+    """Return the block whose errors are printed, those of OmegaConf about `arguments` in one line."""
 
     def said(error: Exception) -> str:
         from recsys.cli.config_mistakes import explain
 
         return explain(error, command, arguments)
 
-    return failures.call(function, said)
+    return failures.Reported(said)
+
+
+def call(function: Callable[[], None], command: str, arguments: Sequence[str]) -> int:
+    """Run `function` and return the exit status; see `reported`."""
+    with reported(command, arguments) as outcome:
+        function()
+    return outcome.status

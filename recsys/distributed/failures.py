@@ -91,49 +91,60 @@ def exit_process(status: int) -> NoReturn:
     sys.exit(status)
 
 
-def call(function: Callable[[], None], explain: Callable[[Exception], str] | None = None) -> int:
-    """Run `function`, print a message for an error, and return the exit status.
-
-    The message is one line for a UserError, otherwise a traceback.
+class Reported:
+    """A block whose error is printed: one line for a UserError, otherwise a traceback. `status` is the exit status.
 
     explain: returns the message for an error of OmegaConf
     """
-    try:
-        return _call(function, explain)
-    except KeyboardInterrupt:
-        return say_error(interrupts.message(), status=130)
-    except interrupts.Interrupted as e:  # also while an error is described: a launcher ends the ranks that lost another
-        # the launcher says it for the ranks that it has started, rank 0 for the ranks of torchrun
-        silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
-        return e.status if silent else say_error(interrupts.message(), status=e.status)
 
+    def __init__(self, explain: Callable[[Exception], str] = str) -> None:
+        self.status, self._explain = 0, explain
 
-def _call(function: Callable[[], None], explain: Callable[[Exception], str] | None) -> int:
-    from omegaconf.errors import OmegaConfBaseException
+    def __enter__(self) -> "Reported":
+        return self
 
-    try:
-        function()
-    except UserError as e:
-        if isinstance(e, DoesNotFit) and e.infeasible is not None:
-            console.print(e.infeasible.table())
-        return say_error(str(e), e.status)
-    except OmegaConfBaseException as e:
-        return say_error(explain(e) if explain is not None else str(e))
-    except (KeyboardInterrupt, interrupts.Interrupted):
-        raise
-    except SystemExit as e:
-        return e.code if isinstance(e.code, int) else OURS
-    except BaseException as e:  # a failed collective save raises a BaseException
-        for cause in _with_causes(e):
-            if isinstance(cause, interrupts.Interrupted):  # the signal came during the save
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        try:
+            self.status = 0 if error is None else self._report(error)
+        except (
+            interrupts.Interrupted
+        ) as e:  # also while an error is described: a launcher ends the ranks that lost another
+            # the launcher says it for the ranks that it has started, rank 0 for the ranks of torchrun
+            silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
+            self.status = e.status if silent else say_error(interrupts.message(), status=e.status)
+        except KeyboardInterrupt:
+            self.status = say_error(interrupts.message(), status=130)
+        return True
+
+    def _report(self, error: BaseException) -> int:
+        from omegaconf.errors import OmegaConfBaseException
+
+        if isinstance(error, UserError):
+            if isinstance(error, DoesNotFit) and error.infeasible is not None:
+                console.print(error.infeasible.table())
+            return say_error(str(error), error.status)
+        if isinstance(error, OmegaConfBaseException):
+            return say_error(self._explain(error))
+        if isinstance(error, SystemExit):
+            return error.code if isinstance(error.code, int) else OURS
+        for cause in _with_causes(error):  # a failed collective save raises a BaseException
+            if isinstance(
+                cause, KeyboardInterrupt | interrupts.Interrupted
+            ):  # the signal may have come during the save
                 raise cause from None
-        if (disk := _disk_error_message(e)) is not None:
+        if (disk := _disk_error_message(error)) is not None:
             return say_error(disk)
-        text = mask_text(describe(e))
+        text = mask_text(describe(error))
         sys.stderr.write(text)
         log(text)
         return OURS
-    return 0
+
+
+def call(function: Callable[[], None]) -> int:
+    """Run `function`, print a message for an error, and return the exit status; see `Reported`."""
+    with Reported() as outcome:
+        function()
+    return outcome.status
 
 
 def _disk_error_message(error: BaseException) -> str | None:

@@ -265,9 +265,22 @@ class RecsysModule(pl.LightningModule):
                 scale.release(dense)
             if self.stepped and not self._unscaled(scale, dense):
                 return
-        if self.stepped:
-            with self.timing.part("optimizer"):
-                self._update()
+        if not self.stepped:
+            return
+        assert self._optimizers is not None
+        with self.timing.part("optimizer"):
+            if self._updates.clip_norm is not None:
+                norm = torch.nn.utils.clip_grad_norm_(list(self._optimizers.dense.values()), self._updates.clip_norm)
+                if self._logs:
+                    self.log("train/grad_norm", norm, rank_zero_only=True)
+            self.optimizers().step()  # type: ignore[union-attr]
+            if self.ema is not None:
+                self.ema.update()
+            for scheduler in self._schedulers() if self._updates.by_step else ():
+                scheduler.step()
+        if self._updates.by_step and self._logs:
+            group = self._optimizers.groups()["dense"][0]
+            self.log("train/lr_factor", group["lr"] / (group["initial_lr"] or 1), rank_zero_only=True)
 
     def _unscaled(self, scale: LossScale, dense: list[Tensor]) -> bool:
         """Return whether the gradients of a step are finite, and unscaled. If not, the step must be skipped."""
@@ -282,22 +295,6 @@ class RecsysModule(pl.LightningModule):
 
     def _stance(self, rows: int) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled is None else self.compiled.context(rows, self.training)
-
-    def _update(self) -> None:
-        assert self._optimizers is not None
-        if self._updates.clip_norm is not None:
-            norm = torch.nn.utils.clip_grad_norm_(list(self._optimizers.dense.values()), self._updates.clip_norm)
-            if self._logs:
-                self.log("train/grad_norm", norm, rank_zero_only=True)
-        self.optimizers().step()  # type: ignore[union-attr]
-        if self.ema is not None:
-            self.ema.update()
-        if self._updates.by_step:
-            for scheduler in self._schedulers():
-                scheduler.step()
-            if self._logs:
-                group = self._optimizers.groups()["dense"][0]
-                self.log("train/lr_factor", group["lr"] / (group["initial_lr"] or 1), rank_zero_only=True)
 
     def _schedulers(self) -> list[Any]:
         schedulers = self.lr_schedulers()

@@ -45,24 +45,20 @@ def train(composed: DictConfig) -> Run:
     """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
     from recsys.training import run_lock
 
+    log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     try:
-        return _train(composed)
+        if (ranks := started_by_torchrun()) is not None:
+            return _train_as_rank(composed, ranks)
+        cfg, files = check_raw_files(composed)
+        folder, prepared = begin(cfg, files, cfg.trainer.devices)
+        if cfg.trainer.devices > 1:
+            _spawn_ranks(cfg, folder, prepared)
+        else:
+            with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
+                fit(cfg, folder, prepared, alone)
+        return Run(folder.path)
     finally:
         run_lock.release()
-
-
-def _train(composed: DictConfig) -> Run:
-    log_to(None)  # an earlier run in this process (a notebook) may have set its log file
-    if (ranks := started_by_torchrun()) is not None:
-        return _train_as_rank(composed, ranks)
-    cfg, files = check_raw_files(composed)
-    folder, prepared = begin(cfg, files, cfg.trainer.devices)
-    if cfg.trainer.devices == 1:
-        with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
-            fit(cfg, folder, prepared, alone)
-    else:
-        _spawn_ranks(cfg, folder, prepared)
-    return Run(folder.path)
 
 
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
