@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from recsys.cli.console import say
 from recsys.cli.secrets import still_masked, variable
 from recsys.config.run_config import RunConfig
-from recsys.config.targets import moved
+from recsys.config.safe_targets import moved
 from recsys.data.raw.vector_files import table_widths
 from recsys.errors import UserError, did_you_mean
 from recsys.extras import EXTRAS, check_extra

@@ -21,7 +21,7 @@ from yaml import YAMLError
 from recsys.cli.console import say_once
 from recsys.cli.quoting import quoted
 from recsys.cli.secrets import masked, remember, restored
-from recsys.config.targets import check_run_config
+from recsys.config.safe_targets import check_run_config
 from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.run_files import config_text
