@@ -20,7 +20,7 @@ from recsys.index.vector_rows import VectorRows
 SMALL, LARGE = 20_000, 2_000_000  # items; exact below, codes of 4 bits above
 QUERIES = 1000  # of a measurement, at most
 AT_ONCE = 64  # of these, in one search
-KINDS = (*engines.KINDS, milvus.KIND)
+KINDS = (*engines.ENGINES, milvus.KIND)
 AnyIndex = TypeVar("AnyIndex", bound=Index)
 
 
@@ -79,9 +79,9 @@ def build(
     queries = queries[:QUERIES]
     if url is not None:
         return _build_in_server(url, stored, items, queries, k, recall_target)
-    engine = engines.make(kind, stored, threads=threads, seed=seed)
+    engine = engines.engine_class(kind).build(stored, threads, seed)
     index = ItemIndex(About(engine.kind, engine.efforts[-1]), engine, stored, items)
-    if engine.kind == "exact":
+    if isinstance(engine, engines.Exact):
         return index.with_about(effort=1, recall=1.0, recall_at=k, queries=0)
     return _tune(index, queries, least_products(index, queries, k), k, recall_target)
 
@@ -94,7 +94,7 @@ def check_server(kind: str, url: str | None) -> None:
     if kind == milvus.KIND:
         check_extra("milvus", f"index={kind}")
     elif kind != "auto":
-        engines.check_installed(kind)
+        engines.engine_class(kind)
     if url is None:
         if kind == milvus.KIND:
             raise UserError(f"index={kind}: also name the server, index_url={milvus.EXAMPLE}")

@@ -11,16 +11,15 @@ usearch    the same graph in a package of 2 MB without BLAS or OpenMP
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from recsys.extras import check_extra
 from recsys.index.vector_rows import VectorRows
 
-KINDS = ("exact", "ivf", "ivf_pq", "hnsw", "usearch")
 PRODUCTS = 1 << 22  # of one block of the exact engine
 BLOCK = 1 << 17  # rows that are added at a time
 SAMPLE = 64  # rows for each cell, from which cells are fitted
@@ -29,41 +28,73 @@ BUILD_EFFORT = 128  # rows that a graph looks at to place a new one
 Found = tuple[np.ndarray, np.ndarray]  # rows (Q, k) int64, -1 where there is none; their products (Q, k) float32
 
 
-class SearchEngine(Protocol):
-    """Finds rows by inner product. Rows are numbered in the order in which they were added."""
+class SearchEngine(ABC):
+    """Finds rows by inner product. Rows are numbered in the order in which they were added.
 
-    kind: str
+    kind: its name in YAML
+    package: the package that it needs; None if it needs none
+    efforts: the values of `effort` that tuning tries, ascending; more effort finds more of the best rows
+    """
 
-    @property
-    def efforts(self) -> tuple[int, ...]:
-        """The values of `effort` that tuning tries, ascending; more effort finds more of the best rows."""
-        ...
+    kind: ClassVar[str]
+    package: ClassVar[str | None] = None
+    efforts: tuple[int, ...]
 
+    @classmethod
+    @abstractmethod
+    def build(cls, vectors: VectorRows, threads: int, seed: int) -> SearchEngine:
+        """Return an engine with all rows of `vectors`.
+
+        Args:
+            vectors: the vectors of the rows.
+            threads: threads of building and of searches.
+            seed: seed of samples.
+        """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
+        """Read the engine that `save` wrote."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
 
+    @abstractmethod
     def add(self, vectors: np.ndarray) -> None:
         """Add rows (n, dim)."""
-        ...
 
+    @abstractmethod
     def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
         """Return the best rows of queries (Q, dim), in any order. Their products may be approximate."""
-        ...
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write the engine's own file."""
-        ...
+
+    def with_rows(self, vectors: VectorRows) -> SearchEngine:
+        """Add rows of `vectors`, a block at a time, and return the engine."""
+        for _, block in vectors.blocks(BLOCK):
+            self.add(block)
+        return self
 
 
-class Exact:
+class Exact(SearchEngine):
     """Compares a query with all rows, a block at a time."""
 
-    kind: str = "exact"
-    efforts: tuple[int, ...] = (1,)
+    kind = "exact"
+    efforts = (1,)
 
     def __init__(self, vectors: VectorRows) -> None:
         self._vectors = vectors
+
+    @classmethod
+    def build(cls, vectors: VectorRows, threads: int, seed: int) -> SearchEngine:
+        return cls(vectors)
+
+    @classmethod
+    def load(cls, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
+        return cls(vectors)
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -103,37 +134,38 @@ def efforts_of(cells: int) -> tuple[int, ...]:
     return tuple(2**i for i in range(cells.bit_length()))
 
 
-class Cells:
-    """ivf and ivf_pq of faiss."""
+class Cells(SearchEngine):
+    """Cells of faiss, whose rows are the vectors themselves."""
 
+    kind, package = "ivf", "faiss"
     FILE = "engine.faiss"
 
-    def __init__(self, kind: str, index: Any, threads: int) -> None:
-        self.kind, self._index, self._threads = kind, index, threads
-        self._faiss = _import_faiss(kind)
-        self.efforts = efforts_of(self._faiss.extract_index_ivf(index).nlist)
+    def __init__(self, index: Any, threads: int) -> None:
+        faiss = _faiss()
+        self._index, self._threads, self._faiss = index, threads, faiss
+        self.efforts = efforts_of(faiss.extract_index_ivf(index).nlist)
 
     @classmethod
-    def train(cls, kind: str, vectors: VectorRows, threads: int, seed: int) -> Cells:
-        """Return an engine without rows, whose cells and codes are fitted to a sample of the vectors.
-
-        Args:
-            kind: ivf or ivf_pq.
-            vectors: the vectors that rows will be made of.
-            threads: threads of training and of searches.
-            seed: seed of the sample and of the clustering.
-        """
-        faiss, n, dim = _import_faiss(kind), len(vectors), vectors.dim
+    def build(cls, vectors: VectorRows, threads: int, seed: int) -> SearchEngine:
+        """Return an engine whose cells and codes are fitted to a sample of the vectors."""
+        faiss = _faiss()
         faiss.omp_set_num_threads(threads)
-        cells = cells_of(n)
-        codes = dim // 2 if dim % 2 == 0 else dim
-        how = f"IVF{cells},Flat" if kind == "ivf" else f"IVF{cells},PQ{codes}x4fs,RFlat"
-        index = faiss.index_factory(dim, how, faiss.METRIC_INNER_PRODUCT)
+        n, cells = len(vectors), cells_of(len(vectors))
+        how = f"IVF{cells},{cls._codes(vectors.dim)}"
+        index = faiss.index_factory(vectors.dim, how, faiss.METRIC_INNER_PRODUCT)
         clustering = faiss.extract_index_ivf(index).cp
         clustering.seed, clustering.max_points_per_centroid, clustering.min_points_per_centroid = seed, SAMPLE, 1
         sample = np.random.default_rng(seed).choice(n, min(n, SAMPLE * max(cells, 256)), replace=False)
         index.train(vectors.take(np.sort(sample)))
-        return cls(kind, index, threads)
+        return cls(index, threads).with_rows(vectors)
+
+    @staticmethod
+    def _codes(dim: int) -> str:
+        """Return the part of faiss's index factory that says how rows are stored."""
+        return "Flat"
+
+    def _parameters(self, k: int, effort: int) -> Any:
+        return self._faiss.SearchParametersIVF(nprobe=effort)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -144,23 +176,40 @@ class Cells:
 
     def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
         self._faiss.omp_set_num_threads(self._threads)
-        params = self._faiss.SearchParametersIVF(nprobe=effort)
-        if self.kind == "ivf_pq":
-            compared = max(4.0, 256 / k)  # rows that are compared exactly, for each row that is returned
-            params = self._faiss.IndexRefineSearchParameters(k_factor=compared, base_index_params=params)
-        products, rows = self._index.search(queries, k, params=params)
+        products, rows = self._index.search(queries, k, params=self._parameters(k, effort))
         return rows, products
 
     def save(self, folder: Path) -> None:
         self._faiss.write_index(self._index, str(folder / self.FILE))
 
     @classmethod
-    def load(cls, kind: str, folder: Path, threads: int) -> Cells:
-        return cls(kind, _read(folder / cls.FILE, kind), threads)
+    def load(cls, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
+        """Raises ValueError if the cells are in other files, which could be any of this machine."""
+        faiss = _faiss()
+        index = _read(folder / cls.FILE)
+        cells = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+        if not isinstance(cells, faiss.ArrayInvertedLists | faiss.BlockInvertedLists):
+            raise ValueError(f"the cells are {type(cells).__name__}")
+        return cls(index, threads)
 
 
-class Graph:
-    """hnsw of faiss, or of usearch.
+class CodedCells(Cells):
+    """Cells of faiss, whose rows are codes; the best ones are compared again exactly."""
+
+    kind = "ivf_pq"
+
+    @staticmethod
+    def _codes(dim: int) -> str:
+        return f"PQ{dim // 2 if dim % 2 == 0 else dim}x4fs,RFlat"
+
+    def _parameters(self, k: int, effort: int) -> Any:
+        compared = max(4.0, 256 / k)  # rows that are compared exactly, for each row that is returned
+        cells = super()._parameters(k, effort)
+        return self._faiss.IndexRefineSearchParameters(k_factor=compared, base_index_params=cells)
+
+
+class Graph(SearchEngine):
+    """A graph of neighbours.
 
     A graph needs distances, so vectors get one more component, with which all have the norm of the longest, and
     queries get a 0: the nearest vectors are then those with the largest inner products (Bachrach et al., Speeding Up
@@ -168,24 +217,25 @@ class Graph:
     added later and are longer than that are compared one by one, beside the graph.
 
     Args:
-        kind: hnsw or usearch.
         vectors: the vectors of the rows.
         longest: the largest norm of the vectors.
         threads: threads of adding and of searches.
         file: the graph to read; None begins an empty one.
     """
 
+    efforts = tuple(2**i for i in range(7, 14))
     FILE, NORMS = "engine.graph", "norms.npz"
+    NEIGHBOURS: ClassVar[type[_FaissGraph | _UsearchGraph]]
 
-    def __init__(self, kind: str, vectors: VectorRows, longest: float, threads: int, file: Path | None = None) -> None:
-        self.kind, self._vectors, self._longest = kind, vectors, longest
-        graph = _UsearchGraph if kind == "usearch" else _FaissGraph
-        self._graph = graph(vectors.dim + 1, threads, file)
+    def __init__(self, vectors: VectorRows, longest: float, threads: int, file: Path | None = None) -> None:
+        self._vectors, self._longest = vectors, longest
+        self._graph = self.NEIGHBOURS(vectors.dim + 1, threads, file)
         self._longer = np.empty(0, np.int64)  # rows
 
-    @property
-    def efforts(self) -> tuple[int, ...]:
-        return tuple(2**i for i in range(7, 14))
+    @classmethod
+    def build(cls, vectors: VectorRows, threads: int, seed: int) -> SearchEngine:
+        longest = max(float(np.linalg.norm(block, axis=1).max()) for _, block in vectors.blocks(BLOCK))
+        return cls(vectors, longest, threads).with_rows(vectors)
 
     def __len__(self) -> int:
         return len(self._graph)
@@ -211,9 +261,9 @@ class Graph:
         self._graph.save(folder / self.FILE)
 
     @classmethod
-    def load(cls, kind: str, folder: Path, vectors: VectorRows, threads: int) -> Graph:
+    def load(cls, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
         with np.load(folder / cls.NORMS, allow_pickle=False) as norms:
-            engine = cls(kind, vectors, float(norms["longest"]), threads, folder / cls.FILE)
+            engine = cls(vectors, float(norms["longest"]), threads, folder / cls.FILE)
             engine._longer = norms["longer"]
         return engine
 
@@ -222,12 +272,15 @@ class _FaissGraph:
     """Searches return rows (Q, k) and squared distances."""
 
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
-        self._faiss, self._threads = _import_faiss("hnsw"), threads
-        if file is not None:
-            self._index = _read(file, "hnsw")
+        faiss = _faiss()
+        self._faiss, self._threads = faiss, threads
+        if file is None:
+            self._index = faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS)
+            self._index.hnsw.efConstruction = BUILD_EFFORT
             return
-        self._index = self._faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS)
-        self._index.hnsw.efConstruction = BUILD_EFFORT
+        self._index = _read(file)
+        if not isinstance(faiss.downcast_index(self._index), faiss.IndexHNSWFlat):
+            raise ValueError(f"the graph is {type(self._index).__name__}")
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -249,7 +302,6 @@ class _UsearchGraph:
     """Searches return rows (Q, k) and squared distances."""
 
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
-        check_installed("usearch")
         from usearch.index import Index
 
         self._threads = threads
@@ -280,60 +332,38 @@ class _UsearchGraph:
         self._index.save(str(file))
 
 
-def make(kind: str, vectors: VectorRows, *, threads: int, seed: int) -> SearchEngine:
-    """Return an engine with all rows of vectors. Raises UserError for a kind that is not installed."""
-    engine: SearchEngine
-    if kind == "exact":
-        return Exact(vectors)
-    if kind in ("ivf", "ivf_pq"):
-        engine = Cells.train(kind, vectors, threads, seed)
-    else:
-        longest = max(float(np.linalg.norm(block, axis=1).max()) for _, block in vectors.blocks(BLOCK))
-        engine = Graph(kind, vectors, longest, threads)
-    for _, block in vectors.blocks(BLOCK):
-        engine.add(block)
+class Hnsw(Graph):
+    """The graph of faiss."""
+
+    kind, package = "hnsw", "faiss"
+    NEIGHBOURS = _FaissGraph
+
+
+class Usearch(Graph):
+    """The graph of usearch."""
+
+    kind, package = "usearch", "usearch"
+    NEIGHBOURS = _UsearchGraph
+
+
+ENGINES: dict[str, type[SearchEngine]] = {e.kind: e for e in (Exact, Cells, CodedCells, Hnsw, Usearch)}
+
+
+def engine_class(kind: str) -> type[SearchEngine]:
+    """Return the class of an engine. Raises UserError if its package is not installed."""
+    engine = ENGINES[kind]
+    if engine.package is not None:
+        check_extra("index", f"index.kind={kind}", engine.package)
     return engine
 
 
-def load(kind: str, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
-    """Read the engine that `SearchEngine.save` wrote.
-
-    Args:
-        kind: one of KINDS.
-        folder: the folder of the index.
-        vectors: the vectors of the rows.
-        threads: threads of searches.
-    """
-    if kind == "exact":
-        return Exact(vectors)
-    if kind in ("ivf", "ivf_pq"):
-        return Cells.load(kind, folder, threads)
-    return Graph.load(kind, folder, vectors, threads)
+def _read(file: Path) -> Any:
+    """Read an index of faiss."""
+    faiss = _faiss()
+    return faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
 
 
-def check_installed(kind: str) -> None:
-    """Raise UserError if the package of a kind of index is not installed."""
-    if kind != "exact":
-        check_extra("index", f"index.kind={kind}", "usearch" if kind == "usearch" else "faiss")
-
-
-def _read(file: Path, kind: str) -> Any:
-    """Read an index of faiss. Raises ValueError if its cells are in other files, which could be any of this machine."""
-    faiss = _import_faiss(kind)
-    index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
-    if kind != "hnsw":
-        cells = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
-        if not isinstance(cells, faiss.ArrayInvertedLists | faiss.BlockInvertedLists):
-            raise ValueError(f"the cells are {type(cells).__name__}")
-    elif not isinstance(faiss.downcast_index(index), faiss.IndexHNSWFlat):
-        raise ValueError(f"the graph is {type(index).__name__}")
-    return index
-
-
-def _import_faiss(kind: str) -> ModuleType:
-    """Import faiss. Raises UserError if it is not installed."""
-    check_installed(kind)
+def _faiss() -> Any:
     import faiss
 
-    module: ModuleType = faiss
-    return module
+    return faiss

@@ -161,7 +161,7 @@ class ItemIndex(Index):
             if vectors is None:
                 vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
             stored, items = VectorRows(vectors), np.load(folder / ITEMS, allow_pickle=False)
-            engine = engines.load(about.kind, folder, stored, threads)
+            engine = engines.engine_class(about.kind).load(folder, stored, threads)
             check_items(items[items >= 0])
             if not len(engine) == len(items) == len(stored):
                 raise ValueError(f"{len(engine)} rows, {len(items)} items and {len(stored)} vectors")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recsys.errors import UserError
 from recsys.files.manifest import DamagedFile
 from recsys.index import ItemIndex, build
-from recsys.index.engines import KINDS
+from recsys.index.engines import ENGINES as KINDS
 
 APPROXIMATE = [kind for kind in KINDS if kind != "exact"]
 
