@@ -138,9 +138,9 @@ class GBM(nn.Module, FittedRankingModel):
         say(f"{label.name}: {trees.count:,} of at most {settings.trees:,} trees ({why}{loss})")
         return trees
 
-    def _read(self, batches: Batches, split: str) -> "_Table":
+    def _read(self, batches: Batches, split: str) -> "_TreeTable":
         """Read all rows into one matrix."""
-        table = _Table.empty(batches.rows, self.columns, self.features)
+        table = _TreeTable.empty(batches.rows, self.columns, self.features)
         first = 0
         with bar(f"reading {split}", batches.rows, "samples") as shown:
             for batch in batches:
@@ -200,14 +200,14 @@ def _columns(bags: Any, multi_valued: bool) -> Iterator[np.ndarray]:
     yield np.where(lengths > 0, padded[stops - 1], 0)
 
 
-class _Table:
+class _TreeTable:
     """Rows in memory: matrix (R, C), labels (R, T) and weight (R,) or None, all float32."""
 
     def __init__(self, matrix: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
         self.matrix, self.labels, self.weight = matrix, labels, weight
 
     @classmethod
-    def empty(cls, rows: int, columns: TreeColumns, features: FeatureSpec) -> "_Table":
+    def empty(cls, rows: int, columns: TreeColumns, features: FeatureSpec) -> "_TreeTable":
         matrix = np.empty((rows, len(columns.names)), np.float32)
         labels = np.empty((rows, len(features.labels)), np.float32)
         return cls(matrix, labels, np.empty(rows, np.float32) if features.weighted else None)

@@ -45,7 +45,7 @@ STORED: Mapping[Any, tuple[pl.DataType, str]] = {  # polars type: as what it is 
 
 
 @dataclass(frozen=True)
-class _Table:
+class _FeastTable:
     """A file of values and its feature view. frame: the key, TIME and the features"""
 
     name: str
@@ -71,7 +71,7 @@ def write_repository(views: Mapping[str, View], output: Path) -> list[str]:
     code = output / "features.py"
     if output.exists() and not (code.is_file() and code.read_text(encoding="utf-8").startswith(MARK)):
         raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
-    tables: list[_Table] = []
+    tables: list[_FeastTable] = []
     lines: list[str] = []
     for view in views.values():
         made = [*_latest(view, lines), *_aggregates(view, [*views, *(t.name for t in tables)], lines)]
@@ -88,7 +88,7 @@ def write_repository(views: Mapping[str, View], output: Path) -> list[str]:
     return lines
 
 
-def _latest(view: View, lines: list[str]) -> list[_Table]:
+def _latest(view: View, lines: list[str]) -> list[_FeastTable]:
     """Return the values of `columns`, of equal times the last, and say what differs in Feast."""
     rows, per_second = _rows(view, view.columns, lines)
     values = rows.sort(TICK, maintain_order=True).unique([view.key, TICK], keep="last", maintain_order=True)
@@ -103,10 +103,12 @@ def _latest(view: View, lines: list[str]) -> list[_Table]:
     if ttl:
         lines.append(f"{view.name}.max_age={view.max_age}: Feast's get_online_features returns older values, too")
     time = _timestamps(pl.col(TICK) * (MICROSECONDS // per_second))
-    return [_Table(view.name, view.key, pl.concat([values.select(view.key, time), features], how="horizontal"), ttl)]
+    return [
+        _FeastTable(view.name, view.key, pl.concat([values.select(view.key, time), features], how="horizontal"), ttl)
+    ]
 
 
-def _aggregates(view: View, names: Sequence[str], lines: list[str]) -> list[_Table]:
+def _aggregates(view: View, names: Sequence[str], lines: list[str]) -> list[_FeastTable]:
     """Return the aggregates at each time at which one changes: after an event, and when an event leaves a window."""
     if not view.aggregates:
         return []
@@ -131,7 +133,7 @@ def _aggregates(view: View, names: Sequence[str], lines: list[str]) -> list[_Tab
         "they change, and get_online_features returns the values of the last materialize, however much later"
     )
     lines.append(f"{view.name}.aggregates: an entity that no file names has nulls in Feast; in recsys 0 or empty lists")
-    return [_Table(name, view.key, frame, timedelta(0))]
+    return [_FeastTable(name, view.key, frame, timedelta(0))]
 
 
 def _rows(view: View, columns: Sequence[str], lines: list[str]) -> tuple[pl.DataFrame, int]:
@@ -187,7 +189,7 @@ def _ttl(view: View) -> timedelta:
     return ttl
 
 
-def _key_types(tables: Sequence[_Table]) -> dict[str, pl.DataType]:
+def _key_types(tables: Sequence[_FeastTable]) -> dict[str, pl.DataType]:
     """Return the types of the keys: whole numbers if all files have such, otherwise text."""
     found: dict[str, pl.DataType] = {}
     for table in tables:
@@ -197,7 +199,7 @@ def _key_types(tables: Sequence[_Table]) -> dict[str, pl.DataType]:
     return found
 
 
-def _file(output: Path, table: _Table) -> Path:
+def _file(output: Path, table: _FeastTable) -> Path:
     return output / "values" / f"{_slug(table.name)}.parquet"
 
 
@@ -205,7 +207,7 @@ def _slug(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _code(tables: Sequence[_Table], keys: Mapping[str, pl.DataType]) -> str:
+def _code(tables: Sequence[_FeastTable], keys: Mapping[str, pl.DataType]) -> str:
     """Return features.py."""
     lines = [MARK, "", "from datetime import timedelta", ""]
     lines += ["from feast import Entity, FeatureView, Field, FileSource, ValueType", "from feast import types", ""]

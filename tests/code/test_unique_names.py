@@ -10,7 +10,7 @@ CLASSES = {
     "TritonPythonModel",  # Triton finds it by this name
     "Items",  # sources of pipelines are named by users; and the vectors of items, by models of users
     "Column",  # of raw files, and of a table of a page
-    "Popularity", "EASE", "GFCF", "ItemKNN", "SessionKNN",  # a model, and its scores without torch
+    "Popularity",  # a model, and what losses draw negatives by
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def _arrays(folder: Path) -> dict[str, np.ndarray]:
     return {f.stem: np.load(f, mmap_mode="r", allow_pickle=False) for f in sorted((folder / STATE).glob("*.npy"))}
 
 
-class Popularity:
+class PopularityScores:
     """The numbers of interactions of all items, whatever the history."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Popularity:
         return self._counts
 
 
-class EASE:
+class EASEScores:
     """The sum of the weights' rows of the distinct items of a history."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class EASE:
         return scores
 
 
-class ItemKNN:
+class ItemKNNScores:
     """The similarities of the nearest items of each distinct item of a history, added up."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class ItemKNN:
         return np.bincount(near, weights, minlength=rows).astype(np.float32)
 
 
-class GFCF:
+class GFCFScores:
     """A linear filter over the lists of the users that share an item, and a low-pass filter over all items."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ class GFCF:
         return (scores + self._low_pass * low).astype(np.float32)
 
 
-class SessionKNN:
+class SessionKNNScores:
     """The similarities of the nearest past sessions that contain an item, added up."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
@@ -128,9 +128,9 @@ def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {
-    "Popularity": Popularity,
-    "EASE": EASE,
-    "GFCF": GFCF,
-    "ItemKNN": ItemKNN,
-    "SessionKNN": SessionKNN,
+    "Popularity": PopularityScores,
+    "EASE": EASEScores,
+    "GFCF": GFCFScores,
+    "ItemKNN": ItemKNNScores,
+    "SessionKNN": SessionKNNScores,
 }

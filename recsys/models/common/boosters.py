@@ -211,7 +211,7 @@ class XGBoost:
             "verbosity": 0,
         }
 
-        class Report(xgb.callback.TrainingCallback):
+        class XGBoostReport(xgb.callback.TrainingCallback):
             def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
                 losses = next(iter(evals_log["validation"].values())) if evals_log else [None]
                 given.on_tree(losses[-1])
@@ -223,7 +223,7 @@ class XGBoost:
             return xgb.QuantileDMatrix(rows.matrix, rows.label, ref=ref, **about)
 
         train = data(given.training)
-        callbacks: list[Any] = [Report()]
+        callbacks: list[Any] = [XGBoostReport()]
         if given.patience is not None:
             callbacks.append(xgb.callback.EarlyStopping(given.patience, save_best=True))
         watched = [] if given.validation is None else [(data(given.validation, train), "validation")]
@@ -278,7 +278,7 @@ class CatBoost:
             }
         )
 
-        class Report:
+        class CatBoostReport:
             def after_iteration(self, info: Any) -> bool:
                 given.on_tree(info.metrics["validation"][loss][-1] if "validation" in info.metrics else None)
                 return True
@@ -289,7 +289,7 @@ class CatBoost:
             )
 
         watched = None if given.validation is None else data(given.validation)
-        model.fit(data(given.training), eval_set=watched, callbacks=[Report()])
+        model.fit(data(given.training), eval_set=watched, callbacks=[CatBoostReport()])
         best = (model.get_best_score() or {}).get("validation", {}).get(loss)
         with TemporaryDirectory(prefix="recsys-gbm-") as folder:  # CatBoost writes to files only
             file = Path(folder) / f"trees.{self.suffix}"
