@@ -18,11 +18,11 @@ import polars as pl
 import pyarrow as pa
 from steady import Claim, Clock, Sample, measure, timed
 
-from recsys.data.loader import ParquetLoader
+from recsys.base.memory import GIB, keep_freed_memory
+from recsys.data.features import LABEL
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.writer import PartWriter
-from recsys.data.transforms import LABEL
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.memory import GIB, keep_freed_memory
 
 BATCH, LATER = 8192, 4
 SCAN = "polars scan"

@@ -19,10 +19,10 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")
 from steady import Claim, Clock, Sample, measure
 
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
-from recsys.data.arrays import Arrays
+from recsys.data.features.arrays import Arrays
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
+from recsys.job.settings import data_config
 from recsys.online.row_transforms import RowTransforms
 
 SAMPLE = 100_000

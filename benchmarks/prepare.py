@@ -17,7 +17,7 @@ import polars as pl
 from omegaconf import OmegaConf
 from steady import Claim, Sample, measure, peer, timed
 
-from recsys.cli.console import quiet
+from recsys.base.console import quiet
 from recsys.config.compose import conf_dir
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples.clicks import write_sample

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.cli.console import quiet
+from recsys.base.console import quiet
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig
 

@@ -37,13 +37,13 @@ from steady import Claim, Sample, measure, peer, timed
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.memory import keep_freed_memory
 from recsys.batch import Batch
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
-from recsys.data.loader import ParquetLoader
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec
-from recsys.memory import keep_freed_memory
+from recsys.job.settings import data_config
 from recsys.models.common.behaviour import Behaviour
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.din import DIN

@@ -13,8 +13,8 @@ import polars as pl
 from torch import from_numpy
 from torchmetrics.functional.classification import binary_auroc
 
+from recsys.data.loader.unknown_ids import untrained_unknowns
 from recsys.data.prepare.prepared import prepare
-from recsys.data.unknown_ids import untrained_unknowns
 from recsys.training.run_dir import open_run
 
 

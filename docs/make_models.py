@@ -19,11 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.build import build_model
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.job.build import build_model
+from recsys.job.run_config import RunConfig
 from recsys.model_list import Entry, entries
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.tables import tables

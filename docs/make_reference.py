@@ -44,7 +44,7 @@ API = {
                "RowTransforms", "compose", "check", "RunConfig", "UserError"),
     "recsys.training.evaluate_run": ("evaluate",),
     "recsys.data.prepare.prepared": ("prepare", "Prepared"),
-    "recsys.data.loader": ("ParquetLoader",),
+    "recsys.data.loader.parquet_loader": ("ParquetLoader",),
     "recsys.features": ("FeatureSpec", "SparseFeature", "DenseFeature", "Label"),
     "recsys.batch": ("Batch", "JaggedIds"),
     "recsys.models.protocols": ("RetrievalModel", "ClosedFormModel", "FittedRankingModel"),

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from recsys.api import open_pipeline as open_pipeline
     from recsys.api import recommend as recommend
     from recsys.api import train as train
-    from recsys.config.check import check as check
+    from recsys.base.errors import UserError as UserError
     from recsys.config.compose import compose as compose
-    from recsys.config.run_config import RunConfig as RunConfig
-    from recsys.errors import UserError as UserError
+    from recsys.job.check import check as check
+    from recsys.job.run_config import RunConfig as RunConfig
     from recsys.online.predictor import Predictor as Predictor
     from recsys.online.recommender import Recommender as Recommender
     from recsys.online.row_transforms import RowTransforms as RowTransforms
@@ -50,10 +50,10 @@ EXPORTS = {
     "load": "recsys.api",
     "open_pipeline": "recsys.api",
     "recommend": "recsys.api",
-    "check": "recsys.config.check",
+    "check": "recsys.job.check",
     "compose": "recsys.config.compose",
-    "RunConfig": "recsys.config.run_config",
-    "UserError": "recsys.errors",
+    "RunConfig": "recsys.job.run_config",
+    "UserError": "recsys.base.errors",
     "Predictor": "recsys.online.predictor",
     "Recommender": "recsys.online.recommender",
     "RowTransforms": "recsys.online.row_transforms",

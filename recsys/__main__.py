@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from recsys.cli.console import results
+from recsys.base.console import results
 
 # Each command is a module recsys.COMMAND that has a `main` function, or a package that has a __main__ module.
 COMMANDS = {
@@ -51,13 +51,13 @@ def main() -> None:
         results.print(_usage(), markup=False)
         return
     if arguments[0] in ("-V", "--version"):
-        from recsys.cli.versions import describe
+        from recsys.base.versions import describe
 
         results.print(describe(), markup=False)
         return
     name = arguments[0]
     if name not in COMMANDS:
-        from recsys.errors import did_you_mean
+        from recsys.base.errors import did_you_mean
 
         hint = "run `recsys` to list the commands"
         print(f"error: {name}: no such command{did_you_mean(name, COMMANDS)} ({hint})", file=sys.stderr)

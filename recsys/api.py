@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.training.run import Run
 
 if TYPE_CHECKING:

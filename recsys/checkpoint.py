@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import bar, results, say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.cli.console import bar, results, say
-from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ClusterConfig
 
 if TYPE_CHECKING:
-    from recsys.config.run_config import RunConfig
+    from recsys.job.run_config import RunConfig
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
@@ -86,10 +86,10 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config.kinds import meta_task
-    from recsys.data.transforms import Fitted
+    from recsys.data.features import Fitted
     from recsys.features import FeatureSpec
     from recsys.files.run_files import CALIBRATION, CONFIG, DATA
+    from recsys.job.kinds import meta_task
     from recsys.sharding.cluster import topology
     from recsys.sharding.optimizers import sparse_optimizer
     from recsys.sharding.planner import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
@@ -213,7 +213,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config.check import check
+    from recsys.job.check import check
     from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.cli.console import say
-from recsys.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 

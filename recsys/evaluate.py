@@ -11,14 +11,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.errors import UserError
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config.check import check
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
+    from recsys.job.check import check
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 

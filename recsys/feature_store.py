@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.cli.console import say
-from recsys.errors import UserError, did_you_mean
 from recsys.files.input_files import problem_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _rejected(cfg: DictConfig) -> Path | None:
 
 
 def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
-    from recsys.cli import interrupts
+    from recsys.base import interrupts
     from recsys.store.follow import follow
 
     names = command_line.strings(cfg.views) or [v.name for v in views.values() if v.stream is not None]
@@ -110,10 +110,10 @@ def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> 
 def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     import polars as pl
 
-    from recsys.config.settings import engine_config
     from recsys.data.prepare.engine import check_engine
     from recsys.files.atomic import whole_file
     from recsys.files.outputs import check_output
+    from recsys.job.settings import engine_config
 
     for key in ("input", "time", "output"):
         if cfg[key] is None:
@@ -150,9 +150,9 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
 
 
 def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
-    from recsys.config.settings import engine_config
     from recsys.data.prepare.spark_engine import borrowed_session
     from recsys.files.outputs import check_output
+    from recsys.job.settings import engine_config
     from recsys.store.spark_join import join
 
     if (problem := problem_of(source)) and not source.is_dir():

@@ -21,11 +21,11 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from rich.table import Table
 
+from recsys.base.console import results
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.cli.console import results
 from recsys.config.compose import compose, conf_dir, file_of_choice
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
+from recsys.job.run_config import RunConfig
 
 PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), https://(\S+?)(?=[.,]?(?:\s|$))")
 LONG = "--long"
@@ -94,8 +94,8 @@ def needs(cfg: RunConfig) -> str:
     """Return the data that a model needs: the plainest of some made-up features that it can be built for."""
     import torch
 
-    from recsys.config.build import build_model
     from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+    from recsys.job.build import build_model
 
     user, item, kind = (SparseFeature(n, 9, n) for n in ("user", "item", "kind"))
     before, kinds = (SparseFeature(f"{n}s", 9, n, multi_valued=True, sequence=True) for n in ("item", "kind"))
@@ -120,7 +120,7 @@ def needs(cfg: RunConfig) -> str:
 
 def _problem(cfg: RunConfig) -> str | None:
     """Return why a config cannot be trained, None if it can."""
-    from recsys.config.check import check
+    from recsys.job.check import check
 
     try:
         check(cfg)

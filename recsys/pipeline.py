@@ -15,8 +15,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.errors import UserError, did_you_mean
 
 ACTIONS = ("run", "evaluate", "candidates", "demo")
 USAGE = "python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet; see --help"

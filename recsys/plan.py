@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import say
+from recsys.base.errors import DoesNotFit, UserError
 from recsys.cli import command_line
-from recsys.cli.console import say
-from recsys.errors import DoesNotFit, UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 
 if TYPE_CHECKING:
-    from recsys.config.run_config import RunConfig
     from recsys.features import FeatureSpec
+    from recsys.job.run_config import RunConfig
     from recsys.schema.command_schemas import ClusterConfig
     from recsys.sharding.estimate.clock import StepClock
     from recsys.sharding.estimate.compare import PlanAttempt
@@ -42,10 +42,10 @@ def plan(cfg: DictConfig) -> PlanReport:
     Raises DoesNotFit (a UserError) if no plan fits. The message says how much memory is missing and which small change
     of the config would make a plan fit; the exception's `infeasible` lists the tables.
     """
-    from recsys.config.check import check_parts
-    from recsys.config.check_early import checked_data
     from recsys.config.compose import typed
     from recsys.distributed.ranks import silence
+    from recsys.job.check import check_parts
+    from recsys.job.check_early import checked_data
     from recsys.sharding.cluster import check_cluster
     from recsys.sharding.infeasible import Infeasibility
 
@@ -140,7 +140,7 @@ def _plan(
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config.kinds import meta_task
+    from recsys.job.kinds import meta_task
     from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
     from recsys.sharding.infeasible import infeasible
@@ -189,7 +189,7 @@ def _load_factors(run: RunConfig, prepared: Path | None) -> dict[str, float]:
 
     Return {} if there is no prepared data or no cache_hit_rate.
     """
-    from recsys.data.load_factors import load_factors
+    from recsys.data.loader.load_factors import load_factors
 
     if prepared is None or run.sharding.cache_hit_rate is None:
         return {}
@@ -220,7 +220,7 @@ def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, p
 
 def _features_of(run: RunConfig, prepared: Path | None) -> FeatureSpec:
     """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
-    from recsys.data.transforms import feature_spec
+    from recsys.data.features import feature_spec
     from recsys.features import FeatureSpec
 
     if prepared is not None:

@@ -17,9 +17,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import results, say
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.cli.console import results, say
-from recsys.errors import UserError
 from recsys.files.outputs import check_output
 
 
@@ -34,9 +34,9 @@ def _command(cfg: DictConfig) -> None:
     if OmegaConf.is_missing(cfg, "input"):
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(command_line.strings(cfg.input))
-    from recsys.cli.versions import check_versions  # these imports take seconds; a missing file is said before
-    from recsys.config.kinds import check_scores_rows
+    from recsys.base.versions import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
+    from recsys.job.kinds import check_scores_rows
     from recsys.online.predict_files import predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
 

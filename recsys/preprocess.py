@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
+from recsys.base.console import bar, results, say
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.cli.console import bar, results, say
-from recsys.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 
 if TYPE_CHECKING:
+    from recsys.data.features import ResolvedData
     from recsys.data.prepare.prepared import Prepared
-    from recsys.data.transforms import ResolvedData
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
@@ -31,10 +31,10 @@ def preprocess(cfg: DictConfig) -> Prepared:
 
     Write the report and the export if the config asks for them.
     """
-    from recsys.config.settings import data_config, engine_config
-    from recsys.data.check_data import check_data, check_files, check_installed, names_files
+    from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
+    from recsys.job.settings import data_config, engine_config
 
     if cfg.output is not None:
         if not cfg.report:

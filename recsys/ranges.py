@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 
 FLOAT32_MAX = 3.4e38
 MOST = 2**31 - 1  # the limit of a whole number whose field names none

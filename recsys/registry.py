@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import results, say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.cli.console import results, say
-from recsys.errors import UserError, did_you_mean
 from recsys.pages.formatting import visible
 
 if TYPE_CHECKING:

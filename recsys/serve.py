@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.errors import UserError
+from recsys.base.quoting import quoted
 from recsys.cli import command_line
-from recsys.cli.quoting import quoted
-from recsys.errors import UserError
 
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"
 

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.candidates import Candidates
-from recsys.errors import UserError
 from recsys.features import Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch

@@ -16,8 +16,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from recsys.base.console import say
 from recsys.cli import command_line
-from recsys.cli.console import say
 from recsys.distributed.failures import exit_process
 
 ZOO = "model=zoo"
@@ -50,7 +50,7 @@ def main() -> None:
     def command(cfg: DictConfig) -> None:
         from hydra.core.hydra_config import HydraConfig
 
-        from recsys.config.resumed import composed_config
+        from recsys.job.resumed import composed_config
         from recsys.training.run import train
 
         train(composed_config(cfg, HydraConfig.get().overrides.task))

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from steady import Sample
 
-from recsys.cli.versions import FBGEMM, version_of
+from recsys.base.versions import FBGEMM, version_of
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
 from recsys.files.atomic import write_text
+from recsys.job.run_config import RunConfig
 
 LEAST_SECONDS = 15.0  # what a contestant may take on a GPU before one has run
 ROOT = Path(__file__).parents[2]

@@ -24,12 +24,12 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.config.run_config import RunConfig
-from recsys.data.device_copies import copied_ahead, pinned_ahead, with_upcoming
-from recsys.data.transforms import feature_spec
-from recsys.data.transforms.sparse_columns import SparseColumn
+from recsys.data.features import feature_spec
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
 from recsys.distributed.ranks import Ranks, process_group
 from recsys.features import FeatureSpec
+from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
 from recsys.training.module import local_device
 from recsys.training.pipelines import AHEAD, KINDS, NONE
@@ -115,7 +115,7 @@ def draw_lists(features: FeatureSpec, lengths: np.ndarray, items: int, number: i
 
 
 class InMemory:
-    """A loader of batches in memory, which takes them in turn, as data/loader.py hands out those of files.
+    """A loader of batches in memory, which takes them in turn as `ParquetLoader` hands out those of files.
 
     upcoming: the batches that come next, for a pipeline
     seconds: time that the training waited for a batch

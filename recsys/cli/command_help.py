@@ -15,10 +15,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 from rich.text import Text
 
-from recsys.cli.console import results
-from recsys.cli.secrets import masked
+from recsys.base.console import results
+from recsys.base.errors import UserError
+from recsys.base.secrets import masked
 from recsys.config.compose import COMMANDS, compose_with_choices, file_of_choice
-from recsys.errors import UserError
 from recsys.ranges import NotEmpty, Range
 
 COMMAND_SCHEMAS = "recsys.schema.command_schemas"

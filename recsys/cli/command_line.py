@@ -15,14 +15,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys.cli import interrupts
-from recsys.cli.console import log_to
-from recsys.cli.quoting import override
-from recsys.cli.secrets import mask_overrides, remember
+from recsys.base import interrupts
+from recsys.base.console import log_to
+from recsys.base.errors import UserError
+from recsys.base.quoting import override
+from recsys.base.secrets import mask_overrides, remember
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
-from recsys.errors import UserError
 from recsys.ranges import check_values
 
 MULTIRUN = ("-m", "--multirun")

@@ -16,8 +16,8 @@ from omegaconf.errors import (
 )
 from yaml import YAMLError
 
+from recsys.base.errors import did_you_mean
 from recsys.config.compose import COMMANDS, RENAMED, compose, yaml_mistake
-from recsys.errors import did_you_mean
 from recsys.ranges import without_none
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false"}

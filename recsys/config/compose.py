@@ -18,11 +18,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
-from recsys.cli.console import say_once
-from recsys.cli.quoting import quoted
-from recsys.cli.secrets import masked, remember, restored
+from recsys.base.console import say_once
+from recsys.base.errors import UserError
+from recsys.base.quoting import quoted
+from recsys.base.secrets import masked, remember, restored
 from recsys.config.safe_targets import check_run_config
-from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.run_files import config_text
 from recsys.ranges import check_values

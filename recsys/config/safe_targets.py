@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `_target_`: new one
 

@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from recsys.cli import interrupts
-from recsys.cli.console import console, log, log_file
-from recsys.cli.secrets import mask_text
-from recsys.errors import DoesNotFit, UserError
+from recsys.base import interrupts
+from recsys.base.console import console, log, log_file
+from recsys.base.errors import DoesNotFit, UserError
+from recsys.base.secrets import mask_text
 
 DISK = "the disk"  # where an error names no file
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error

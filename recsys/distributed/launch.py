@@ -19,9 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import console, secrets
-from recsys.cli.console import say
-from recsys.cli.interrupts import Interrupted
+from recsys.base import console, secrets
+from recsys.base.console import say
+from recsys.base.interrupts import Interrupted
 from recsys.distributed.ranks import silence
 
 PREFIX = "recsys-job-"  # of the private folders of jobs

@@ -15,9 +15,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from recsys.cli.console import quiet
-from recsys.errors import UserError
-from recsys.memory import keep_freed_memory
+from recsys.base.console import quiet
+from recsys.base.errors import UserError
+from recsys.base.memory import keep_freed_memory
 
 Value = TypeVar("Value")
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data

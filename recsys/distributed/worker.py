@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from recsys.cli import interrupts
+from recsys.base import interrupts
 from recsys.distributed.failures import call, exit_process
 from recsys.distributed.launch import hold
 from recsys.distributed.ranks import STORE

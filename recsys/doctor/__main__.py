@@ -7,8 +7,8 @@ exit status is 1 if something that training needs does not work.
 
 from omegaconf import DictConfig
 
+from recsys.base.console import results, say
 from recsys.cli import command_line
-from recsys.cli.console import results, say
 
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 

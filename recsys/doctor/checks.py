@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from omegaconf import DictConfig
 
-from recsys.cli.versions import VersionMismatch, check_versions, version_of
+from recsys.base.errors import UserError
+from recsys.base.extras import EXTRAS, install_command, is_installed
+from recsys.base.memory import GIB
+from recsys.base.versions import VersionMismatch, check_versions, version_of
 from recsys.doctor.probe import SECONDS
-from recsys.errors import UserError
-from recsys.extras import EXTRAS, install_command, is_installed
-from recsys.memory import GIB
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
 LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
@@ -109,7 +109,7 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
 
 def data(cfg: DictConfig) -> Iterator[Finding]:
     """Check that the data of the config can be read."""
-    from recsys.config.settings import data_config
+    from recsys.job.settings import data_config
 
     config = data_config(cfg)
     what = f"data={config.name}"
@@ -121,7 +121,7 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
     if config.root is None and not config.source.parts:
         yield Finding("problem", what, "data.root is not set", ROOT_FIX)
         return
-    from recsys.data.check_data import check_data, check_files, names_files
+    from recsys.data.prepare.check_data import check_data, check_files, names_files
     from recsys.data.raw.read_sources import read_blocks
 
     if not names_files(config):

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.errors import NotFinite
+from recsys.base.errors import NotFinite
 from recsys.evaluation.collected_rows import RowCollector, Rows, is_distributed, on_rank_0, rank, summed_over_ranks
 from recsys.evaluation.negatives import mix
 

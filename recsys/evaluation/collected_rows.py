@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.errors import NotFinite
+from recsys.base.errors import NotFinite
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import Batch
-from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import GROUP, Fitted
+from recsys.data.features import GROUP, Fitted
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics, binary_metrics, groups_at, undefined
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import Rows, is_distributed, rank

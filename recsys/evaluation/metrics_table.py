@@ -1,7 +1,8 @@
 """Table of all metrics: name, label, direction, meaning and use.
 
-A metric is one entry here and one function in `binary.py`, `value_metrics.py`, `group_metrics.py`, `retrieval_metrics.py` or
-`list_metrics.py`. Checkpoints, sweeps, reports, dashboards and terminal output use only metrics of this table.
+A metric is one entry here and one function in `binary.py`, `value_metrics.py`, `group_metrics.py`,
+`retrieval_metrics.py` or `list_metrics.py`. Checkpoints, sweeps, reports, dashboards and terminal output use only
+metrics of this table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recsys.base.errors import NotFinite
 from recsys.batch import JaggedIds
 from recsys.distributed.ranks import gather_values
-from recsys.errors import NotFinite
 from recsys.evaluation.list_metrics import ListMetrics, similarities
 from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import Fitted
+from recsys.data.features import Fitted
+from recsys.data.loader.parquet_loader import ParquetLoader
 
 PARTS = 5  # number of quantile ranges for a dense feature
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import check_extra
+from recsys.base.secrets import mask_text
 from recsys.cli import command_line
-from recsys.cli.console import say
-from recsys.cli.secrets import mask_text
-from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.folder import is_artefact
-from recsys.extras import check_extra
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
 
@@ -69,7 +69,7 @@ def _verify(folder: Path) -> None:
 def write(cfg: DictConfig) -> None:
     """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
-    from recsys.cli.versions import check_versions
+    from recsys.base.versions import check_versions
     from recsys.files.outputs import check_output
     from recsys.online.predict_files import input_files
     from recsys.training.run_dir import choose_checkpoint, open_run

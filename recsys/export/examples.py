@@ -12,10 +12,10 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.data.arrays import Arrays
+from recsys.base.errors import UserError
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.blocks import LINE
 from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import LINE
-from recsys.errors import UserError
 from recsys.features import Label
 from recsys.files.atomic import finite
 from recsys.online.raw_rows import RawRows

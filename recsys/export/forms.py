@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.compare_examples import apart
 from recsys.export.artefact.inputs import graph_inputs

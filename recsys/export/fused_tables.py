@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys.cli.console import bar
-from recsys.errors import UserError
+from recsys.base.console import bar
+from recsys.base.errors import UserError
 from recsys.export.choices import TableType
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import rows_of_a_block

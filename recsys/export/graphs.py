@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys.data.arrays import single_valued
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.arrays import single_valued
 from recsys.export import not_exported
 from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables

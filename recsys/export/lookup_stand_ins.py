@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.fused_tables import FusedTable
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings, combine

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 TORCH, HERE = Path(torch.__file__).parent, Path(__file__).parent
 ADVICE = "use operations of whole tensors, such as those of recsys/models/common/lists.py"

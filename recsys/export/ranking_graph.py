@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from recsys.base.console import bar
 from recsys.batch import Batch
-from recsys.cli.console import bar
-from recsys.config.run_config import RunConfig
-from recsys.data.arrays import Arrays, single_valued
+from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
@@ -24,6 +23,7 @@ from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
 from recsys.features import FeatureSpec, Label
+from recsys.job.run_config import RunConfig
 from recsys.online.raw_rows import RawRows
 from recsys.training.trainer import loader_on_cpu
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys.config.build import with_dims
-from recsys.config.run_config import RunConfig
-from recsys.data.arrays import Arrays, single_valued
-from recsys.data.batch_tensors import BatchTensors
+from recsys.data.features.arrays import Arrays, single_valued
+from recsys.data.features.batch_tensors import BatchTensors
 from recsys.features import FeatureSpec
+from recsys.job.build import with_dims
+from recsys.job.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
 from recsys.sharding.table_shards import rows_of_a_block
 from recsys.sharding.tables import TableInfo, tables

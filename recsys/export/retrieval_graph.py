@@ -11,11 +11,11 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.batch_tensors import candidates_of
-from recsys.data.raw.blocks import LINE
-from recsys.data.transforms import GROUP
-from recsys.errors import UserError
+from recsys.data.features import GROUP
+from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.features.blocks import LINE
 from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from recsys.data.arrays import single_valued
+from recsys.base.errors import UserError
+from recsys.data.features import Fitted
+from recsys.data.features.arrays import single_valued
+from recsys.data.features.dense_columns import DenseColumn
+from recsys.data.features.encoders import Identity
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.steps import Clip, Fill, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms import Fitted
-from recsys.data.transforms.dense_columns import DenseColumn
-from recsys.data.transforms.encoders import Identity
-from recsys.data.transforms.sparse_columns import SparseColumn
-from recsys.data.transforms.steps import Clip, Fill, Log, MinMax, Params, Standardise, Transform
-from recsys.errors import UserError
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.data_schema import SourceConfig

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recsys.data.arrays import single_valued
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
+from recsys.data.features.arrays import single_valued
 from recsys.export.artefact import folder as files
 from recsys.export.forms import Written
 from recsys.export.graphs import (
@@ -28,7 +29,6 @@ from recsys.export.graphs import (
     trace,
 )
 from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
-from recsys.extras import check_extra
 from recsys.features import FeatureSpec, Label
 from recsys.models.gbm import GBM
 from recsys.predictions import columns, predict

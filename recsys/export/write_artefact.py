@@ -16,14 +16,12 @@ import numpy as np
 import polars as pl
 import torch
 
-from recsys.cli.console import say
-from recsys.cli.versions import version_of
-from recsys.config.kinds import ModelKind
-from recsys.config.run_config import RunConfig
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.versions import version_of
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.raw import read_sources
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.export.artefact import folder as files
 from recsys.export.artefact.apply_delta import write_vocabulary
@@ -46,6 +44,8 @@ from recsys.files.atomic import finite, whole_folder
 from recsys.files.run_files import RESULTS
 from recsys.index import build
 from recsys.index.milvus import connect
+from recsys.job.kinds import ModelKind
+from recsys.job.run_config import RunConfig
 from recsys.online.queries import in_batches
 from recsys.online.raw_rows import RawRows
 from recsys.online.recommender import Recommender

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.apply_delta import (
     FILES,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 MOST_ATTEMPTS = 100  # to create a folder that other processes remove at the same time
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import say_once
-from recsys.errors import UserError
+from recsys.base.console import say_once
+from recsys.base.errors import UserError
 from recsys.files.atomic import finite
 from recsys.files.input_files import problem_of
 from recsys.files.json_text import parse_json

@@ -18,7 +18,7 @@ from typing import Any
 
 import xxhash
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.input_files import POINTER, is_pointer, problem_of
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 from filelock import FileLock
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.validated import StrictSettings, validated
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, now, read_lines
 from recsys.files.json_text import read_json
-from recsys.schema.validated import StrictSettings, validated
 
 MANIFEST = "manifest.json"
 SERVING, HISTORY, LOCK = "serving.json", "history.jsonl", ".registry.lock"

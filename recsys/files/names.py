@@ -1,6 +1,6 @@
 """Names that become names of files, of columns and parts of URLs: of data sets, features, models and versions."""
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 FORBIDDEN = "/\\*?[]"
 MOST_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.run_files import CONFIG, OWN
 
 

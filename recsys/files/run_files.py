@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 CONFIG = "config.yaml"
 FEATURES = "features.json"

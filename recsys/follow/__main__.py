@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import check_extra
 from recsys.cli import command_line
-from recsys.cli.console import say
-from recsys.errors import UserError, did_you_mean
-from recsys.extras import check_extra
 
 if TYPE_CHECKING:
     from recsys.follow.follow_settings import FollowConfig
@@ -103,11 +103,11 @@ def check_training(settings: FollowConfig, file: Path) -> None:
         UserError: overrides cannot be composed, the model cannot go on from another one, or the gate and the checks
             need what the model does not have.
     """
-    from recsys.config.check_early import check_early
     from recsys.config.compose import compose
-    from recsys.config.run_config import RunConfig
     from recsys.export.choices import PRECISIONS, TABLES
     from recsys.follow.training_config import check_metrics, config_of
+    from recsys.job.check_early import check_early
+    from recsys.job.run_config import RunConfig
 
     check_extra("export", "recsys.follow", "onnx", "onnxscript", "onnxruntime")
     if (stream := settings.partitions.stream) is not None and stream.startswith("kafka:"):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.folder import EXAMPLES, Artefact, bytes_of
 from recsys.export.artefact.load_artefact import load
 from recsys.export.artefact.verify import verify

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file, write_json
 from recsys.files.journal import append_line
 from recsys.files.json_text import parse_json

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.data.profile.cell_counts import TOP
 from recsys.data.profile.drift import drift
 from recsys.data.profile.tallies import RowSample
-from recsys.errors import UserError, did_you_mean
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 

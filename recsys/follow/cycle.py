@@ -27,9 +27,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from omegaconf import DictConfig
 
-from recsys.cli.console import log_to, say
+from recsys.base.console import log_to, say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.distributed.failures import is_disk_full
-from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.apply_delta import apply_delta, is_delta
 from recsys.files.atomic import write_json, write_text
 from recsys.files.journal import now

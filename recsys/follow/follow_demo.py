@@ -27,11 +27,11 @@ import numpy as np
 import polars as pl
 import yaml
 
-from recsys.cli.console import bar, say
-from recsys.cli.quoting import override
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
+from recsys.base.quoting import override
 from recsys.data.samples.drifting import DriftingTeacher, rows_of, write_days
 from recsys.data.samples.interactions import Shown
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.follow.cycle import ContinuousTraining

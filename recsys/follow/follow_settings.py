@@ -8,13 +8,13 @@ from typing import Literal
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.validated import StrictSettings, validated
 from recsys.files.input_files import problem_of
 from recsys.files.model_folder import GuardSettings
 from recsys.files.names import check_name
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
-from recsys.schema.validated import StrictSettings, validated
 from recsys.store.durations import seconds_of_age
 
 

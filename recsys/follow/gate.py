@@ -22,10 +22,10 @@ from typing import Literal, Protocol
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
+from recsys.base.validated import StrictSettings
 from recsys.evaluation import metrics_table
 from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, deviations, normal_bound
-from recsys.schema.validated import StrictSettings
 
 ROWS = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")  # metrics of rows with labels
 CALIBRATION_BINS = 20

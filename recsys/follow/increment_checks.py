@@ -17,9 +17,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from recsys.base.validated import StrictSettings
 from recsys.evaluation.resampling import hanley_mcneil
 from recsys.follow.column_reference import ColumnDrift, Frame, LabelFigures, Reference, Vocabularies, compare_rows
-from recsys.schema.validated import StrictSettings
 
 CHANCE = 4.0  # standard errors that a difference of means must exceed; many are looked at
 ALERT_SECONDS = 60

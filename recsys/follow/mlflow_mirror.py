@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.model_folder import MANIFEST
 from recsys.follow.model_registry import ROLES, ModelRegistry
 

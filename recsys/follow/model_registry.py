@@ -23,7 +23,7 @@ from typing import Any
 import xxhash
 from filelock import FileLock
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.export.artefact.applied_versions import chain, full_artefact, result_of
 from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
 from recsys.export.artefact.folder import bytes_of

@@ -14,17 +14,17 @@ from tempfile import TemporaryDirectory
 import polars as pl
 from omegaconf import DictConfig, open_dict
 
-from recsys.cli.console import hidden
-from recsys.config.run_config import RunConfig
+from recsys.base.console import hidden
+from recsys.base.errors import UserError
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.distributed.failures import is_disk_full
-from recsys.errors import UserError
 from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference
 from recsys.follow.follow_settings import SliceCheckConfig
 from recsys.follow.increment_checks import CheckLine, CheckReport, check_increment
 from recsys.follow.row_columns import check_columns, read_columns
+from recsys.job.run_config import RunConfig
 
 COLUMNS, FIGURES = "columns.json", "figures.json"
 LABEL, PREDICTION = "label", "probability"

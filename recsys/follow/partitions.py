@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.base.errors import UserError
 from recsys.data.raw.storage import natural_sort
-from recsys.errors import UserError
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.store.durations import seconds_of_age
 

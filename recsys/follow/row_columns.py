@@ -15,20 +15,20 @@ import numpy as np
 import polars as pl
 from omegaconf import DictConfig
 
-from recsys.cli.console import hidden
-from recsys.config.run_config import RunConfig
-from recsys.data.check_data import check_files
-from recsys.data.group_features import is_grouped
+from recsys.base.console import hidden
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.column_names import LABEL
+from recsys.data.features.group_features import is_grouped
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.derive import complete_rows
-from recsys.data.transforms.column_names import LABEL
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError, did_you_mean
 from recsys.files.atomic import whole_file
+from recsys.job.run_config import RunConfig
 from recsys.schema.data_schema import SparseConfig
 
 FILE = "columns.parquet"

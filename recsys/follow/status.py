@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from recsys.cli.console import results
+from recsys.base.console import results
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.model_registry import stored_as

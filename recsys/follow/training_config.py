@@ -8,11 +8,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import DEFAULT_CHANGE, ROWS
+from recsys.job.run_config import RunConfig
 
 
 def config_of(

@@ -10,17 +10,17 @@ import numpy as np
 import polars as pl
 from omegaconf import DictConfig, open_dict
 
-from recsys.cli.console import hidden
+from recsys.base.console import hidden
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, typed
-from recsys.config.run_config import RunConfig
-from recsys.data.check_data import check_files
+from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import finish, plan_build
-from recsys.errors import UserError
 from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
 from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import QueryWindow, RowWindow
 from recsys.follow.row_columns import MISSING, clusters, read_columns
+from recsys.job.run_config import RunConfig
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import Run, train
 from recsys.training.run_dir import choose_checkpoint, open_run

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from recsys.cli.secrets import mask_text
-from recsys.errors import UserError, did_you_mean
-from recsys.extras import check_extra
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import check_extra
+from recsys.base.secrets import mask_text
 from recsys.index import engines, milvus
 from recsys.index.item_index import ItemIndex
 from recsys.index.milvus import MilvusIndex

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from recsys.extras import check_extra
+from recsys.base.extras import check_extra
 from recsys.index.vector_rows import VectorRows
 
 PRODUCTS = 1 << 22  # of one block of the exact engine

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.index import engines

@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import xxhash
 
-from recsys.cli.secrets import mask_text
-from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
+from recsys.base.secrets import mask_text
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.index.engines import BLOCK, cells_of, efforts_of

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from pydantic import TypeAdapter
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files import manifest
 
 VERSION = 1

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import results, say
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
 from recsys.cli import command_line
-from recsys.cli.console import results, say
-from recsys.errors import UserError
-from recsys.extras import check_extra
 
 if TYPE_CHECKING:
     from recsys.schema.command_schemas import LoadTestConfig

@@ -12,7 +12,7 @@ from multiprocessing.pool import Pool
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.answers import ExpectedAnswer
 from recsys.loadtest.drive import LoadJob, Timings, drive
 from recsys.loadtest.endpoint import Endpoint

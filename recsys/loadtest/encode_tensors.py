@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.loadtest.request_rows import Row
 
 NUMPY = {

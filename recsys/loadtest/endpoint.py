@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.encode_tensors import InputSpec
 
 SCHEMES = ("http", "https", "grpc", "grpcs")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.answers import MOST_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
 from recsys.loadtest.endpoint import Endpoint

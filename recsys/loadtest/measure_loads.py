@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import bar, say
-from recsys.errors import UserError, did_you_mean
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.loadtest.answers import ExpectedAnswer, problem_of
 from recsys.loadtest.client_processes import Clients, Load, Tick
 from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.input_files import problem_of
 
 Row = dict[str, Any]

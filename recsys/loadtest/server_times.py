@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.endpoint import Endpoint
 from recsys.loadtest.target import HttpTarget, LoadTarget
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.loadtest.answers import MOST_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
 from recsys.loadtest.endpoint import Endpoint, TargetModel, tls_context

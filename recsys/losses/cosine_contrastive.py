@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.losses.retrieval import (
     LossInputs,
     Negatives,

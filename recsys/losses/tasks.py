@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
 from recsys.features import Label
 from recsys.losses.groups import GroupLoss, Listwise, Pairwise
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss

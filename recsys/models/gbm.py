@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.cli.console import bar, say
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label
 from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from recsys.base.errors import did_you_mean
 from recsys.batch import Batch
-from recsys.errors import did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, span_starts, time_buckets
 from recsys.models.common.hstu_kernel import has_hstu_kernel, hstu_attention

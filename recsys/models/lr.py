@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import FirstOrder, require_sparse

@@ -13,7 +13,7 @@ from recsys.cli import command_line
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.errors import NeedsAnswer, UserError
+    from recsys.base.errors import NeedsAnswer, UserError
     from recsys.new.questions import Answers
     from recsys.new.write_config import new_data, new_experiment, new_model
 

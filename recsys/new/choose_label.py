@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import polars as pl
 
-from recsys.data.raw.blocks import LIST
-from recsys.errors import NeedsAnswer, UserError, did_you_mean
+from recsys.base.errors import NeedsAnswer, UserError, did_you_mean
+from recsys.data.features.blocks import LIST
 from recsys.new.column_kinds import Column
 from recsys.new.known_names import (
     AMOUNTS,

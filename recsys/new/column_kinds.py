@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from recsys.cli.console import bar
+from recsys.base.console import bar
 from recsys.new.known_names import (
     CODES,
     ID_WORDS,

@@ -11,10 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import ELEMENT, LINE, LIST, numbered
+from recsys.base.errors import NeedsAnswer
+from recsys.data.features.blocks import ELEMENT, LINE, LIST, numbered
 from recsys.data.raw.byte_ranges import ALL, WHOLE
 from recsys.data.raw.nested import explode_blocks
-from recsys.errors import NeedsAnswer
 from recsys.new.column_kinds import column_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
 from recsys.new.layout import Layout

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
+from recsys.base.errors import UserError
 from recsys.data.raw.own_outputs import DEFAULT, Outputs
 from recsys.data.raw.storage import is_remote, natural_sort
-from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.new.known_names import ascii_letters
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
+from recsys.base.errors import UserError
 from recsys.data.raw.storage import natural_sort
-from recsys.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import Found, split_of
 from recsys.new.known_names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words

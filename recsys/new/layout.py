@@ -13,10 +13,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.base.errors import UserError
 from recsys.data.raw import json_lines
 from recsys.data.raw.dialect import MAGIC, check_line_ends
 from recsys.data.raw.formats import FORMATS
-from recsys.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.json_text import parse_json
 from recsys.new import quoted, raw_bytes

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.data.raw.blocks import LIST
+from recsys.base.console import say
+from recsys.base.errors import NeedsAnswer, UserError
+from recsys.data.features.blocks import LIST
 from recsys.data.raw.storage import partitions
-from recsys.errors import NeedsAnswer, UserError
 from recsys.new import choose_split as splits
 from recsys.new.choose_label import candidates, choose, names_for_error
 from recsys.new.choose_split import Split

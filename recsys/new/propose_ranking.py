@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from recsys.data.raw.blocks import LIST
+from recsys.data.features.blocks import LIST
 from recsys.new import choose_split as splits
 from recsys.new.column_kinds import Column
 from recsys.new.copies import basket, copies

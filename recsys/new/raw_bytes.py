@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from recsys.base.errors import UserError
 from recsys.data.raw.byte_ranges import UNREADABLE, is_compressed, open_bytes
-from recsys.errors import UserError
 
 HEAD = 4 << 20  # bytes
 PIECE = 2 << 20

@@ -4,10 +4,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 if TYPE_CHECKING:
-    from recsys.data.transforms import ResolvedData
+    from recsys.data.features import ResolvedData
 
 FIRST_BYTES = 1 << 20
 WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has thousands of features
@@ -19,8 +19,8 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     Raises:
         UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
     """
-    from recsys.data.check_data import check_data, check_files
     from recsys.data.prepare.bad_rows import parse_first_block
+    from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.complete_config import completed
     from recsys.data.raw.formats import FORMATS
 
@@ -43,7 +43,7 @@ def _data_config(name: str, path: Path) -> "ResolvedData":
     import yaml
 
     from recsys.config.compose import compose
-    from recsys.config.settings import data_config, data_of
+    from recsys.job.settings import data_config, data_of
 
     if path.stat().st_size < WIDE:
         return data_config(compose("train", [f"data={name}"]))

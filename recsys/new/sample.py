@@ -9,10 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.base.errors import UserError
 from recsys.data.raw.byte_ranges import is_compressed
 from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
-from recsys.errors import UserError
 from recsys.new import quoted, raw_bytes
 from recsys.new.find_dialect import fields, without_excel
 from recsys.new.layout import Layout, readable

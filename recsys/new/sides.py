@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from recsys.base.errors import UserError
 from recsys.data.raw.formats import SIDE_FORMATS
-from recsys.errors import UserError
 from recsys.files.json_text import parse_json
 from recsys.new.column_kinds import Column, column_of, columns_of
 from recsys.new.find_dialect import fields

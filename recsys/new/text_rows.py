@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, LIST
+from recsys.data.features.blocks import LINE, LIST
 from recsys.data.raw.dialect import SPACES, UNIT
 from recsys.data.raw.formats import column_names, read
 from recsys.data.raw.nested import plain

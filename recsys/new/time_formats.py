@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from recsys.data.transforms.times import as_time
+from recsys.data.features.times import as_time
 from recsys.new.known_names import CODES, ID_WORDS, TIMES, has_word, rank_of
 from recsys.new.statistics import largest, least, mean, quantile
 

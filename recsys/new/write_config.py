@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import results, say
+from recsys.base.console import results, say
+from recsys.base.errors import UserError
 from recsys.config.compose import conf_dir
-from recsys.errors import UserError
 from recsys.new import skeletons
 from recsys.new.questions import MARK, Answers
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Arrays, dense_slices, single_valued
-from recsys.data.transforms.column_names import ROW
-from recsys.data.transforms.dense_columns import DenseColumn
-from recsys.data.transforms.row_sources import Cross
-from recsys.data.transforms.sparse_columns import SparseColumn
-from recsys.data.transforms.steps import Params
-from recsys.data.transforms.value_types import RowNumber, Text, Time, Vector
+from recsys.data.features.arrays import Arrays, dense_slices, single_valued
+from recsys.data.features.column_names import ROW
+from recsys.data.features.dense_columns import DenseColumn
+from recsys.data.features.row_sources import Cross
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.steps import Params
+from recsys.data.features.value_types import RowNumber, Text, Time, Vector
 from recsys.online.fast_groups import GroupFeatures
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.online.fast_numbers import NumberFeatures, NumberParser, chain_of, is_fast

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from recsys.data.arrays import Arrays, places_of_ranges
+from recsys.data.features.arrays import Arrays, places_of_ranges
 from recsys.online.fast_lookups import Lookup, LookupFeatures
 from recsys.online.fast_numbers import NumberParser
 from recsys.online.raw_columns import Cells, RawColumn

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Arrays
-from recsys.data.transforms.encoders import Encoder, Hash
-from recsys.data.transforms.hashing import buckets_of_crcs
-from recsys.data.transforms.index import ValueIndex
-from recsys.data.transforms.resolved_data import ResolvedData
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.encoders import Encoder, Hash
+from recsys.data.features.hashing import buckets_of_crcs
+from recsys.data.features.index import ValueIndex
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.online.raw_columns import Cells, RawColumn, text_cleaner
 from recsys.online.row_frames import RowFrames
 

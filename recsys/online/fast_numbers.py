@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Arrays
-from recsys.data.raw.blocks import BLANK
-from recsys.data.transforms import steps
-from recsys.data.transforms.dense_columns import DenseColumn
-from recsys.data.transforms.encoders import IdsOfNumbers
-from recsys.data.transforms.steps import Columns, Fill, Params, Transform, stacked
+from recsys.data.features import steps
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.blocks import BLANK
+from recsys.data.features.dense_columns import DenseColumn
+from recsys.data.features.encoders import IdsOfNumbers
+from recsys.data.features.steps import Columns, Fill, Params, Transform, stacked
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats, null_texts
 from recsys.ranges import FLOAT32_MAX

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Arrays, places_of_ranges, single_valued
-from recsys.data.raw.blocks import LIST
-from recsys.data.transforms import GROUP
-from recsys.data.transforms.look_back import Last
-from recsys.data.transforms.row_sources import Column
-from recsys.data.transforms.sparse_columns import SparseColumn
-from recsys.data.transforms.value_types import Text
+from recsys.data.features import GROUP
+from recsys.data.features.arrays import Arrays, places_of_ranges, single_valued
+from recsys.data.features.blocks import LIST
+from recsys.data.features.look_back import Last
+from recsys.data.features.row_sources import Column
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.value_types import Text
 from recsys.features import FeatureSpec
 from recsys.online.fast_lookups import Lookup, LookupFeatures
 from recsys.online.fast_numbers import NumberParser

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.cli.console import bar
-from recsys.errors import UserError
+from recsys.base.console import bar
+from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file
 from recsys.files.input_files import problem_of
 from recsys.online.predictor import Predictor
 
 if TYPE_CHECKING:
-    from recsys.data.raw.blocks import BadRow, Block
+    from recsys.data.features.blocks import BadRow, Block
     from recsys.online.raw_rows import RawRows
 
 
@@ -33,9 +33,9 @@ def predict_files(
     reasons. Returns the numbers of rows and of bad rows and, for each
     sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
     """
+    from recsys.data.features.blocks import ELEMENT, LINE
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import read_sources
-    from recsys.data.raw.blocks import ELEMENT, LINE
 
     out = Output(output, bad_rows)
     predictor = Predictor.load(run, checkpoint)
@@ -121,10 +121,10 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
 
     If the data has group features, which depend on earlier rows, the whole file is one block.
     """
-    from recsys.data.group_features import add_group_features
+    from recsys.data.features import parse_rows
+    from recsys.data.features.blocks import Block
+    from recsys.data.features.group_features import add_group_features
     from recsys.data.raw import read_sources
-    from recsys.data.raw.blocks import Block
-    from recsys.data.transforms import parse_rows
 
     data = raw_rows.fitted.data
     source = read_sources.prediction_source(data, file)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 if TYPE_CHECKING:
-    from recsys.data.transforms import Fitted
+    from recsys.data.features import Fitted
     from recsys.features import Label
     from recsys.online.raw_rows import RawRows
 
@@ -61,7 +61,7 @@ class Predictor:
         joined columns that the frame already has. Columns that no feature needs are ignored. Raises UserError for a
         missing column.
         """
-        from recsys.data.raw.blocks import LINE
+        from recsys.data.features.blocks import LINE
 
         frame = self.rows.from_frame(raw)
         parsed, _ = self.rows.parse(frame)
@@ -77,8 +77,8 @@ class Predictor:
         """
         import torch
 
-        from recsys.data.batch_tensors import batch_of
-        from recsys.data.raw.blocks import LINE
+        from recsys.data.features.batch_tensors import batch_of
+        from recsys.data.features.blocks import LINE
         from recsys.predictions import columns, predict
 
         applied = self.fitted.apply(frame)

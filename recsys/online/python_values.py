@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 Reader = Callable[[Any], Any]
 MISSING = ("", "nan")  # text that counts as a missing number

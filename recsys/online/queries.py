@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import Arrays
-from recsys.data.group_features import next_item_queries, slices
-from recsys.data.raw.blocks import LIST
-from recsys.data.transforms import GROUP, HISTORY, TARGETS, Fitted
+from recsys.data.features import GROUP, HISTORY, TARGETS, Fitted
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.blocks import LIST
+from recsys.data.features.group_features import next_item_queries, slices
 from recsys.features import FeatureSpec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.online.python_values import RowError
 from recsys.online.servable import Query
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import BLANK, TEXT_FORMATS
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.row_sources import Separated
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import BLANK, TEXT_FORMATS
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_sources import Separated
 from recsys.online.python_values import Reader, RowError, reader
 from recsys.schema.data_schema import SourceConfig
 

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.cli.console import say_once
-from recsys.data.group_features import add_group_features
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.base.console import say_once
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features import Fitted, parse_rows
+from recsys.data.features.blocks import LINE, BadRow, Block
+from recsys.data.features.fitted import RAW_SCHEMA
+from recsys.data.features.group_features import add_group_features
+from recsys.data.features.index import ValueIndex
+from recsys.data.features.parse import RowParser
 from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table, steps
-from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import Fitted, parse_rows
-from recsys.data.transforms.fitted import RAW_SCHEMA
-from recsys.data.transforms.index import ValueIndex
-from recsys.data.transforms.parse import RowParser
-from recsys.errors import UserError, did_you_mean
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.files import manifest
 from recsys.schema.data_schema import JoinConfig
 

@@ -19,16 +19,16 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.cli.console import bar
-from recsys.data.transforms.column_names import GROUP
-from recsys.errors import UserError
+from recsys.base.console import bar
+from recsys.base.errors import UserError
+from recsys.data.features.column_names import GROUP
 from recsys.online.queries import Queries, answers, in_batches
 
 if TYPE_CHECKING:
     from recsys.batch import Batch
-    from recsys.config.run_config import RunConfig
-    from recsys.data.raw.blocks import BadRow
-    from recsys.data.transforms import Fitted
+    from recsys.data.features import Fitted
+    from recsys.data.features.blocks import BadRow
+    from recsys.job.run_config import RunConfig
     from recsys.online.raw_rows import RawRows
 
 BLOCK = 2**24  # maximum number of scores in memory
@@ -137,8 +137,8 @@ class Recommender:
 
     def read(self, files: list[Path]) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
         """Yield blocks of the files' rows, and of their bad rows. Raises UserError for a missing column."""
+        from recsys.data.features import parse_rows
         from recsys.data.raw import read_sources
-        from recsys.data.transforms import parse_rows
 
         raw = self.rows
         data = read_sources.history_config(self.fitted.data)
@@ -185,7 +185,7 @@ class Recommender:
     def _batch(self, queries: Queries) -> Batch:
         """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
         from recsys.batch import JaggedIds
-        from recsys.data.batch_tensors import BatchTensors
+        from recsys.data.features.batch_tensors import BatchTensors
 
         features = self.fitted.features
         labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, BadRow, one_line
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, BadRow, one_line
 from recsys.online.python_values import RowError
 from recsys.online.raw_columns import Row, column_of
 from recsys.online.raw_rows import RawRows

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.data.arrays import Arrays, dense_slices, single_valued
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.arrays import Arrays, dense_slices, single_valued
 from recsys.online.fast_columns import ColumnFeatures
 from recsys.online.raw_columns import Cells, Row, python_columns
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_frames import RowFrames
 
 if TYPE_CHECKING:
-    from recsys.data.batch_tensors import BatchTensors
+    from recsys.data.features.batch_tensors import BatchTensors
 
 UNUSUAL = (UserError, KeyError, TypeError, ValueError, ArithmeticError)  # rows that only polars reads, or bad ones
 
@@ -66,7 +66,7 @@ class RowTransforms:
 
     def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> BatchTensors:
         """Return the features of one row or of several as tensors; see `arrays`. Imports torch."""
-        from recsys.data.batch_tensors import BatchTensors
+        from recsys.data.features.batch_tensors import BatchTensors
 
         return BatchTensors.from_arrays(self.arrays(rows, history), self.features)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recsys.data.arrays import Arrays, dense_slices, single_valued
+from recsys.data.features.arrays import Arrays, dense_slices, single_valued
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms.resolved_data import ResolvedData
 from recsys.online.raw_columns import Row
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.pages.charts.axes import LETTER, label
 from recsys.pages.elements import el, join
 

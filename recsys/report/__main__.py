@@ -11,10 +11,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from recsys.base.console import results, say
+from recsys.base.errors import UserError
+from recsys.base.quoting import quoted
 from recsys.cli import command_line
-from recsys.cli.console import results, say
-from recsys.cli.quoting import quoted
-from recsys.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 

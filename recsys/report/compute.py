@@ -33,8 +33,8 @@ def training_flops(run: ReportedRun) -> float | None:
     import torch
 
     from recsys.config.compose import load_config
-    from recsys.config.run_config import RunConfig
     from recsys.features import FeatureSpec
+    from recsys.job.run_config import RunConfig
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
 
     samples = ((run.metrics or {}).get("train") or {}).get("samples")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.secrets import mask_overrides, mask_text, masked
+from recsys.base.errors import UserError
+from recsys.base.secrets import mask_overrides, mask_text, masked
 from recsys.config.flatten import flatten_config
-from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.files import manifest
 from recsys.files.atomic import finite

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.server.canary_guard import CanaryGuard
 from recsys.server.feedback import AnsweredRequest, AnsweredRequests
 from recsys.server.logs import log, log_failure

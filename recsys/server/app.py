@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
 from recsys.server import json_api, openapi, rest_v2, triton_extensions, v2_extensions
 from recsys.server.bodies import check_encoding, decompressed
 from recsys.server.core import Call, Core

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
 from recsys.server.feedback import LONGEST_ID, FeedbackLog

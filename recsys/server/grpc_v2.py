@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2 as pb
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.servable import TensorSpec
 from recsys.server import rest_v2, triton_extensions, v2_extensions
 from recsys.server import v2_tensors as v2

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Sequence
 from functools import lru_cache
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.server.request_error import RequestError
 
 ANY = "*"

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from recsys.cli.secrets import mask_text
+from recsys.base.secrets import mask_text
 
 
 def log(level: str, event: str, **fields: Any) -> None:

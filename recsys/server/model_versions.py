@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.files.model_folder import HISTORY, MANIFEST, SERVING, GuardSettings, ModelFolder, is_folder_name
 
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.python_values import RowError
 from recsys.online.query_parameters import of_history
 from recsys.online.servable import Features, Outputs, Query, Row, Servable

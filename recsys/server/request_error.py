@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 
 class RequestError(UserError):

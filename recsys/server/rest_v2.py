@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from recsys.cli.versions import version_of
+from recsys.base.versions import version_of
 from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
 from recsys.online.servable import TensorSpec
 from recsys.server import v2_tensors as v2

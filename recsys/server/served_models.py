@@ -15,7 +15,7 @@ from typing import Any
 
 import xxhash
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.files import manifest
 from recsys.files.model_folder import MANIFEST, SERVING
 from recsys.online.servable import Query, Servable

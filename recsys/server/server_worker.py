@@ -24,7 +24,7 @@ import orjson
 import uvicorn
 import uvloop
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import grpc_v2
 from recsys.server.app import App

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from recsys.cli.console import say
-from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
 from recsys.files.run_files import CONFIG
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.hosts import check_names

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recsys.errors import did_you_mean
+from recsys.base.errors import did_you_mean
 from recsys.online.servable import TensorSpec
 from recsys.server.request_error import RequestError
 

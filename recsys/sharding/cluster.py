@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from torchrec.distributed.planner import Topology
 
-from recsys.errors import UserError
-from recsys.memory import GIB
+from recsys.base.errors import UserError
+from recsys.base.memory import GIB
 from recsys.ranges import check_values
 from recsys.schema.command_schemas import ClusterConfig
 

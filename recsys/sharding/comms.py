@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.25}  # of a number; 32 of int8 share a scale and an offset

@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.ranges import check_values
 from recsys.schema.run_schema import ShardingConfig, TableRule
 from recsys.sharding.sharders import KERNELS, SEQUENCE_TYPES, TYPES

@@ -10,7 +10,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torchrec.distributed import DistributedModelParallel
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import SafeReader, TensorsOnly

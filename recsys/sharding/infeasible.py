@@ -14,7 +14,7 @@ from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ShardingOption, Storage
 
-from recsys.memory import GIB
+from recsys.base.memory import GIB
 from recsys.sharding.optimizers import SparseOptimizer
 
 SHOWN = 10

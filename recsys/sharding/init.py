@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.sharding.tables import TableInfo
 
 BLOCK_ROWS = 65_536  # number of rows that are sampled together, in full width

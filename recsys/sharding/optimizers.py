@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torchrec import optim as trec_optim
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.ranges import check_values
 from recsys.schema.run_schema import SparseOptimConfig
 

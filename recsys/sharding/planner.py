@@ -15,8 +15,8 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
-from recsys.errors import DoesNotFit
-from recsys.memory import GIB
+from recsys.base.errors import DoesNotFit
+from recsys.base.memory import GIB
 from recsys.schema.run_schema import ShardingConfig
 from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.comms import check_comms

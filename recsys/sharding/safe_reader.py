@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.input_files import problem_of
 from recsys.files.manifest import UNREADABLE, DamagedFile, inside
 

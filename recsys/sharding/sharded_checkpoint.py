@@ -30,9 +30,9 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torchrec.distributed import DistributedModelParallel
 
-from recsys.cli.console import say
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.distributed.ranks import gather_values
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import beside, put_in_place
 from recsys.files.manifest import DamagedFile

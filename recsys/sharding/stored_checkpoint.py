@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from recsys.base.errors import UserError
 from recsys.distributed.ranks import gather_values
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, data_type_to_dtype
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.sharding.optimizers import OPTIMIZERS
 

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from omegaconf import DictConfig, OmegaConf
 
-from recsys.config.build import make
-from recsys.config.check import check_target
+from recsys.base.errors import UserError, did_you_mean
 from recsys.config.plain import from_plain
-from recsys.errors import UserError, did_you_mean
+from recsys.job.build import make
+from recsys.job.check import check_target
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from recsys.data.arrays import places_of_ranges
-from recsys.data.transforms.index import ValueIndex
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.arrays import places_of_ranges
+from recsys.data.features.index import ValueIndex
 
 ABSENT = -1
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recsys.cli.console import say
-from recsys.cli.quoting import override
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.quoting import override
 from recsys.config.compose import conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
-from recsys.errors import UserError
 
 ROWS = 200_000
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.ranges import Range
 from recsys.stages.order import Order, Place, Ranked, Share
 from recsys.stages.resources import Resources

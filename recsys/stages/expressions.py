@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.data.raw.row_sql import FAILURES, check_sql
-from recsys.errors import UserError, did_you_mean
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor

@@ -8,10 +8,10 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
-from recsys.cli.console import say
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
 from recsys.data.raw.derive import is_true
-from recsys.errors import UserError
-from recsys.extras import check_extra
 from recsys.files.input_files import problem_of
 from recsys.ranges import Range
 from recsys.stages.expressions import Condition

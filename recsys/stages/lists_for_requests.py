@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 from omegaconf import DictConfig
 
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
 from recsys.cli.command_line import strings
-from recsys.cli.console import bar, say
 from recsys.data.prepare.writer import Output
-from recsys.errors import UserError
 from recsys.files.outputs import check_output
 from recsys.online.predict_files import input_files
 from recsys.online.servable import Query

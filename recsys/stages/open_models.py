@@ -7,8 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of
@@ -73,7 +73,7 @@ class Models:
             if not _is_older(folder, run):
                 return folder
             raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
-        from recsys.cli.versions import check_versions
+        from recsys.base.versions import check_versions
         from recsys.export.write_artefact import ExportSource, Form, write_artefact
         from recsys.training.run_dir import choose_checkpoint, open_run
 

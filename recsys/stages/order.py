@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.ranges import Range
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from omegaconf import DictConfig
 
-from recsys.cli.console import bar, say
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
 from recsys.data.prepare.writer import Output
-from recsys.errors import UserError
 from recsys.files.outputs import check_output
 from recsys.stages.assemble import load, plain_config, tables_root
 from recsys.stages.evaluate.evaluate_pipeline import requests_of

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from recsys.data.arrays import Arrays
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features import Fitted
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.derive import FeatureInputs
-from recsys.data.transforms import Fitted
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError, did_you_mean
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.python_values import RowError
 from recsys.online.servable import Row

@@ -9,8 +9,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose_file
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_text
 from recsys.online.servable import Features, Outputs, Query, Row, TensorSpec

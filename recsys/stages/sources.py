@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.online.servable import Query
 from recsys.ranges import Range

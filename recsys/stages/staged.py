@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.query_parameters import unknown_candidates
 from recsys.online.servable import Query, Row
 from recsys.stages.catalogue import Catalogue

@@ -14,7 +14,7 @@ from typing import Literal as OneOf
 
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 Function = OneOf["count", "sum", "mean", "min", "max", "distinct", "last"]
 FUNCTIONS: tuple[Function, ...] = get_args(Function)

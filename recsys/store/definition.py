@@ -28,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.files.input_files import problem_of
 from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate
 from recsys.store.durations import is_number, seconds_of_age

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file, write_text
 from recsys.files.outputs import check_output
 from recsys.store.aggregates import KEY, MICROSECONDS, TICK, at_times, ticks, ticks_per_second, window_ticks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
 MOST_INTEGER = 2.0**53  # polars sums integers of 64 bits

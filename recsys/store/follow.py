@@ -20,8 +20,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.errors import did_you_mean
+from recsys.base.console import say
+from recsys.base.errors import did_you_mean
 from recsys.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.store.events import STREAM, EventMerger
 from recsys.store.fitting import check_rejected, reject

@@ -20,8 +20,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.cli.console import bar, say
-from recsys.errors import UserError
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
 from recsys.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.store.events import FILE, Event, EventMerger
 from recsys.store.fitting import check_rejected

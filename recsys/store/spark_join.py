@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import whole_folder
 from recsys.files.spark_urls import file_url
 from recsys.store.aggregates import EVENTS, Aggregate, ticks_per_second, window_ticks

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from recsys.cli.secrets import masked
-from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
+from recsys.base.secrets import masked
 from recsys.files.input_files import problem_of
 
 BATCH = 500  # keys of one query; SQLite takes 32,766 at most

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from recsys.cli.console import say
-from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
 from recsys.files.input_files import problem_of
 
 LINES = 1 << 20  # bytes of a file that are read at a time

@@ -15,8 +15,8 @@ from typing import Any
 
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.errors import UserError, did_you_mean
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
 from recsys.files.input_files import copies_of, problem_of
 from recsys.store.aggregates import (
     EVENTS,

@@ -10,16 +10,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from recsys.base.console import log_to, say
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
 from recsys.cli import command_line
-from recsys.cli.console import log_to, say
-from recsys.config.check import check
 from recsys.config.compose import compose_sweep
-from recsys.config.kinds import check_leads, monitor_of
-from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
-from recsys.errors import UserError
 from recsys.evaluation import metrics_table
-from recsys.extras import check_extra
+from recsys.job.check import check
+from recsys.job.kinds import check_leads, monitor_of
+from recsys.job.run_config import RunConfig
 from recsys.ranges import check_values
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show

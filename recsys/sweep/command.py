@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
+from recsys.base.console import results
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.cli.console import results
-from recsys.errors import UserError, did_you_mean
 from recsys.sweep import record, show
 
 ACTIONS = ("resume", "status", "best")

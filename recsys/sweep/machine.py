@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recsys.config.settings import device_of
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.job.settings import device_of
 from recsys.sweep.processes import Process
 
 

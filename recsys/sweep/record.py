@@ -9,8 +9,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from recsys.cli.secrets import mask_overrides, masked, restore_overrides, restored
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.secrets import mask_overrides, masked, restore_overrides, restored
 from recsys.files.atomic import write_text
 from recsys.files.json_text import read_json
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import say
-from recsys.cli.quoting import override
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.base.quoting import override
 from recsys.sweep import show
 from recsys.sweep.machine import Machine
 from recsys.sweep.processes import Process, end_left

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Space, SweepAxis
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recsys.cli.console import results, say
-from recsys.cli.secrets import mask_overrides, masked
+from recsys.base.console import results, say
+from recsys.base.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
 from recsys.pages.formatting import visible
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recsys.errors import UserError, did_you_mean
-from recsys.extras import check_extra
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import check_extra
 from recsys.sweep import processes
 from recsys.sweep.processes import Process, end_left, signal_all
 

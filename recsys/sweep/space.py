@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.cli.command_line import explained
 from recsys.config.compose import compose, compose_sweep, parse_overrides
-from recsys.errors import UserError, did_you_mean
 
 Values = dict[str, str]  # key of an axis -> text of its value
 ONE_RUNS = ("run_dir", "resume")

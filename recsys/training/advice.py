@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.config.run_config import RunConfig
+from recsys.data.features.column_names import HISTORY
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms.column_names import HISTORY
 from recsys.evaluation.metrics_table import of_label
+from recsys.job.run_config import RunConfig
 from recsys.sharding.optimizers import OPTIMIZERS
 
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.data.features import LABEL
+from recsys.data.features.labels import label_columns
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms import LABEL
-from recsys.data.transforms.labels import label_columns
 from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.value_metrics import value_metrics

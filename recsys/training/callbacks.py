@@ -11,8 +11,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 
-from recsys.cli import interrupts
-from recsys.cli.console import Bar, say, say_once
+from recsys.base import interrupts
+from recsys.base.console import Bar, say, say_once
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of
 from recsys.training.advice import still_improving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from recsys.cli.console import say
+from recsys.base.console import say
 from recsys.evaluation.metrics_table import lower_is_better
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder

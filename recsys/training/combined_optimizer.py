@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.distributed.types import ShardedModule
 
-from recsys.cli.console import say
+from recsys.base.console import say
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.task import Task
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.base.console import bar
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.cli.console import bar
-from recsys.config.kinds import check_scores_rows
-from recsys.data.loader import ParquetLoader
-from recsys.errors import UserError
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.features import Label
+from recsys.job.kinds import check_scores_rows
 from recsys.predictions import predict
 from recsys.training.fitted_ranking import restored_ranking
 from recsys.training.run_data import prepare_to_measure

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.cli.console import log_to, say
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
+from recsys.base.console import log_to, say
+from recsys.base.errors import UserError
+from recsys.job.run_config import RunConfig
 
 if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
@@ -36,10 +36,10 @@ def evaluate(
         prepared: rows that were prepared with the run's transforms; by default, those of the config's data.
         output: a folder to which the predictions or the ranks are written; None writes none.
     """
-    from recsys.config.check import check, check_processes
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.evaluation.calibration import load as load_calibration
     from recsys.evaluation.evaluators import LabelsEvaluator
+    from recsys.job.check import check, check_processes
     from recsys.training import fitted_ranking, fitted_retrieval
     from recsys.training.run_data import prepare_to_measure
     from recsys.training.run_dir import choose_checkpoint, open_run, protocol

@@ -4,11 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import interrupts
-from recsys.cli.console import say
-from recsys.config.run_config import RunConfig
+from recsys.base import interrupts
+from recsys.base.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
+from recsys.job.run_config import RunConfig
 from recsys.training import fitted_ranking, fitted_retrieval
 from recsys.training.results import RunResults
 from recsys.training.trainer import build_loggers

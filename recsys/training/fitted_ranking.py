@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recsys.base.console import bar, say_once
+from recsys.base.errors import NotFinite, UserError
 from recsys.batch import Batch
-from recsys.cli.console import bar, say_once
-from recsys.config.build import build_model
-from recsys.config.run_config import RunConfig
-from recsys.data.loader import ParquetLoader
+from recsys.data.features import Fitted
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms import Fitted
-from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files import manifest
+from recsys.job.build import build_model
+from recsys.job.run_config import RunConfig
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.results import write_details
 from recsys.training.trainer import as_counts, loader_on_cpu, restored_module

@@ -5,21 +5,21 @@ from typing import Any
 
 import torch
 
+from recsys.base.console import bar, say
+from recsys.base.errors import NotFinite, UserError
+from recsys.base.memory import GIB, available_memory
 from recsys.batch import JaggedIds
-from recsys.cli.console import bar, say
-from recsys.config.build import build_model
-from recsys.config.kinds import protocol_of
-from recsys.config.run_config import RunConfig
-from recsys.data.batch_tensors import candidates_of
+from recsys.data.features import Fitted
+from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.loader.training_interactions import training_lists
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.training_interactions import training_lists
-from recsys.data.transforms import Fitted
-from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.files import manifest
-from recsys.memory import GIB, available_memory
+from recsys.job.build import build_model
+from recsys.job.kinds import protocol_of
+from recsys.job.run_config import RunConfig
 from recsys.sharding.safe_reader import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.module import all_finite

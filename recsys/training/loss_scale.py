@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torchrec.distributed.types import ShardedModule
 
-from recsys.errors import NotFinite
+from recsys.base.errors import NotFinite
 
 FIRST = 2.0**16
 GROWTH_STEPS = 2000  # without overflow, after which the scale is doubled

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
+from recsys.base.console import say_once
+from recsys.base.errors import NotFinite, UserError
 from recsys.batch import Batch, Interactions
-from recsys.cli.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
-from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
 from recsys.models.common.items import NextItems

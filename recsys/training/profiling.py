@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from recsys.cli.console import results, say
+from recsys.base.console import results, say
 
 PARTS = ("forward", "backward", "optimizer")
 PENDING = 50  # number of steps after which GPU events are read

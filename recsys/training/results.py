@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import say
-from recsys.config.run_config import RunConfig
-from recsys.data.batch_tensors import candidates_of
-from recsys.data.loader import ParquetLoader
+from recsys.base.console import say
+from recsys.data.features import Fitted
+from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms import Fitted
 from recsys.evaluation.evaluators import Evaluator
 from recsys.evaluation.popular_items import PopularItems
 from recsys.files.atomic import write_json
+from recsys.job.run_config import RunConfig
 from recsys.training.advice import below_popularity
 from recsys.training.bayes import best_metrics
 from recsys.training.run_dir import add_results, protocol

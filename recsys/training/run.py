@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from recsys.cli import interrupts
-from recsys.cli.console import log_to, say
-from recsys.config.check import check_late
-from recsys.config.check_early import check_early, check_vector_widths
+from recsys.base import interrupts
+from recsys.base.console import log_to, say
 from recsys.config.compose import load_config
-from recsys.config.resumed import run_to_resume, run_to_start_from
-from recsys.config.run_config import RunConfig
-from recsys.config.settings import device_of
 from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
+from recsys.job.check import check_late
+from recsys.job.check_early import check_early, check_vector_widths
+from recsys.job.resumed import run_to_resume, run_to_start_from
+from recsys.job.run_config import RunConfig
+from recsys.job.settings import device_of
 
 if TYPE_CHECKING:
-    from recsys.data.check_data import SplitFiles
+    from recsys.data.prepare.check_data import SplitFiles
     from recsys.data.prepare.prepared import Prepared
     from recsys.training.run_dir import RunFolder
 
@@ -117,9 +117,9 @@ def begin(
                 f"trainer.max_epochs is {cfg.trainer.max_epochs}, as in the paper; for a first look, "
                 f"trainer.max_epochs={FIRST_LOOK} is enough"
             )
+    from recsys.data.features import Fitted
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
-    from recsys.data.transforms import Fitted
     from recsys.training.run_data import prepare_to_go_on, prepare_to_resume
     from recsys.training.run_data import save as save_run_data
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
@@ -151,7 +151,7 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     Returns:
         The config of the run, and its raw files, or None if the data names no files.
     """
-    from recsys.data.check_data import check_files, check_root, names_files
+    from recsys.data.prepare.check_data import check_files, check_root, names_files
 
     say("checking the config")
     cfg = check_early(composed)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.data.check_data import SplitFiles
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features.fitted import TRANSFORMS, Fitted, is_fitted
+from recsys.data.prepare.check_data import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.passes import Build
 from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
-from recsys.data.transforms.fitted import TRANSFORMS, Fitted, is_fitted
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.manifest import UNREADABLE, DamagedFile, read_json

@@ -16,21 +16,21 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.cli.console import say
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
-from recsys.config.resumed import AUTO, names_a_run, run_to_resume
-from recsys.config.run_config import RunConfig
+from recsys.data.features.feature_specs import feature_spec
+from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms.feature_specs import feature_spec
-from recsys.data.transforms.fitted import fitted_files, is_fitted
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_file
 from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
 from recsys.files.json_text import read_json
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
+from recsys.job.resumed import AUTO, names_a_run, run_to_resume
+from recsys.job.run_config import RunConfig
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from recsys.cli.console import say
-from recsys.errors import UserError
+from recsys.base.console import say
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 
 LOCK, OWNER = ".lock", ".owner.json"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.cli.console import results, say
+from recsys.base.console import results, say
 from recsys.evaluation.metrics_table import TARGETS, by_protocol, is_retrieval, of_label, shown_tables
 from recsys.training.advice import too_few_steps, too_good, too_weak
 

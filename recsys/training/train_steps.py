@@ -4,17 +4,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recsys.cli.console import say
-from recsys.config.resumed import run_to_start_from
-from recsys.config.run_config import RunConfig
-from recsys.data.loader import ParquetLoader
+from recsys.base.console import say
+from recsys.base.errors import NotFinite, UserError
+from recsys.data.features.grow import fresh_rows
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.loader.training_interactions import training_pairs
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.training_interactions import training_pairs
-from recsys.data.transforms.grow import fresh_rows
 from recsys.distributed.ranks import Ranks, gather_values
-from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
+from recsys.job.resumed import run_to_start_from
+from recsys.job.run_config import RunConfig
 from recsys.training.advice import cut_lists, short_training, slow_validations
 from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details

@@ -8,20 +8,20 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
 
-from recsys.cli.console import say
-from recsys.config.build import make, make_scheduler
+from recsys.base.console import say
 from recsys.config.compose import without_secrets
-from recsys.config.kinds import monitor_of
-from recsys.config.run_config import RunConfig
-from recsys.config.settings import seconds_of
-from recsys.data.load_factors import load_factors
-from recsys.data.loader import ParquetLoader
+from recsys.data.features import Fitted
+from recsys.data.loader.load_factors import load_factors
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.loader.unknown_ids import untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.transforms import Fitted
-from recsys.data.unknown_ids import untrained_unknowns
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
+from recsys.job.build import make, make_scheduler
+from recsys.job.kinds import monitor_of
+from recsys.job.run_config import RunConfig
+from recsys.job.settings import seconds_of
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints

@@ -14,8 +14,8 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 from torchrec.distributed import DistributedModelParallel
 
+from recsys.base.errors import NotFinite
 from recsys.data.prepare.prepared import Prepared
-from recsys.errors import NotFinite
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.sharded_checkpoint import local_tables

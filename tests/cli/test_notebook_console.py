@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.cli import console
+from recsys.base import console
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ USED = {  # name: the files that may use it
     "_ALL_BROKERS_DOWN": {"store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
     "_enumerator": {"sharding/infeasible.py"},
-    "_exit": {"distributed/failures.py", "cli/interrupts.py"},  # of os, which documents it
+    "_exit": {"distributed/failures.py", "base/interrupts.py"},  # of os, which documents it
     "_PARTITION_EOF": {"store/streams.py"},
     "_StorageInfo": {"sharding/safe_reader.py"},
     "_feature_table_map": {"sharding/touched_rows.py"},
@@ -26,7 +26,7 @@ USED = {  # name: the files that may use it
     "_local_rows": {"sharding/touched_rows.py"},
     "_iteration_based_training": {"training/trainer.py"},
     "_log_artifact": {"training/wandb_artifacts.py"},
-    "_lookups": {"sharding/touched_rows.py", "data/transforms/fitted.py"},  # the latter has its own
+    "_lookups": {"sharding/touched_rows.py", "data/features/fitted.py"},  # the latter has its own
     "_pooling": {"sharding/touched_rows.py"},
     "_optimizer_classes": {"sharding/planner.py"},
     "_run_exitfuncs": {"distributed/failures.py"},
@@ -98,4 +98,4 @@ def test_trackers_and_launchers() -> None:
 
 @pytest.mark.parametrize("file", sorted({f for files in USED.values() for f in files}))
 def test_uses_have_a_reason(file: str) -> None:
-    assert "private" in (ROOT / file).read_text() or file in ("data/transforms/fitted.py", "sharding/planner.py")
+    assert "private" in (ROOT / file).read_text() or file in ("data/features/fitted.py", "sharding/planner.py")

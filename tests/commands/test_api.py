@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import recsys
-from recsys.cli.console import say_once
+from recsys.base.console import say_once
 from recsys.export.artefact.folder import is_artefact
 
 RAW = pl.DataFrame({"int_1": [1, 2], "cat_1": ["68fd1e64", None]})
@@ -69,4 +69,4 @@ def test_a_scripts_traceback_is_pythons_own(run: recsys.TrainedRun) -> None:
     code = f"import recsys\nr = recsys.load({str(run.path)!r})\nr.evaluate()\nr.predict(3)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
     assert "[rank0]" not in said
-    assert said.splitlines()[-1].startswith("recsys.errors.UserError: rows: must be a data frame")
+    assert said.splitlines()[-1].startswith("recsys.base.errors.UserError: rows: must be a data frame")

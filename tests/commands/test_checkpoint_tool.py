@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from recsys.base.errors import UserError
 from recsys.checkpoint import export_embeddings, inspect, reshard
 from recsys.config.compose import compose, load_config
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
+from recsys.job.run_config import RunConfig
 from recsys.online.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate

@@ -10,9 +10,9 @@ import pytest
 from forks import run_forked, warm_python
 
 from recsys import __main__ as entry
+from recsys.base.errors import UserError
 from recsys.cli import command_help
 from recsys.config.compose import COMMANDS
-from recsys.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 
 from recsys import model_list, train
 from recsys.config.compose import compose, conf_dir
-from recsys.config.run_config import RunConfig
+from recsys.job.run_config import RunConfig
 
 
 def listed(

@@ -13,11 +13,11 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel, Sharded
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from recsys.base.errors import DoesNotFit, UserError
+from recsys.base.memory import GIB
 from recsys.config.compose import compose
 from recsys.distributed.ranks import ensure_process_group
-from recsys.errors import DoesNotFit, UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.memory import GIB
 from recsys.plan import expand, main, plan, try_all
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.estimate.compare import best_first

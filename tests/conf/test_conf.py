@@ -9,13 +9,13 @@ import feature_specs
 import pytest
 import torch
 
-from recsys.config.build import build_model
-from recsys.config.check import check
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, compose_file, conf_dir
-from recsys.config.run_config import RunConfig
-from recsys.data.transforms import feature_spec
-from recsys.errors import UserError
+from recsys.data.features import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.job.build import build_model
+from recsys.job.check import check
+from recsys.job.run_config import RunConfig
 from recsys.stages.assemble import build_parts
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method

@@ -8,12 +8,12 @@ import torch
 import yaml
 
 from recsys import losses
-from recsys.config.build import build_model
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
-from recsys.config.run_config import RunConfig
-from recsys.config.targets import locate
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.job.build import build_model
+from recsys.job.run_config import RunConfig
+from recsys.job.targets import locate
 from recsys.losses import tasks
 from recsys.models.protocols import model_kind
 from recsys.schema import class_facts

@@ -11,11 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.cli import command_line, versions
-from recsys.cli.console import log_to
+from recsys.base import versions
+from recsys.base.console import log_to
+from recsys.base.errors import UserError
+from recsys.cli import command_line
 from recsys.config.compose import compose, compose_file, composing
 from recsys.distributed import failures
-from recsys.errors import UserError
 from recsys.training.run import check_raw_files, train
 
 COLUMNS = "clicked,price,user\n"
@@ -306,7 +307,7 @@ def test_what_the_config_alone_shows_needs_no_torch(own: Path, every: int) -> No
     pl.DataFrame({"user": ["u1"], "vector": [[1.0] * 5]}).write_parquet(own / "raw" / "v.parquet")
     np.save(own / "raw" / "v.npy", np.zeros((3, 6), np.float32))
     code = (
-        "import json, sys\nfrom recsys.config.compose import compose\nfrom recsys.errors import UserError\n"
+        "import json, sys\nfrom recsys.config.compose import compose\nfrom recsys.base.errors import UserError\n"
         "from recsys.training.run import check_raw_files\nsaid = []\n"
         "for overrides in json.loads(sys.argv[1]):\n"
         "    try:\n        said.append(str(check_raw_files(compose('train', overrides))))\n"

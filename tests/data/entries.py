@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import torch
 
-from recsys.data.batch_tensors import BatchTensors
+from recsys.data.features import parse_rows
+from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.blocks import LINE, Block
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.raw import formats, read_sources
-from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import parse_rows
 from recsys.online.predict_files import file_blocks
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig

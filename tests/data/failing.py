@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 
 def fails(kind: str, item: int, advance: Callable[[float], None]) -> int:

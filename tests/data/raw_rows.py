@@ -6,10 +6,7 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.data.check_data import check_data
-from recsys.data.prepare.dictionary import TextCoder
-from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.transforms import (
+from recsys.data.features import (
     Fitted,
     InMemory,
     ResolvedData,
@@ -17,6 +14,9 @@ from recsys.data.transforms import (
     parse_rows,
     resolve,
 )
+from recsys.data.features.blocks import LINE, BadRow, Block
+from recsys.data.prepare.check_data import check_data
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.schema.data_schema import DataConfig, LabelConfig
 
 

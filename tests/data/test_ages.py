@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.data.batch_tensors import BatchTensors
-from recsys.data.check_data import check_data
-from recsys.data.group_features import arrange, next_item_queries
+from recsys.base.errors import UserError
+from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData, resolve
+from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.group_features import arrange, next_item_queries
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
 from recsys.data.profile import Profiler, page
-from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import GROUP, ORDER, PLACE, ResolvedData, resolve
-from recsys.errors import UserError
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
 
 SPLITS = ("train", "validation", "test")

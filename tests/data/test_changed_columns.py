@@ -7,12 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.data.check_data import check_data, check_files
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
 from recsys.new.propose import propose
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig

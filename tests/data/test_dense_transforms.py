@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
-from recsys.data.check_data import check_data
-from recsys.data.prepare.dictionary import TextCoder
-from recsys.data.prepare.prepared import prepare
-from recsys.data.transforms import (
+from recsys.base.errors import UserError
+from recsys.data.features import (
     ROW,
     TRANSFORMS,
     Fitted,
@@ -27,12 +25,14 @@ from recsys.data.transforms import (
     StatisticsPass,
     fit,
 )
-from recsys.data.transforms import (
+from recsys.data.features import (
     training_statistics as statistics,
 )
-from recsys.data.transforms.steps import Params, Transform
-from recsys.data.transforms.training_statistics import Counts, Moments, ValueSample
-from recsys.errors import UserError
+from recsys.data.features.steps import Params, Transform
+from recsys.data.features.training_statistics import Counts, Moments, ValueSample
+from recsys.data.prepare.check_data import check_data
+from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DenseConfig
 
 FLOATS = st.floats(-1e30, 1e30, allow_subnormal=False)

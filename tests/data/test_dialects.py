@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
-from recsys.data.check_data import check_data, check_files
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData, parse_rows, resolve
+from recsys.data.features.blocks import LINE
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
-from recsys.data.raw.blocks import LINE
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.dialect import read_head
-from recsys.data.transforms import ResolvedData, parse_rows, resolve
-from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)

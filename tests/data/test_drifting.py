@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from recsys.base.errors import UserError
 from recsys.data.samples.drifting import HORIZON, DriftingTeacher, write_days, write_sample
-from recsys.errors import UserError
 from recsys.evaluation.binary import binary_metrics
 
 ROWS = 20_000

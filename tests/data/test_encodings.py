@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
+from recsys.data.features import LABEL, ROW, Fitted
+from recsys.data.features.encodings import fold_of
 from recsys.data.prepare.prepared import prepare
-from recsys.data.transforms import LABEL, ROW, Fitted
-from recsys.data.transforms.encodings import fold_of
 from recsys.schema.data_schema import SplitConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)

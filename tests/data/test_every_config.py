@@ -13,10 +13,10 @@ import pytest
 from entries import check_entries, check_histories, moved
 
 from recsys.config.compose import compose, conf_dir
-from recsys.config.settings import data_config
-from recsys.data.check_data import SAMPLES
+from recsys.data.prepare.check_data import SAMPLES
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import clicks
+from recsys.job.settings import data_config
 from recsys.schema.data_schema import SplitConfig
 
 RealData = Callable[[str], Path]

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.data.check_data import check_data, check_files
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData
+from recsys.data.features.blocks import ELEMENT, LINE
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import arrow_files, formats, nested, read_sources, text
-from recsys.data.raw.blocks import ELEMENT, LINE
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
 from recsys.online.predict_files import file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig

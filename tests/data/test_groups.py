@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.data.check_data import check_data
-from recsys.data.group_features import arrange
-from recsys.data.loader import ParquetLoader
+from recsys.base.errors import UserError
+from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
+from recsys.data.features.group_features import arrange
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
-from recsys.errors import UserError
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig

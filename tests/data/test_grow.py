@@ -6,8 +6,8 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.transforms.encoders import Vocabulary
-from recsys.data.transforms.grow import WAITING_TRAININGS, grow_table
+from recsys.data.features.encoders import Vocabulary
+from recsys.data.features.grow import WAITING_TRAININGS, grow_table
 
 Counts = dict[str, int]
 counts = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(1, 9), max_size=6)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.data.check_data import check_data
+from recsys.base.errors import UserError
+from recsys.data.features import Fitted, ResolvedData, parse_rows
+from recsys.data.features.blocks import LINE, Block
+from recsys.data.features.hashing import bucket_ids
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import Fitted, ResolvedData, parse_rows
-from recsys.data.transforms.hashing import bucket_ids
-from recsys.errors import UserError
 from recsys.schema.data_schema import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.data.check_data import check_data
+from recsys.data.features import ResolvedData, resolve
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms import ResolvedData, resolve
 from recsys.models.common.behaviour import history_pairs
 
 ROWS, USERS, LAST = 300, 12, 5

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 import torch
 
-from recsys.data.check_data import check_data
+from recsys.base.errors import UserError
+from recsys.data.features import Fitted
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.data.transforms import Fitted
-from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig, TableVectorsConfig
 from recsys.sharding import init
 from recsys.sharding.tables import TableInfo

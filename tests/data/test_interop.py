@@ -15,16 +15,16 @@ from forks import run_forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
-from recsys.data.check_data import check_data, check_files
+from recsys.data.features import LABEL, ResolvedData
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import fixed_width, text
 from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.transforms import LABEL, ResolvedData
-from recsys.errors import UserError
+from recsys.job.settings import data_config
 from recsys.online.predictor import Predictor
 from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess

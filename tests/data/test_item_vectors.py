@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
 
-from recsys.config.build import build_model
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, typed
-from recsys.config.run_config import RunConfig
-from recsys.data.batch_tensors import candidates_of
-from recsys.data.check_data import check_data
+from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.features.vectors import Vectors, parse_way
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms.vectors import Vectors, parse_way
-from recsys.errors import UserError
 from recsys.features import FeatureSpec
+from recsys.job.build import build_model
+from recsys.job.run_config import RunConfig
 from recsys.models.common.items import Items
 
 YAML = """

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.check_data import check_data, check_files
-from recsys.data.loader import ParquetLoader
+from recsys.data.features import Fitted, ResolvedData
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.reasons import Reasons
-from recsys.data.transforms import Fitted, ResolvedData
-from recsys.errors import UserError
 from recsys.evaluation import calibration
 from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.calibration import calibrate

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.data.lanes import parts_of
-from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import LABEL
+from recsys.data.features import LABEL
+from recsys.data.loader.lanes import parts_of
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
 ROWS, STEP = 1000, 48

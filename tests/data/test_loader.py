@@ -17,13 +17,13 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.batch_tensors import batch_of
-from recsys.data.loader import ParquetLoader, balanced
+from recsys.data.features import LABEL
+from recsys.data.features.batch_tensors import batch_of
+from recsys.data.loader.parquet_loader import ParquetLoader, balanced
 from recsys.data.prepare import writer as write
 from recsys.data.prepare.writer import PartWriter
-from recsys.data.transforms import LABEL
-from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
 SINGLE = (SparseFeature("s", 5000, "s"), SparseFeature("t", 50, "t"))

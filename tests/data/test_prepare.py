@@ -13,16 +13,16 @@ import pytest
 from forks import warm_python
 from omegaconf import OmegaConf
 
-from recsys.data.check_data import check_files
+from recsys.base.errors import UserError
+from recsys.data.features import LABEL, ResolvedData, resolve
 from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
+from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import text
 from recsys.data.raw.raw_format import RawFormat
 from recsys.data.raw.reasons import Reasons
-from recsys.data.transforms import LABEL, ResolvedData, resolve
-from recsys.errors import UserError
 from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,
@@ -281,7 +281,7 @@ import os, signal, sys
 from recsys.data.prepare import passes as p
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import formats
-from recsys.schema.data_schema import *; from recsys.data.transforms import ResolvedData
+from recsys.schema.data_schema import *; from recsys.data.features import ResolvedData
 formats.RawFormat.range_bytes, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
@@ -354,7 +354,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     code = f"""
 from recsys.data.prepare import passes as build
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import *; from recsys.data.transforms import ResolvedData
+from recsys.schema.data_schema import *; from recsys.data.features import ResolvedData
 built = []
 run = build.Build.run
 build.Build.run = lambda self: (built.append(1), run(self))

@@ -8,11 +8,11 @@ import pytest
 from public_rows import OVERRIDES, ROWS, WRITERS
 
 from recsys.config.compose import compose, conf_dir
-from recsys.config.settings import data_config
-from recsys.data.check_data import check_data, check_files
+from recsys.data.features.labels import label_columns
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.prepare.split import SPLITS
-from recsys.data.transforms.labels import label_columns
+from recsys.job.settings import data_config
 
 
 class Case(NamedTuple):

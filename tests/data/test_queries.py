@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
 
-from recsys.data import group_features
-from recsys.data.batch_tensors import candidates_of
-from recsys.data.check_data import check_data
-from recsys.data.group_features import arrange
-from recsys.data.loader import ParquetLoader
+from recsys.base.errors import UserError
+from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
+from recsys.data.features.batch_tensors import candidates_of
+from recsys.data.features.group_features import arrange
+from recsys.data.features.hashing import shares
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import passes as build
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS
-from recsys.data.transforms.hashing import shares
-from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig
 
 SPLITS = ("train", "validation", "test")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recsys.base.errors import UserError
 from recsys.data.raw.derive import add_derived_column
 from recsys.data.raw.row_sql import FUNCTIONS, parse_sql
-from recsys.errors import UserError
 
 FRAME = pl.DataFrame({"x": [1, 2, 3], "s": ["a", "b", "c"], "l": [[1], [2], [3]], "Order": [1, 2, 3]})
 

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from test_typed_formats import write_arrow
 
-from recsys.data.check_data import check_data, check_files
-from recsys.data.loader import ParquetLoader
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
 from recsys.features import DenseFeature
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import (

@@ -8,10 +8,10 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.raw.blocks import LINE
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE
 from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.data.raw.slots import HEAD_LINES
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 SLOTS = ("user", "item", "210", "7", "dense_feature")

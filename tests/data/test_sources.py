@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys.data.check_data import check_data, check_files
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData
+from recsys.data.features.blocks import LINE, BadRow
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
-from recsys.data.raw.blocks import LINE, BadRow
 from recsys.data.raw.byte_ranges import FileRange
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
 from recsys.online.predict_files import input_files
 from recsys.schema.data_schema import (
     DataConfig,

@@ -21,15 +21,15 @@ from failing import fails
 from forks import warm_python
 from omegaconf import OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
+from recsys.data.features import resolve
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.engine import OneMachine, check_engine, open_engine
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.transforms import resolve
-from recsys.errors import UserError
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, EngineConfig, LabelConfig
 from recsys.store.aggregates import Aggregate

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
 
-from recsys.data.batch_tensors import batch_of
-from recsys.data.check_data import check_data, check_files
+from recsys.base.errors import UserError
+from recsys.data.features import Fitted
+from recsys.data.features.batch_tensors import batch_of
+from recsys.data.features.hashing import bucket_ids
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
-from recsys.data.transforms import Fitted
-from recsys.data.transforms.hashing import bucket_ids
-from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)

@@ -10,11 +10,11 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.base.errors import UserError
+from recsys.data.features import KEY, TIME
 from recsys.data.prepare import split as split_module
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
 from recsys.data.prepare.split import Splitter, check_split, order_statistic
-from recsys.data.transforms import KEY, TIME
-from recsys.errors import UserError
 from recsys.schema.data_schema import SplitConfig
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
-from recsys.data.raw.blocks import LINE
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE
 from recsys.data.raw.formats import FORMATS, column_names, read
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 SOURCE = SourceConfig(format="svmlight")

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config.check import check
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.samples.sequences import (
     FOLLOW_PROBABILITY,
@@ -17,7 +17,7 @@ from recsys.data.samples.sequences import (
     World,
     write_sample,
 )
-from recsys.errors import UserError
+from recsys.job.check import check
 
 ROWS = 20_000
 

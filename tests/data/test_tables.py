@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 from test_typed_formats import ROWS, content, flat, log, mine
 
-from recsys.data.check_data import check_data
+from recsys.base.errors import UserError
 from recsys.data.prepare import stored_tables
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import databases
-from recsys.errors import UserError
 from recsys.schema.data_schema import JoinConfig, SourceConfig, SparseConfig
 
 QUERY = "SELECT l.*, p.plan FROM log l JOIN plans p ON p.code = l.code WHERE l.price >= 0 ORDER BY l.n"
@@ -121,7 +121,7 @@ GIVEN_UP = """
 import sys, time
 from recsys.schema.data_schema import SourceConfig
 from recsys.data.raw import databases
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 databases.BATCH_ROWS = 1000
 try:
     for frame in databases.read_table(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):

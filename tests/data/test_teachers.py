@@ -10,9 +10,9 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
 
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import graded_queries, interactions, sales
+from recsys.job.settings import data_config
 from recsys.training.bayes import best_metrics
 from recsys.training.run import train
 

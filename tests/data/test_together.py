@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 import torch
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.check_data import check_data
-from recsys.data.group_features import add_group_features
-from recsys.data.lanes import concat, rows_of
-from recsys.data.loader import ParquetLoader
+from recsys.data.features import GROUP, ResolvedData
+from recsys.data.features.group_features import add_group_features
+from recsys.data.features.hashing import group_numbers
+from recsys.data.loader.lanes import concat, rows_of
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms import GROUP, ResolvedData
-from recsys.data.transforms.hashing import group_numbers
-from recsys.errors import UserError
 from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SequenceConfig, SparseConfig
 
 ROWS, GROUPS = 1500, 130

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.data.batch_tensors import batch_of
-from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features import LABEL, TIME, Fitted, ResolvedData, parse_rows
+from recsys.data.features.batch_tensors import batch_of
+from recsys.data.features.blocks import LINE, Block
 from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,

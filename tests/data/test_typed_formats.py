@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from test_sources import config, error
 
-from recsys.data.check_data import check_files
+from recsys.base.errors import UserError
+from recsys.data.features import ResolvedData
+from recsys.data.features.blocks import LINE, TEXT_FORMATS
+from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources, text
-from recsys.data.raw.blocks import LINE, TEXT_FORMATS
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.transforms import ResolvedData
-from recsys.errors import UserError
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import (
     ArrayConfig,

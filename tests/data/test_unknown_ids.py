@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from raw_rows import of_yaml
 
+from recsys.data.loader.unknown_ids import untrained_unknowns
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.unknown_ids import untrained_unknowns
 from recsys.files.manifest import DamagedFile
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from raw_rows import of_yaml
 
-from recsys.data.batch_tensors import batch_of
-from recsys.data.check_data import check_data
-from recsys.data.loader import ParquetLoader
+from recsys.base.errors import UserError
+from recsys.data.features.batch_tensors import batch_of
+from recsys.data.features.vectors import Vectors
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.transforms.vectors import Vectors
-from recsys.errors import UserError
 from recsys.online.row_transforms import RowTransforms
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from recsys.data.loader import ParquetLoader
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics
 from recsys.features import FeatureSpec
 

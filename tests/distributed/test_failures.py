@@ -16,14 +16,14 @@ from omegaconf import DictConfig
 from torch.distributed import HashStore
 from torch.distributed.checkpoint.api import CheckpointException
 
-from recsys.cli import interrupts
+from recsys.base import interrupts
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.resumed import AUTO
-from recsys.config.run_config import RunConfig
 from recsys.distributed import failures
 from recsys.distributed.ranks import Ranks, process_group
 from recsys.distributed.rendezvous import fresh_store
-from recsys.errors import UserError
+from recsys.job.resumed import AUTO
+from recsys.job.run_config import RunConfig
 from recsys.training.run_dir import RunFolder, allow_restarts, open_run_dir
 
 STARTS = {

@@ -11,8 +11,8 @@ from processes import run
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from forks import WARM, run_forked, warm_python
 
-from recsys.cli import versions
+from recsys.base import versions
 from recsys.config.compose import compose
 from recsys.doctor import checks, probe
 from recsys.doctor.checks import Finding

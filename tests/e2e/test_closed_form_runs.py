@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from recsys import evaluate
+from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
+from recsys.job.run_config import RunConfig
 from recsys.training.evaluate_run import evaluate as measure
 from recsys.training.run import begin, train
 

@@ -210,7 +210,7 @@ def test_mistakes_are_one_line(home: Path, commands: Commands, command: str, mes
 
 
 def test_a_plan_of_trees_is_refused(home: Path) -> None:
-    from recsys.errors import UserError
+    from recsys.base.errors import UserError
     from recsys.plan import plan
 
     with pytest.raises(UserError, match="has no embedding table to shard"):

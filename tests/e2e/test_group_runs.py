@@ -10,8 +10,8 @@ import pytest
 from forks import ok, run_forked
 
 from recsys.config.compose import compose
-from recsys.config.kinds import monitor_of
-from recsys.config.run_config import RunConfig
+from recsys.job.kinds import monitor_of
+from recsys.job.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.run_dir import choose_checkpoint
 

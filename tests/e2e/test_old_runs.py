@@ -10,11 +10,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from recsys.config.check import check
+from recsys.base.errors import UserError
 from recsys.config.compose import compose_file, load_config
-from recsys.config.targets import locate
-from recsys.errors import UserError
 from recsys.export.artefact.verify import verify
+from recsys.job.check import check
+from recsys.job.targets import locate
 from recsys.online.predict_files import predict_files
 from recsys.online.recommender import recommend_files
 from recsys.stages.lists_for_requests import run_files

@@ -9,10 +9,10 @@ import pytest
 from torch import Tensor
 
 from recsys.config.compose import compose
+from recsys.data.features import HISTORY, TARGETS
+from recsys.data.loader.training_interactions import training_lists, training_pairs
 from recsys.data.prepare.engine import OneMachine
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.training_interactions import training_lists, training_pairs
-from recsys.data.transforms import HISTORY, TARGETS
 from recsys.online.recommender import Recommender
 from recsys.training.run import train
 
@@ -62,7 +62,7 @@ def test_recall_and_ndcg_are_those_of_the_literature(part: Path, tmp_path: Path)
 
 
 def prepared(name: str, part: Path, tmp_path: Path, *overrides: str) -> Prepared:
-    from recsys.config.check_early import check_early
+    from recsys.job.check_early import check_early
 
     words = [f"data={name}", "model=mf", f"data.root={part}", f"data.prepared={tmp_path / 'prepared'}"]
     cfg = check_early(compose("train", [*words, *overrides]))

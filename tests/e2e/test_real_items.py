@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.data.batch_tensors import candidates_of
+from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.prepare.prepared import prepare
+from recsys.job.run_config import RunConfig
 from recsys.models.common.code_trie import CodeTrie
 from recsys.training.run import train
 

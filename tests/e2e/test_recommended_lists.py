@@ -13,10 +13,10 @@ import torch
 
 import recsys
 from recsys import predict
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.config.check import check
 from recsys.config.compose import compose
-from recsys.errors import UserError
+from recsys.job.check import check
 from recsys.online.predictor import Predictor
 from recsys.online.recommender import Recommender, recommend_files, top_k
 from recsys.training.evaluate_run import evaluate

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.schema.data_schema import DataConfig
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
@@ -105,7 +105,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     ],
 )  # fmt: skip
 def test_mistakes(overrides: list[str], message: str, tmp_path: Path) -> None:
-    from recsys.config.check import check
+    from recsys.job.check import check
 
     with pytest.raises(UserError, match=message) as told:
         check(compose("train", [*overrides, f"data.root={tmp_path}"]))

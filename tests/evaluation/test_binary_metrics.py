@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
+from recsys.base.errors import NotFinite
 from recsys.batch import Batch
-from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import Fitted
-from recsys.errors import NotFinite
+from recsys.data.features import Fitted
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import (
     BINS,
     BinaryMetrics,

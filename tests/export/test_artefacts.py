@@ -18,9 +18,8 @@ from milvus_servers import free_port, lite, whole
 from tritonclient.grpc import model_config_pb2
 
 import recsys
-from recsys.config import run_config
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.export import __main__ as export
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.load_artefact import model_of
@@ -32,6 +31,7 @@ from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
 from recsys.index.build_index import KINDS
+from recsys.job import run_config
 from recsys.online.predictor import Predictor
 from recsys.online.python_values import RowError
 from recsys.online.recommender import Recommender

@@ -17,10 +17,10 @@ from growing_runs import export_form, export_source, train_days, train_lists
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
-from recsys.data.transforms.index import LayeredResults, ValueIndex
-from recsys.errors import UserError
+from recsys.data.features.index import LayeredResults, ValueIndex
 from recsys.export import __main__ as export
 from recsys.export import write_delta as write_delta_module
 from recsys.export.artefact import Artefact, load

@@ -10,13 +10,13 @@ import onnxruntime as ort
 import pytest
 from fake_triton import config_of
 
+from recsys.base.errors import UserError
+from recsys.base.extras import install_command
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.export import __main__ as export
 from recsys.export.artefact import load, load_artefact, session
 from recsys.export.artefact.session import CPU, CUDA, open_session, providers
 from recsys.export.triton.instance_device import device_of
-from recsys.extras import install_command
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.supervisor import check_settings
 from recsys.training.run import train

@@ -18,10 +18,10 @@ from small_models import SMALL, TASKS
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.arrays import Arrays
-from recsys.data.batch_tensors import BatchTensors
-from recsys.errors import UserError
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.batch_tensors import BatchTensors
 from recsys.export.artefact.inputs import check_feed, graph_inputs
 from recsys.export.artefact.signature import feature_inputs
 from recsys.export.choices import TABLES

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 from storage_faults import DAMAGES, copy
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.export import __main__ as export
 from recsys.export.artefact import load, session
 from recsys.export.artefact.verify import verify

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.graphs import to_onnx, trace
 
 

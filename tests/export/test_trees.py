@@ -9,10 +9,10 @@ import pytest
 import torch
 from model_inputs import random_arrays
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.data.arrays import Arrays
-from recsys.data.batch_tensors import BatchTensors
-from recsys.errors import UserError
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.batch_tensors import BatchTensors
 from recsys.export.artefact.folder import GRAPH
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import open_session

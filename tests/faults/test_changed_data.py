@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.online.predictor import Predictor
 from recsys.schema.data_schema import DataConfig
 from recsys.training.evaluate_run import evaluate

@@ -10,9 +10,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from small_csv import Commands, write_mine
 
-from recsys.config.check import check
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
+from recsys.job.check import check
 from recsys.ranges import Range, Width, check_values, number, range_problem
 from recsys.schema import command_schemas, data_schema, run_schema
 

@@ -12,7 +12,7 @@ import torch
 from small_run import Home
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.online.predictor import Predictor

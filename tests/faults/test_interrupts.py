@@ -23,7 +23,7 @@ LONG = [
 ]
 SIGNALS_WHILE_READING = """
 import os, signal, time
-from recsys.cli import interrupts
+from recsys.base import interrupts
 interrupts.install()
 from recsys.schema.data_schema import SourceConfig
 from recsys.data.raw.dialect import _fields
@@ -118,7 +118,7 @@ def test_no_signal_is_lost_while_text_is_read() -> None:
 
 SIGNALS_WHERE_PYTHON_SWALLOWS = """
 import os, signal, time
-from recsys.cli import interrupts
+from recsys.base import interrupts
 interrupts.install()
 
 class Freed:

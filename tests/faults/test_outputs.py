@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_run import Home
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 

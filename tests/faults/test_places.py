@@ -12,7 +12,7 @@ from forks import run_forked
 from small_csv import Commands, write_mine
 from torch.distributed.checkpoint.api import CheckpointException
 
-from recsys.cli.console import log, log_to
+from recsys.base.console import log, log_to
 from recsys.data.raw.own_outputs import Outputs
 from recsys.distributed import failures
 

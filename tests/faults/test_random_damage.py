@@ -16,8 +16,8 @@ import pytest
 from small_run import Home
 from storage_faults import DAMAGES, copy
 
+from recsys.base.errors import UserError
 from recsys.data.prepare.prepared import prepare
-from recsys.errors import UserError
 from recsys.online.predictor import Predictor
 from recsys.report.runs import read
 from recsys.sharding.stored_checkpoint import StoredCheckpoint

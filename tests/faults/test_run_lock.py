@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_run import Home
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.training import run_lock
 
 HOLD = """

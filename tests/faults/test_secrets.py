@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.cli import secrets
-from recsys.cli.console import log_to, say
-from recsys.config.check import check
+from recsys.base import secrets
+from recsys.base.console import log_to, say
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, load_config, without_secrets
-from recsys.config.run_config import RunConfig
 from recsys.distributed.failures import call, say_error
-from recsys.errors import UserError
+from recsys.job.check import check
+from recsys.job.run_config import RunConfig
 from recsys.report.runs import _run
 from recsys.sweep.record import Sweep, Trial, TrialRun, load
 

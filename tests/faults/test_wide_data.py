@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from recsys.config.plain import from_plain
-from recsys.data.check_data import check_data
-from recsys.data.loader import ParquetLoader
+from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig, SparseConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import put_in_place, whole_file, whole_folder
 
 WRITER = """

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_kafka import kafka_cluster, produce
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.validated import validated
 from recsys.files import atomic
 from recsys.follow import collect_stream
 from recsys.follow.collect_stream import collect, partition_name
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import find_partitions, ripe, time_of
-from recsys.schema.validated import validated
 from recsys.store.streams import Message
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z

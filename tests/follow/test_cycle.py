@@ -17,8 +17,8 @@ import pytest
 from filelock import FileLock
 from following import DAYS, fake_steps, followed, settings_file
 
+from recsys.base.errors import UserError
 from recsys.data.samples.drifting import write_days
-from recsys.errors import UserError
 from recsys.export.artefact.apply_delta import is_delta
 from recsys.follow import cycle
 from recsys.follow.__main__ import check_training

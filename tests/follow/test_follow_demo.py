@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_demo import DAYS, POISONED, demo
 from recsys.follow.follow_settings import load_settings

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.validated import validated
 from recsys.evaluation.binary import binary_metrics
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.gate import DEFAULT_CHANGE, GateConfig, GateResult, QueryWindow, RowWindow, decide
-from recsys.schema.validated import validated
 
 QUICK = GateConfig(resamples=100)
 

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from recsys.base.errors import UserError
+from recsys.base.validated import validated
 from recsys.data.samples.drifting import DriftingTeacher, write_days
 from recsys.data.samples.interactions import Shown
-from recsys.errors import UserError
 from recsys.evaluation.binary import binary_metrics
 from recsys.files.manifest import DamagedFile
 from recsys.follow.column_reference import Reference, batches, compare
 from recsys.follow.increment_checks import CheckConfig, CheckReport, Limits, alert, check_increment
-from recsys.schema.validated import validated
 
 ROWS = 10_000
 

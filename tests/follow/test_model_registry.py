@@ -20,8 +20,8 @@ from forks import run_forked
 from served import serving
 
 from recsys import registry as registry_command
+from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, read_lines

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.follow.follow_settings import PartitionsConfig
 from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of, time_of
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from following import DAYS, fake_artefact, followed, settings_file
 
+from recsys.base.errors import UserError
+from recsys.data.features.column_names import LABEL
 from recsys.data.prepare.prepared import finish, plan_build
 from recsys.data.samples.drifting import write_days
-from recsys.data.transforms.column_names import LABEL
-from recsys.errors import UserError
 from recsys.follow import cycle
 from recsys.follow.column_reference import Reference
 from recsys.follow.follow_settings import FollowConfig, load_settings
@@ -70,7 +70,7 @@ def test_rows_that_are_set_aside_do_not_shift_the_match(more: list[str], logs: P
         assert columns["site"].fill_null("").equals(good["site"].fill_null("")) and columns["time"].equals(
             good["time"].cast(pl.String)
         )
-    from recsys.config.run_config import RunConfig
+    from recsys.job.run_config import RunConfig
 
     prepared = finish(plan_build(RunConfig.of(cfg).data))
     test = pl.read_parquet(prepared.files("test"))

@@ -21,10 +21,10 @@ from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
 
 from recsys.config.compose import compose
-from recsys.config.settings import data_config
-from recsys.data.loader import ParquetLoader
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.distributed.ranks import process_group
+from recsys.job.settings import data_config
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.sharders import KERNELS

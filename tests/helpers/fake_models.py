@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.python_values import RowError
 from recsys.online.servable import Query, Row, TensorSpec
 

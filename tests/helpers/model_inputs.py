@@ -6,7 +6,7 @@ from reference_models import Bags
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.data.arrays import Arrays
+from recsys.data.features.arrays import Arrays
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's

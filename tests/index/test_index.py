@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.manifest import DamagedFile
 from recsys.index import ItemIndex, build
 from recsys.index.engines import ENGINES as KINDS

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from milvus_servers import free_port, lite, whole
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.index import Index, build
 from recsys.index import load as load_index
 from recsys.index.milvus import MilvusIndex, connect

@@ -10,7 +10,7 @@ import pytest
 from test_drive import MODEL, ROWS
 from v2_server import Toy, serving
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.answers import AnswerCheck, ExpectedAnswer, problem_of
 from recsys.loadtest.drive import LoadJob, Timings, drive
 from recsys.loadtest.endpoint import Endpoint

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from v2_server import Toy, serving
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.client_processes import Load, merge
 from recsys.loadtest.drive import Timings
 from recsys.loadtest.endpoint import Endpoint

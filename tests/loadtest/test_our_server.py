@@ -9,8 +9,8 @@ import fake_models
 import pytest
 from served import Served, serving
 
-from recsys.cli.secrets import mask_text
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.base.secrets import mask_text
 from recsys.loadtest.measure_loads import prepare, run
 from recsys.schema.command_schemas import LoadTestConfig
 

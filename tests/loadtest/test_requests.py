@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.loadtest.encode_tensors import InputSpec, check_batch_sizes, check_inputs, make_tensors, missing_numbers
 from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.request_rows import read_rows

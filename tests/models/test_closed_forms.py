@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
+from recsys.base.errors import UserError
+from recsys.base.memory import available_memory
 from recsys.batch import JaggedIds
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.memory import available_memory
 from recsys.models import ease, item_knn
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE

@@ -9,14 +9,14 @@ import torch
 from model_inputs import draw, randomise, spec, to_kjt
 from small_models import SMALL, TASKS
 
-from recsys.config.build import with_dims
-from recsys.config.check_early import check_early
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.config.settings import data_config
-from recsys.data.transforms.resolved_data import resolve
-from recsys.errors import UserError
+from recsys.data.features.resolved_data import resolve
 from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.job.build import with_dims
+from recsys.job.check_early import check_early
+from recsys.job.run_config import RunConfig
+from recsys.job.settings import data_config
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.din import DIN
 from recsys.models.lr import LogisticRegression

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.config.build import build_model
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.job.build import build_model
+from recsys.job.run_config import RunConfig
 from recsys.models.common.boosters import Fitting, TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
 from recsys.predictions import predict
@@ -236,7 +236,7 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch
 def test_a_check_of_a_config_imports_no_library_of_trees() -> None:
     program = """
 import sys, torch, recsys
-from recsys.config.check import check
+from recsys.job.check import check
 check(recsys.compose("train", ["model=gbm", "data=criteo"]))
 print([m for m in ("lightgbm", "sklearn", "pandas") if m in sys.modules])
 """

@@ -19,11 +19,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
 from recsys.config.compose import compose, conf_dir
-from recsys.config.run_config import RunConfig
-from recsys.data.batch_tensors import BatchTensors
-from recsys.data.transforms import feature_spec
+from recsys.data.features import feature_spec
+from recsys.data.features.batch_tensors import BatchTensors
 from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
+from recsys.job.run_config import RunConfig
 from recsys.models.common import layers
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig

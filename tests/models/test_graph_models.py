@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
 from recsys.distributed.ranks import process_group
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
 from recsys.losses.retrieval import RetrievalLoss

@@ -10,12 +10,12 @@ import torch
 from model_inputs import BAGGED, SINGLE, draw, randomise, spec, to_kjt
 from small_models import SMALL
 
-from recsys.config.build import build_model
-from recsys.config.check_early import check_early
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec
+from recsys.job.build import build_model
+from recsys.job.check_early import check_early
+from recsys.job.run_config import RunConfig
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
 
 DENSE = (DenseFeature("age", unit=True), DenseFeature("v", width=2), DenseFeature("price", unit=True))

@@ -8,7 +8,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.data.check_data import check_data
+from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.two_tower import TwoTower

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from file_shapes import lines
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new.choose_label import choose
 from recsys.new.column_kinds import columns_of
 from recsys.new.propose import propose

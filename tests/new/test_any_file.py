@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new.document import document, table
 from recsys.new.propose import propose
 

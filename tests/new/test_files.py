@@ -10,7 +10,7 @@ from file_shapes import clicks, lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import find, globs_for, split_of
 from recsys.new.gather import gather

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from file_shapes import clicks, lines
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new.find_dialect import dialect_of
 from recsys.new.layout import layout_of
 from recsys.new.propose import propose

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new.choose_label import choose
 from recsys.new.choose_split import by_time
 from recsys.new.column_kinds import Column, columns_of

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.new.document import document
 from recsys.new.explode import explode
 from recsys.new.layout import Layout

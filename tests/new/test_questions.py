@@ -15,7 +15,7 @@ import pytest
 from file_shapes import clicks, lines
 from small_csv import Commands
 
-from recsys.errors import NeedsAnswer, UserError
+from recsys.base.errors import NeedsAnswer, UserError
 from recsys.new.document import document
 from recsys.new.known_names import ITEMS, USERS, names_an_id_of
 from recsys.new.leaks import AFTERWARDS

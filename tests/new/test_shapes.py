@@ -8,8 +8,8 @@ from file_shapes import SHAPES, Shape
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import compose
-from recsys.data.check_data import check_data, check_files
-from recsys.data.transforms.resolved_data import resolve
+from recsys.data.features.resolved_data import resolve
+from recsys.data.prepare.check_data import check_data, check_files
 from recsys.new.document import document
 from recsys.new.propose import propose
 from recsys.new.questions import Answers

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
-from recsys.data.arrays import Arrays
-from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import steps
-from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Standardise, Transform
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features import steps
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Standardise, Transform
+from recsys.data.raw.raw_schema import RawSchema
 from recsys.online import fast_lookups, raw_columns
 from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows

@@ -20,12 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
 
-from recsys.data.batch_tensors import BatchTensors
+from recsys.base.errors import UserError
+from recsys.data.features import parse_rows
+from recsys.data.features.batch_tensors import BatchTensors
+from recsys.data.features.blocks import LINE
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import LINE
-from recsys.data.transforms import parse_rows
-from recsys.errors import UserError
 from recsys.online.predict_files import file_blocks
 from recsys.online.predictor import Predictor
 from recsys.online.python_values import RowError
@@ -109,7 +109,7 @@ assert "torch" not in sys.modules
 tensors = pipeline(row)
 print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
     ("pytorch_lightning", "lightning", "hydra", "torchrec", "wandb", "fbgemm_gpu", "pyarrow")
-    or m in ("recsys.data.prepare.prepared", "recsys.data.loader", "recsys.distributed.launch", "recsys.config.compose")])
+    or m in ("recsys.data.prepare.prepared", "recsys.data.loader.parquet_loader", "recsys.distributed.launch", "recsys.config.compose")])
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)

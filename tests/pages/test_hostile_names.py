@@ -16,10 +16,10 @@ from markupsafe import Markup
 from raw_rows import learn
 from run_folders import write_run
 
+from recsys.base.errors import DoesNotFit
+from recsys.data.features import LABEL, resolve
 from recsys.data.profile import Profiler
 from recsys.data.profile import page as profile_page
-from recsys.data.transforms import LABEL, resolve
-from recsys.errors import DoesNotFit
 from recsys.loadtest.figures import COLUMNS, Measurement
 from recsys.loadtest.load_page import make_page
 from recsys.pages.charts.bars import Part, bar

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from recsys import Page
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.pages import render
 from recsys.pages.charts.plots import Series, lines
 from recsys.pages.page_table import Paint

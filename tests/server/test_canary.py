@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import Command, command, until
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 from recsys.files.model_folder import GuardSettings
 from recsys.server.answer_hub import AnswerHub, KpiTest

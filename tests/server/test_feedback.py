@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import command, serving, until
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.server.feedback import (
     EARLY_SECONDS,
     AnsweredRequest,

@@ -24,7 +24,7 @@ import uvloop
 from forks import run_forked
 from served import ENVIRONMENT, Command, command, free_port, serving, until
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server import server_worker

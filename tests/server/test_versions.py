@@ -18,7 +18,7 @@ import pytest
 import requests
 from served import Served, serving
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
 from recsys.files.model_folder import SERVING
 from recsys.server.logs import log

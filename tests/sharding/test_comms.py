@@ -7,8 +7,8 @@ import torch
 from checkpoint_states import state
 from forks import ok, run_forked
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.plan import plan
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
 from recsys.sharding.comms import check_comms, codecs

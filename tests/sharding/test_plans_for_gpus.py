@@ -2,9 +2,9 @@
 
 import pytest
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
-from recsys.config.run_config import RunConfig
-from recsys.errors import UserError
+from recsys.job.run_config import RunConfig
 from recsys.plan import plan
 from recsys.sharding.comms import BYTES
 from recsys.sharding.estimate.report import PlanReport

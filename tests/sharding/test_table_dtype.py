@@ -11,12 +11,12 @@ from forks import ok, run_forked
 from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
 
-from recsys.config.check import check
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.data.transforms import feature_spec
+from recsys.data.features import feature_spec
 from recsys.distributed.ranks import ensure_process_group
-from recsys.errors import UserError
+from recsys.job.check import check
+from recsys.job.run_config import RunConfig
 from recsys.plan import plan
 from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.sharders import Sharder

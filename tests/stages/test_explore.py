@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import small_stages
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.stages.evaluate.off_policy import Logged, check_log, effective_size, estimates
 from recsys.stages.explore import Epsilon, Thompson, epsilon_probabilities
 from recsys.stages.order import Ranked

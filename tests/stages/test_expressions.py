@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small_stages
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.stages.expressions import Condition, Formula
 
 ITEMS = small_stages.catalogue(

@@ -8,7 +8,7 @@ import small_stages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.stages.order import DPP, MMR, Boost, Calibrated, Order, Ranked, Slot, greedy_map, scaled
 
 RNG = np.random.default_rng(0)

@@ -15,9 +15,9 @@ from forks import ok, run_forked
 from served import serving
 
 import recsys
+from recsys.base.errors import UserError
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
-from recsys.errors import UserError
 from recsys.export.artefact import load as load_artefact
 from recsys.online.servable import Query
 from recsys.server.served_models import _signature

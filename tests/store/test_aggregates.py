@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shop_events import START, YAML, events, everything, same
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store import materialise as materialising
 from recsys.store.aggregates import Aggregate
 from recsys.store.definition import load_views

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from forks import run_forked
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store.definition import load_views
 from recsys.store.stores import FAULTS, faults_of, open_store
 

@@ -11,7 +11,7 @@ import pytest
 from forks import ok, run_forked
 from shop_events import START, events, everything
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store.definition import load_views
 from recsys.store.follow import follow
 from recsys.store.materialise import materialise

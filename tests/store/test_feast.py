@@ -13,7 +13,7 @@ import pytest
 import yaml
 from forks import ok, run_forked
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store.definition import load_views
 from recsys.store.feast import write_repository
 from recsys.store.materialise import materialise

@@ -12,7 +12,7 @@ from forks import ok, run_forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.python_values import RowError
 from recsys.online.servable import Query
 from recsys.store.aggregates import Aggregate

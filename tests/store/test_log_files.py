@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from shop_events import START, YAML, events, everything
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store import materialise as materialising
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from recsys import feature_store
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.errors import UserError
 from recsys.schema.data_schema import EngineConfig
 from recsys.store.aggregates import FUNCTIONS, Aggregate
 from recsys.store.durations import microseconds_of_age

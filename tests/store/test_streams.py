@@ -20,7 +20,7 @@ from forks import ok, run_forked
 from mock_kafka import kafka_cluster
 from shop_events import START, YAML, events, everything, same
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.store import follow as following
 from recsys.store.definition import load_views
 from recsys.store.follow import follow

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.config.check_early import check_early
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.config.settings import precision_of
 from recsys.distributed.ranks import process_group
-from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.job.check_early import check_early
+from recsys.job.run_config import RunConfig
+from recsys.job.settings import precision_of
 from recsys.models.common import layers
 from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM

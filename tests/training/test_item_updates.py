@@ -6,7 +6,7 @@ import pytest
 from forks import run_forked
 
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
+from recsys.job.run_config import RunConfig
 from recsys.training.advice import short_training
 
 

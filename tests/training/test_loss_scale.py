@@ -8,8 +8,8 @@ import torch
 from checkpoint_states import assert_same
 from forks import ok, run_forked
 
+from recsys.base.errors import NotFinite, UserError
 from recsys.config.compose import compose
-from recsys.errors import NotFinite, UserError
 from recsys.training.loss_scale import FIRST, GROWTH_STEPS, Float16, LossScale
 from recsys.training.run import Run, train
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrec.distributed.dist_data import SplitsAllToAllAwaitable
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.run_config import RunConfig
-from recsys.data.device_copies import with_upcoming
-from recsys.errors import UserError
+from recsys.data.loader.device_copies import with_upcoming
+from recsys.job.run_config import RunConfig
 from recsys.models.dnn import DNN
 from recsys.training.run import Run, train
 

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
+from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.config.resumed import composed_config
-from recsys.errors import UserError
 from recsys.export.artefact import load
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
 from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.job.resumed import composed_config
 from recsys.online.predictor import Predictor
 from recsys.schema.data_schema import DataConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint

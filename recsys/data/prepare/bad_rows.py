@@ -4,16 +4,16 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.cli.console import say
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features import parse_rows
+from recsys.data.features.blocks import BadRow
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import BadRow
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.reasons import Reasons, judge
-from recsys.data.transforms import parse_rows
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
 FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20

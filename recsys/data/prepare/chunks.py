@@ -23,19 +23,19 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 
-from recsys.cli.console import say
-from recsys.data.prepare.dictionary import TextCoder
-from recsys.data.raw import read_sources
-from recsys.data.raw.blocks import ELEMENT, LINE, BadRow, Block
-from recsys.data.raw.byte_ranges import FileRange
-from recsys.data.raw.formats import FORMATS
-from recsys.data.raw.text import READERS
-from recsys.data.transforms import (
+from recsys.base.console import say
+from recsys.data.features import (
     PLACE,
     parse_rows,
 )
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.value_types import Moment
+from recsys.data.features.blocks import ELEMENT, LINE, BadRow, Block
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_types import Moment
+from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.raw import read_sources
+from recsys.data.raw.byte_ranges import FileRange
+from recsys.data.raw.formats import FORMATS
+from recsys.data.raw.text import READERS
 from recsys.files import manifest
 from recsys.files.atomic import beside, remove_folder
 from recsys.files.manifest import DamagedFile, Entry

@@ -13,10 +13,10 @@ from typing import TypeVar
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys.data.transforms import sum_tables
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError, did_you_mean
-from recsys.extras import check_extra
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import check_extra
+from recsys.data.features import sum_tables
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.schema.data_schema import EngineConfig
 
 Item = TypeVar("Item")

@@ -19,12 +19,12 @@ import numpy as np
 import polars as pl
 import yaml
 
-from recsys.cli.console import bar
+from recsys.base.console import bar
+from recsys.base.errors import UserError
+from recsys.data.features import LABEL as OUR_LABEL
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw.nvidia_spec import CATEGORICAL, LABEL, NUMERICAL
-from recsys.data.transforms import LABEL as OUR_LABEL
-from recsys.errors import UserError
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.files.atomic import whole_folder
 

@@ -4,27 +4,27 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.cli.console import say
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features import (
+    InMemory,
+    fit,
+)
+from recsys.data.features.blocks import LINE, Block
+from recsys.data.features.column_names import ITEM
+from recsys.data.features.encoders import Identity
+from recsys.data.features.fitted import Fitted, ItemTable
+from recsys.data.features.grow import grow
+from recsys.data.features.parse import RowParser
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_types import as_value
+from recsys.data.features.vectors import Vectors
 from recsys.data.prepare.dictionary import TextCoder
-from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files
 from recsys.data.semantic_ids.code_table import KEY
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, with_codes
-from recsys.data.transforms import (
-    InMemory,
-    fit,
-)
-from recsys.data.transforms.column_names import ITEM
-from recsys.data.transforms.encoders import Identity
-from recsys.data.transforms.fitted import Fitted, ItemTable
-from recsys.data.transforms.grow import grow
-from recsys.data.transforms.parse import RowParser
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.value_types import as_value
-from recsys.data.transforms.vectors import Vectors
-from recsys.errors import UserError
 from recsys.schema.data_schema import JoinConfig, text_options
 
 FILE_KEY = "data.items.file"

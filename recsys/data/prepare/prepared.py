@@ -26,10 +26,13 @@ import numpy as np
 import polars as pl
 from filelock import FileLock
 
-from recsys.cli.console import bar, say
-from recsys.data.check_data import SAMPLES, SplitFiles, check_files, check_root
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
+from recsys.base.memory import keep_freed_memory
+from recsys.data.features import Fitted
+from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
-from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
 from recsys.data.prepare.passes import INFO, Build, building_of
@@ -38,17 +41,14 @@ from recsys.data.prepare.split import SPLITS
 from recsys.data.prepare.stored_tables import is_table, with_stored_rows
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
+from recsys.data.raw.digests import combine, digests
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
-from recsys.data.transforms import Fitted
-from recsys.data.transforms.resolved_data import ResolvedData, resolve
-from recsys.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 from recsys.files.manifest import BackgroundCheck, DamagedFile
-from recsys.memory import keep_freed_memory
 from recsys.schema.data_schema import DataConfig
 
 FORMAT = 8  # increase it if a change prepares the same config and files differently

@@ -16,6 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from recsys.base.errors import UserError
+from recsys.data.features import sum_tables
+from recsys.data.features.blocks import one_line
 from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
 from recsys.data.prepare.spark_tasks import (
     DOCS,
@@ -26,9 +29,6 @@ from recsys.data.prepare.spark_tasks import (
     job_failure,
     take_result,
 )
-from recsys.data.raw.blocks import one_line
-from recsys.data.transforms import sum_tables
-from recsys.errors import UserError
 from recsys.files.spark_urls import file_url
 from recsys.schema.data_schema import EngineConfig
 

@@ -14,7 +14,7 @@ import polars as pl
 from pyspark import InheritableThread
 from pyspark.accumulators import AccumulatorParam
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file
 
 DOCS = "see docs/how_to/train/several_nodes.md"

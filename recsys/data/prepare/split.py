@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import polars as pl
 
+from recsys.base.errors import UserError
+from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
+from recsys.data.features.hashing import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
-from recsys.data.transforms import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.transforms.hashing import shares, shares_of_places
-from recsys.errors import UserError
 from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")

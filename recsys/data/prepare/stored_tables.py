@@ -17,11 +17,11 @@ from tempfile import mkdtemp
 import polars as pl
 from filelock import FileLock
 
-from recsys.cli.console import bar
-from recsys.data.prepare.digests import digests
+from recsys.base.console import bar
+from recsys.base.errors import UserError
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw import databases, read_sources
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
+from recsys.data.raw.digests import digests
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys.data.raw.blocks import BadRow
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import BadRow
 from recsys.files.atomic import whole_file
 from recsys.files.manifest import Entry, entry_of
 

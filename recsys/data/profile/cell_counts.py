@@ -3,10 +3,10 @@
 import numpy as np
 import polars as pl
 
+from recsys.data.features.encoders import Encoder, Vocabulary
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import MIN_COUNTS, Table
 from recsys.data.profile.tallies import TALLY
-from recsys.data.transforms.encoders import Encoder, Vocabulary
 
 TOP = 20  # the most frequent values, which are cells of their own
 POINTS = 60  # points of the coverage curve

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from recsys.data.features.encoders import Encoder
 from recsys.data.profile.drift import Drift
-from recsys.data.transforms.encoders import Encoder
 
 DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
 MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)

@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from recsys.data.features import LABEL
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import Histogram
-from recsys.data.transforms import LABEL
 from recsys.pages.formatting import number, seconds
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

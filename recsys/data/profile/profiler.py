@@ -3,6 +3,11 @@
 import numpy as np
 import polars as pl
 
+from recsys.data.features import LABEL, Fitted
+from recsys.data.features.encodings import PARTS, Cyclic
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.training_statistics import Moments
+from recsys.data.features.value_types import Number, RowNumber, Text, Time
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.summary import summarise
@@ -14,11 +19,6 @@ from recsys.data.profile.tallies import (
     tally,
     with_label,
 )
-from recsys.data.transforms import LABEL, Fitted
-from recsys.data.transforms.encodings import PARTS, Cyclic
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.training_statistics import Moments
-from recsys.data.transforms.value_types import Number, RowNumber, Text, Time
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB

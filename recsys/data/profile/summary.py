@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from recsys.data.features import Fitted
+from recsys.data.features.encoders import Hash, Quantiles, Vocabulary
+from recsys.data.features.encodings import WAVES, Count, Cyclic, Target
+from recsys.data.features.look_back import Age
+from recsys.data.features.row_sources import Cross
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.steps import Fill
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import cell_counts, distributions
 from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
 from recsys.data.profile.tallies import TALLY, each_number
-from recsys.data.transforms import Fitted
-from recsys.data.transforms.encoders import Hash, Quantiles, Vocabulary
-from recsys.data.transforms.encodings import WAVES, Count, Cyclic, Target
-from recsys.data.transforms.look_back import Age
-from recsys.data.transforms.row_sources import Cross
-from recsys.data.transforms.sparse_columns import SparseColumn
-from recsys.data.transforms.steps import Fill
 
 if TYPE_CHECKING:
     from recsys.data.profile.profiler import Profiler

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.profile.data_profile import DIMS, DataProfile, FeatureProfile, Table
-from recsys.data.transforms.encoders import Hash, Vocabulary
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, bar, colour, lying
 from recsys.pages.charts.plots import WIDE, Dot, dots

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from recsys.data.features import LABEL
+from recsys.data.features.hashing import mix
 from recsys.data.prepare.split import SPLITS
-from recsys.data.transforms import LABEL
-from recsys.data.transforms.hashing import mix
 
 TALLY = (*SPLITS, "positives")  # rows of each split; training rows whose label is 1
 HASH = "__hash__"  # hash of the row number

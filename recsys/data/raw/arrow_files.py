@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import Block, numbered, one_line
 from recsys.data.raw import nested
-from recsys.data.raw.blocks import Block, numbered, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat, check_names
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 BLOCK_ROWS = 250_000

@@ -13,7 +13,7 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 READ_AHEAD = 1 << 20  # stores read 5 MB and more ahead, too much for reading a header
 UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError)

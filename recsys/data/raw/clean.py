@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from recsys.data.raw.blocks import BLANK, LINE
+from recsys.data.features.blocks import BLANK, LINE
 from recsys.schema.data_schema import TextConfig
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.base.errors import UserError
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import complete_rows
 from recsys.data.raw.formats import empty_frame
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
 from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, LIST, Block, set_apart
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, LIST, Block, set_apart
 from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import SPACES, read_head, whole_lines
 from recsys.data.raw.raw_format import TextFormat, check_names
 from recsys.data.raw.text import read_csv
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 

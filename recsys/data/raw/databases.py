@@ -16,11 +16,11 @@ from typing import Any
 
 import polars as pl
 
-from recsys.cli.secrets import mask_text
-from recsys.data.raw.blocks import one_line
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra, is_installed
+from recsys.base.secrets import mask_text
+from recsys.data.features.blocks import one_line
 from recsys.data.raw.storage import is_remote, natural_sort
-from recsys.errors import UserError
-from recsys.extras import check_extra, is_installed
 from recsys.schema.data_schema import SourceConfig
 
 TABLE_FORMATS = ("sql", "delta", "iceberg")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from recsys.data.raw.blocks import one_line
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import one_line
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.row_sql import FAILURES, parse_sql
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import JoinConfig
 
 

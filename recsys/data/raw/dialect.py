@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from recsys.cli import interrupts
-from recsys.data.raw.blocks import BLANK, NOT_TEXT, one_line
+from recsys.base import interrupts
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import BLANK, NOT_TEXT, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, open_bytes
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig, TextConfig
 
 if interrupts.installed():  # Arrow's own handlers lose a signal that comes while it finishes reading a block

@@ -14,10 +14,10 @@ from pathlib import Path, PosixPath
 import numpy as np
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, Block, one_line
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, Block, one_line
 from recsys.data.raw.byte_ranges import FileRange, Projection
 from recsys.data.raw.raw_format import RawFormat
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 BLOCK_ROWS = 1 << 17

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.data.features.blocks import Block
 from recsys.data.raw import nested
 from recsys.data.raw.arrow_files import Arrow, Npz
-from recsys.data.raw.blocks import Block
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, WHOLE, FileRange, Projection, open_bytes
 from recsys.data.raw.csv_files import Csv, LibFm, Lists
 from recsys.data.raw.fixed_width import Npy, SplitBinary

@@ -13,13 +13,13 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, BadRow, Block, numbered, one_line
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, BadRow, Block, numbered, one_line
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.nested import leaves
 from recsys.data.raw.raw_format import RawFormat, TextFormat
 from recsys.data.raw.text import read_csv
-from recsys.errors import UserError
 from recsys.files.json_text import parse_json
 from recsys.schema.data_schema import SourceConfig
 

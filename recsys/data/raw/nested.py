@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from recsys.data.raw.blocks import ELEMENT, LINE, LIST, BadRow, Block
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import ELEMENT, LINE, LIST, BadRow, Block
 from recsys.data.raw.byte_ranges import FileRange, Projection
-from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import SourceConfig
 
 MOST_ELEMENTS = 1 << 18  # rows of a block, if no single row has more elements

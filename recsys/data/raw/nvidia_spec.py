@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.data.raw.split_csv import SplitCsv
-from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import (
     DataConfig,
     DenseConfig,

@@ -7,11 +7,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import Block, one_line
 from recsys.data.raw import arrow_files
-from recsys.data.raw.blocks import Block, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import polars as pl
 
-from recsys.data.raw.blocks import ELEMENT, LINE, Block
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import ELEMENT, LINE, Block
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection, is_compressed
 from recsys.data.raw.dialect import is_ascii_compatible
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 

@@ -8,7 +8,10 @@ from pathlib import Path, PosixPath
 
 import polars as pl
 
-from recsys.data.raw.blocks import EMPTY_LINE, Block
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import EMPTY_LINE, Block
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_types import Number, RowNumber, Text
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.clean import clean
 from recsys.data.raw.csv_files import drop_missing_labels
@@ -27,9 +30,6 @@ from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.value_types import Number, RowNumber, Text
-from recsys.errors import UserError, did_you_mean
 from recsys.files.input_files import problem_of
 from recsys.schema.data_schema import (
     JoinConfig,

@@ -3,9 +3,9 @@
 import re
 from collections import Counter
 
+from recsys.base.errors import UserError
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import ESCAPED
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
 
 MOST_REASONS = 2  # shown in a message
 QUOTES = (

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import polars as pl
 
-from recsys.data.raw.blocks import one_line
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import one_line
 
 FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # of an expression
 _FUNCTIONS = """

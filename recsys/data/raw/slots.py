@@ -12,13 +12,13 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, Block, set_apart
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, Block, set_apart
 from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.svmlight import HEAD_LINES, TEXT, column, pivoted
 from recsys.data.raw.text import read_csv
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 FIELD = r"^([^:]+):(.*)$"

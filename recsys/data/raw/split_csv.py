@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.raw.byte_ranges import ALL, WHOLE, FileRange, Projection
 from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.text import read_csv
-from recsys.errors import UserError
 from recsys.schema.data_schema import PartConfig, SourceConfig
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import unquote
 
-from recsys.data.raw.blocks import one_line
-from recsys.errors import UserError
-from recsys.extras import check_extra
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra
+from recsys.data.features.blocks import one_line
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 MAGIC = "*?["

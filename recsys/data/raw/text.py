@@ -16,7 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from recsys.data.raw.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.dialect import (
     BREAK,
@@ -34,7 +35,6 @@ from recsys.data.raw.dialect import (
     without_breaks,
     without_carriages,
 )
-from recsys.errors import UserError
 from recsys.schema.data_schema import SourceConfig
 
 BLOCK_BYTES = 16 << 20

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.cli.console import say
-from recsys.data.raw.blocks import one_line
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import one_line
+from recsys.data.features.dense_columns import LookedUpVector
+from recsys.data.features.encoders import Identity
+from recsys.data.features.fitted import Fitted
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_sources import Column
+from recsys.data.features.value_types import as_value
+from recsys.data.features.vectors import Vectors, parse_way
 from recsys.data.raw.storage import resolve_path
-from recsys.data.transforms.dense_columns import LookedUpVector
-from recsys.data.transforms.encoders import Identity
-from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.row_sources import Column
-from recsys.data.transforms.value_types import as_value
-from recsys.data.transforms.vectors import Vectors, parse_way
-from recsys.errors import UserError, did_you_mean
 from recsys.schema.data_schema import VectorsConfig
 
 SEMANTIC_IDS = "data.semantic_ids"

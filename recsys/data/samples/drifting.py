@@ -23,8 +23,8 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from recsys.base.errors import UserError, did_you_mean
 from recsys.data.samples.interactions import COUNTRIES, DEVICES, ITEMS, KINDS, TASTE, Floats, InteractionTeacher, Shown
-from recsys.errors import UserError, did_you_mean
 
 DRIFTS = ("none", "sudden", "gradual", "seasonal")
 FIRST_DAY = date(2025, 1, 1)

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

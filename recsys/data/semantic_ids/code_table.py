@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 KEY = "item"
 NO_CODE = 0  # in the columns of the table, codes begin with 1

@@ -16,14 +16,14 @@ import numpy as np
 import polars as pl
 from filelock import FileLock
 
-from recsys.cli.console import say
-from recsys.data.prepare.digests import digests
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.vectors import Vectors
+from recsys.data.raw.digests import digests
 from recsys.data.raw.vector_files import read_coded_vectors, vector_path
 from recsys.data.semantic_ids.code_table import KEY, NO_CODE, CodeTable, read_codes, use_of_codes
 from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.vectors import Vectors
-from recsys.errors import UserError
 from recsys.files.atomic import whole_folder
 from recsys.schema.data_schema import JoinConfig, SemanticIdsConfig
 

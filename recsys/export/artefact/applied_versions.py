@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.apply_delta import KEY, Delta, digest_of, is_delta
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder

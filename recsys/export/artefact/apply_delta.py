@@ -30,7 +30,7 @@ from annotated_types import Ge
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 

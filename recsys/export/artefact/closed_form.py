@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.data.arrays import places_of_ranges
+from recsys.data.features.arrays import places_of_ranges
 
 STATE = "state"  # the folder of the arrays, NAME.npy
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.folder import EXAMPLES, Artefact
 from recsys.files import manifest
 from recsys.online.servable import Query, Servable

@@ -22,7 +22,7 @@ from annotated_types import Ge, Len
 from pydantic import Discriminator, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.names import check_name
 from recsys.online.raw_rows import RawRows

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recsys.data.arrays import Arrays
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features.arrays import Arrays
+from recsys.data.features.resolved_data import ResolvedData
 from recsys.features import FeatureSpec
 from recsys.online.servable import TensorSpec
 

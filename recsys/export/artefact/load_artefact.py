@@ -14,7 +14,7 @@ from recsys.files import manifest
 from recsys.online.servable import Query
 
 if TYPE_CHECKING:
-    from recsys.data.transforms import Fitted
+    from recsys.data.features import Fitted
     from recsys.online.servable import Servable
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.closed_form import METHODS
 from recsys.export.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.export.artefact.inputs import GraphInputs, graph_inputs

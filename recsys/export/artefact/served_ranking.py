@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recsys.data.arrays import Arrays, single_valued
-from recsys.data.transforms import Fitted
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features import Fitted
+from recsys.data.features.arrays import Arrays, single_valued
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from recsys.data.raw.blocks import LINE
-from recsys.data.transforms import GROUP, ORDER, Fitted
-from recsys.errors import UserError
+from recsys.base.errors import UserError
+from recsys.data.features import GROUP, ORDER, Fitted
+from recsys.data.features.blocks import LINE
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of

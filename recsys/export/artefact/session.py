@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from recsys.errors import UserError
-from recsys.extras import check_extra, install_command
+from recsys.base.errors import UserError
+from recsys.base.extras import check_extra, install_command
 from recsys.files import manifest
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

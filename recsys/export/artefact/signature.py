@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from recsys.data.arrays import single_valued
-from recsys.data.transforms.resolved_data import ResolvedData
-from recsys.data.transforms.value_types import Number
+from recsys.data.features.arrays import single_valued
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_types import Number
 from recsys.features import FeatureSpec
 from recsys.online.servable import Datatype, TensorSpec
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.compare_examples import check_examples
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of

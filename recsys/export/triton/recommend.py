@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact import load
 from recsys.export.triton.instance_device import device_of
 from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import recsys
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.export.triton import recommend, transforms
 from recsys.export.triton.python_packages import packages_of, with_versions, write_requirements

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.online.query_parameters import check_keys
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
 from recsys.online.row_transforms import RowTransforms

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from recsys.errors import DoesNotFit
-from recsys.memory import GIB
+from recsys.base.errors import DoesNotFit
+from recsys.base.memory import GIB
 from recsys.sharding.estimate.report import PlanReport
 
 COLUMNS = (

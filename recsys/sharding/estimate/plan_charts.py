@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from recsys.memory import GIB
+from recsys.base.memory import GIB
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import COLOURS, Part, Stack, colour, lying, standing
 from recsys.pages.elements import join

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from recsys.memory import GIB
+from recsys.base.memory import GIB
 from recsys.pages import render
 from recsys.pages.charts.bars import colour
 from recsys.pages.formatting import size

@@ -2,8 +2,8 @@
 
 from rich.table import Table
 
-from recsys.cli.console import results, say
-from recsys.memory import GIB
+from recsys.base.console import results, say
+from recsys.base.memory import GIB
 from recsys.sharding.estimate.compare import (
     COLUMNS,
     PlanAttempt,

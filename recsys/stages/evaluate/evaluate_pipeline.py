@@ -11,9 +11,9 @@ import polars as pl
 from omegaconf import DictConfig
 from rich.table import Table
 
+from recsys.base.console import results, say
+from recsys.base.errors import UserError
 from recsys.cli.command_line import strings
-from recsys.cli.console import results, say
-from recsys.errors import UserError
 from recsys.files.atomic import finite, write_json, write_text
 from recsys.online.predict_files import input_files
 from recsys.online.servable import Query

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError, did_you_mean
+from recsys.base.errors import UserError, did_you_mean
 from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.filters import event_condition

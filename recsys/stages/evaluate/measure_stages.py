@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.cli.console import bar
+from recsys.base.console import bar
 from recsys.online.servable import Query
 from recsys.stages.evaluate.user_metrics import Lists, by_user, interval, means, of_lists, recall
 from recsys.stages.lists_for_requests import BATCH

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from recsys.errors import UserError
+from recsys.base.errors import UserError
 
 COLUMNS = ("request", "item", "position", "propensity", "reward")
 

@@ -1,0 +1,50 @@
+"""Transforms: fitted on the training split, applied by the same code when preparing and when predicting.
+
+`parse_rows` turns raw columns into label, numbers, times and text, and returns the rows that cannot be parsed. `fit`
+learns from the parsed rows of the training split. `Fitted.apply` turns parsed rows into model inputs: dense Float32 and
+ids Int32 (lists if multi-valued). `fit` and `Fitted.apply_codes` also take text as integer codes, one for each value.
+"""
+
+from recsys.data.features.column_names import (
+    GROUP,
+    HISTORY,
+    KEY,
+    LABEL,
+    ORDER,
+    PLACE,
+    ROW,
+    SPLIT,
+    TARGETS,
+    TIME,
+)
+from recsys.data.features.feature_specs import feature_spec
+from recsys.data.features.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
+from recsys.data.features.fitted import Fitted
+from recsys.data.features.parse import parse_rows
+from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.steps import TRANSFORMS
+
+__all__ = [
+    "GROUP",
+    "HISTORY",
+    "KEY",
+    "LABEL",
+    "ORDER",
+    "PLACE",
+    "ROW",
+    "SPLIT",
+    "TARGETS",
+    "TIME",
+    "TRANSFORMS",
+    "Fitted",
+    "InMemory",
+    "PartialStatistics",
+    "ResolvedData",
+    "StatisticsPass",
+    "Training",
+    "feature_spec",
+    "fit",
+    "parse_rows",
+    "resolve",
+    "sum_tables",
+]

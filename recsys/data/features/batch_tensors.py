@@ -1,0 +1,104 @@
+"""Turn `Arrays` into tensors. torchrec is imported only by the functions that return its types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from recsys.data.features import Fitted
+from recsys.data.features.arrays import Arrays, single_valued
+from recsys.data.features.column_names import label_column
+from recsys.features import FeatureSpec
+
+if TYPE_CHECKING:
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+    from recsys.batch import Batch
+    from recsys.candidates import Candidates
+
+
+@dataclass(frozen=True)
+class BatchTensors:
+    """The features of B rows.
+
+    dense: (B, D) float32, columns in the order of the FeatureSpec
+    values: (N,) int32 for each sparse feature, the ids of all rows; N = B if it is single-valued
+    lengths: (B,) int32 for each sparse feature, the number of ids of each row
+    """
+
+    dense: Tensor
+    values: dict[str, Tensor]
+    lengths: dict[str, Tensor]
+
+    @classmethod
+    def from_frame(
+        cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None
+    ) -> BatchTensors:
+        """Convert all rows of a frame.
+
+        Args:
+            frame: data frame that `Fitted.apply` returned.
+            features: its feature spec.
+            vectors: the vectors of dense features, `Fitted.matrices`.
+        """
+        return cls.from_arrays(Arrays.from_frame(frame, features, vectors), features)
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> BatchTensors:
+        """Return tensors of the same values. They share the memory of dense and multi-valued features."""
+        singles = dict(zip(single_valued(features), np.ascontiguousarray(arrays.ids.T), strict=True))
+        one = torch.ones(arrays.rows, dtype=torch.int32)
+        values, lengths = {}, {}
+        for f in features.sparse:
+            values[f.name] = torch.from_numpy((arrays.values if f.multi_valued else singles)[f.name])
+            lengths[f.name] = torch.from_numpy(arrays.lengths[f.name]) if f.multi_valued else one
+        return cls(torch.from_numpy(arrays.dense), values, lengths)
+
+    @property
+    def rows(self) -> int:
+        return self.dense.shape[0]
+
+    def keyed_jagged(self) -> KeyedJaggedTensor:
+        """Return the sparse features, F keys in the order of the FeatureSpec with B bags each."""
+        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # serving does not need torchrec
+
+        empty = torch.zeros(0, dtype=torch.int32)  # there may be no sparse feature
+        values, lengths = (torch.cat([empty, *x.values()]) for x in (self.values, self.lengths))
+        return KeyedJaggedTensor(list(self.values), values, lengths=lengths)
+
+    def batch(self, labels: np.ndarray | None = None) -> Batch:
+        """Return the rows as a Batch. labels: (B, T), zeros of one label by default."""
+        from recsys.batch import Batch  # imports torchrec
+
+        columns = np.zeros((self.rows, 1), np.float32) if labels is None else labels.astype(np.float32)
+        return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(columns.reshape(self.rows, -1)))
+
+
+def candidates_of(fitted: Fitted) -> Candidates:
+    """Return the items that retrieval models rank, with their popularity and features."""
+    from recsys.candidates import Candidates  # online serving does not need it
+
+    counts = fitted.item_vocabulary["count"].to_numpy()
+    popularity = np.zeros(1 + len(fitted.candidates), np.float32)
+    popularity[1 : 1 + len(counts)] = counts
+    if fitted.items is None:
+        return Candidates(torch.from_numpy(popularity))
+    own = fitted.items.fitted
+    items = BatchTensors.from_frame(fitted.items.rows, own.features, own.matrices)
+    offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
+    return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)
+
+
+def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
+    """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
+    columns = [label_column(i, label.name) for i, label in enumerate(features.labels)]
+    labels = np.zeros((frame.height, len(columns)), np.float32)
+    if columns and columns[0] in frame.columns:
+        labels = frame.select(columns).to_numpy()
+    return BatchTensors.from_frame(frame, features, vectors).batch(labels)

@@ -1,0 +1,242 @@
+"""How the values of a sparse feature become ids: rows of an embedding table. An encoder is one class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.hashing import bucket_ids
+from recsys.data.features.row_sources import FeatureEntry
+from recsys.data.features.training_statistics import Counts, ValueSample
+from recsys.data.features.value_types import Number, RowNumber, Text, ValueType
+from recsys.schema.data_schema import SparseConfig
+
+EVICT = {"age": ("seen", "count"), "count": ("count", "seen")}  # what the rows to be taken are sorted by
+Lookup = Callable[[pl.Expr], pl.Expr]  # text or codes -> the Int32 index of each value
+IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How values become ids. Two encoders are equal if they give equal ids to equal vocabularies.
+
+    An encoder's fields are the keys of a sparse feature that apply to it.
+
+    encode: its name in YAML
+    excludes: other keys that it cannot be used with, and the reason
+    """
+
+    encode: ClassVar[str]
+    excludes: ClassVar[tuple[tuple[str, str], ...]] = ()
+    suffix: ClassVar[str] = ""  # of the kind of a feature in data profiles
+    pretrained: ClassVar[bool] = False  # a table may start from vectors of the values
+
+    @staticmethod
+    def from_config(entry: FeatureEntry[SparseConfig]) -> Encoder:
+        """Return the encoder of a sparse feature."""
+        c, own, where = entry.full, entry.own, entry.key
+        name = Quantiles.encode if c.quantiles is not None else c.encode or Vocabulary.encode
+        encoder = ENCODERS.get(name)
+        if encoder is None or (encoder is Quantiles and c.quantiles is None):
+            names = [n for n, e in ENCODERS.items() if e is not Quantiles]
+            raise UserError(f"{where}.encode={c.encode}: unknown{did_you_mean(name, names)}")
+        shown = name if encoder is Quantiles else f"encode={name}"
+        keys = {f.name for f in fields(encoder)} | ({"encode"} if encoder is not Quantiles else set())
+        for key in ("encode", "buckets", "min_count"):
+            if (given := getattr(own, key)) is not None and key not in keys:
+                raise UserError(f"{where}.{key}={given}: does not apply to {shown}; remove one of them")
+        for key, reason in encoder.excludes:
+            if getattr(c, key) is not None:
+                raise UserError(f"{where}.{key}={getattr(c, key)}: cannot be combined with {shown}: {reason}")
+        options = {f.name: value for f in fields(encoder) if (value := getattr(c, f.name)) is not None}
+        for f in fields(encoder):
+            if f.default is MISSING and f.name not in options:
+                raise UserError(f"{where}.{f.name}: missing; {shown} needs it")
+        if options.get("evict") not in (None, *EVICT):
+            raise UserError(f"{where}.evict={c.evict}: unknown{did_you_mean(str(c.evict), EVICT)}")
+        return encoder(**options)
+
+    @property
+    def value_type(self) -> ValueType:
+        """The type of the values in parsed rows."""
+        return Text()
+
+    @property
+    def parsed_as(self) -> object:
+        """What decides how values are parsed, for the fingerprints of prepared data."""
+        return False
+
+    @property
+    def known_rows(self) -> int | None:
+        """The number of rows of the table; None if it depends on the training rows."""
+        return None
+
+    def statistic(self) -> Counts | ValueSample | None:
+        """Return the statistic to collect from the training split; None if nothing is fitted."""
+        return None
+
+    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
+        """Return the ids of values.
+
+        Args:
+            x: values of parsed rows.
+            look_up: the lookup of text; None for encoders of numbers.
+            bounds: the bounds of quantiles.
+        """
+        assert look_up is not None
+        return look_up(x)
+
+    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
+        """Return the function from float64 numbers, NaN if missing, to ids, for encoders of numbers."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return how values are encoded, as a data profile says it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Vocabulary(Encoder):
+    """Ids from 1 by descending count in the training split; values that are rare or were never seen share id 0.
+
+    min_count: values rarer than this have no row; 0: values of validation and test rows alone have rows, too
+    capacity: the largest number of rows; None without a limit
+    evict: which values give their rows to new ones in later trainings: those unseen for the longest time (age), or the
+        rarest (count)
+    admit: in later trainings, the probability with which each occurrence of a new value gives it a row
+    """
+
+    encode = "vocabulary"
+    pretrained = True
+    min_count: int = field(default=1, compare=False)
+    capacity: int | None = field(default=None, compare=False)
+    evict: str | None = field(default=None, compare=False)
+    admit: float | None = field(default=None, compare=False)
+
+    @classmethod
+    def strictest(cls, encoders: Iterable[Encoder]) -> Vocabulary:
+        """Return the rules of a table that several features share."""
+        rules = [e for e in encoders if isinstance(e, Vocabulary)]
+        capacity = min((e.capacity for e in rules if e.capacity is not None), default=None)
+        admit = min((e.admit for e in rules if e.admit is not None), default=None)
+        evict = next((e.evict for e in rules if e.evict), None)
+        return cls(max(e.min_count for e in rules), capacity, evict, admit)
+
+    def statistic(self) -> Counts:
+        return Counts()
+
+    def describe(self) -> str:
+        return f"min_count {self.min_count or 1}"
+
+
+@dataclass(frozen=True)
+class Hash(Encoder):
+    """Ids from 1 to `buckets` by a hash of the text; nothing is fitted."""
+
+    encode = "hash"
+    suffix = ", hashed"
+    buckets: int
+
+    @property
+    def known_rows(self) -> int:
+        return self.buckets + 1
+
+    def look_up(self, values: pl.Series) -> pl.Series:
+        """Return the ids of text, (rows,) -> (rows,)."""
+        return bucket_ids(values.fill_null(""), self.buckets)
+
+    def describe(self) -> str:
+        return f"hashed into {self.buckets:,} buckets"
+
+
+@dataclass(frozen=True)
+class Identity(Encoder):
+    """Values are ids themselves: whole numbers from 0 to `rows` - 1."""
+
+    encode = "id"
+    excludes = (
+        ("cross", "several values cannot be one row of a table"),
+        ("lag", "the first rows of a group have no earlier value"),
+        ("difference", "a difference is not a row of a table"),
+    )
+    suffix = ", id"
+    pretrained = True
+    rows: int
+
+    @property
+    def value_type(self) -> RowNumber:
+        return RowNumber(self.rows)
+
+    @property
+    def parsed_as(self) -> object:
+        return ["id", self.rows]
+
+    @property
+    def known_rows(self) -> int:
+        return self.rows
+
+    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
+        return x.cast(pl.Int32)
+
+    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
+        def ids(x: np.ndarray) -> np.ndarray:
+            if not ((x >= 0) & (x < self.rows) & (x == np.floor(x))).all():
+                raise ValueError
+            return x.astype(np.int32)
+
+        return ids
+
+    def describe(self) -> str:
+        return f"value is the row number (table of {self.rows:,} rows)"
+
+
+@dataclass(frozen=True)
+class Quantiles(Encoder):
+    """Buckets of numbers, from 1, with the same number of training rows; a missing number has a bucket of its own.
+
+    A bucket is (lower bound, upper bound]; equal bounds are merged.
+    """
+
+    encode = "quantiles"
+    quantiles: int
+
+    @property
+    def value_type(self) -> Number:
+        return Number()
+
+    @property
+    def parsed_as(self) -> object:
+        return True
+
+    @property
+    def known_rows(self) -> int:
+        return self.quantiles + 2  # one row a bucket, row 0 (unused) and one for missing values
+
+    def statistic(self) -> ValueSample:
+        return ValueSample()
+
+    def fit(self, sample: ValueSample) -> list[float]:
+        """Return the bounds of the buckets."""
+        return sorted(set(sample.quantiles([i / self.quantiles for i in range(1, self.quantiles)])))
+
+    def ids(self, x: pl.Expr, look_up: Lookup | None, bounds: Sequence[float]) -> pl.Expr:
+        edges = pl.Series([*bounds], dtype=pl.Float64)
+        bucket = x.map_batches(
+            lambda s: edges.search_sorted(s, side="left").cast(pl.Int32) + 1, return_dtype=pl.Int32, is_elementwise=True
+        )
+        return pl.when(x.is_null()).then(pl.lit(self.quantiles + 1, pl.Int32)).otherwise(bucket)
+
+    def ids_of_numbers(self, bounds: Sequence[float]) -> IdsOfNumbers:
+        edges = np.array(bounds, np.float64)
+        return lambda x: np.where(np.isnan(x), self.quantiles + 1, 1 + np.searchsorted(edges, x, side="left"))
+
+    def describe(self) -> str:
+        return f"{self.quantiles} ranges with the same number of training rows"
+
+
+ENCODERS: dict[str, type[Encoder]] = {e.encode: e for e in (Vocabulary, Hash, Identity, Quantiles)}

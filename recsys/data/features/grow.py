@@ -1,0 +1,178 @@
+"""Vocabularies that grow: the id tables of a training that goes on from another run.
+
+A vocabulary is the id table of its embedding table: frame (value, count, id, since, seen), in the order of ids. `count`
+is the number of training occurrences so far. Trainings are numbered from 0: `since` is the one in which the value got
+its row, and `seen` the last one whose rows have the value. Vocabularies of a first training lack both; they are 0.
+
+An id never changes while its value has the row. A new value gets the next row or, if the table is full, the row of a
+value that is not in this training's rows. Nothing is removed before a new value needs the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from recsys.base.console import say
+from recsys.base.errors import UserError
+from recsys.data.features.dense_columns import DenseColumn, LookedUpVector
+from recsys.data.features.encoders import EVICT, Vocabulary
+from recsys.data.features.fit import StatisticsPass, Training, vocabulary_tables
+from recsys.data.features.fitted import Fitted
+from recsys.data.features.hashing import shares
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.features import OUT_OF_VOCABULARY
+
+WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten
+
+
+def check_growth(old: Fitted, data: ResolvedData) -> None:
+    """Raise UserError if the features of `data` are not those that were fitted, or cannot be fitted to more rows."""
+    columns = (
+        ("dense", old.data.dense_columns, data.dense_columns),
+        ("sparse", old.data.sparse_columns, data.sparse_columns),
+    )
+    before: Mapping[str, DenseColumn | SparseColumn]
+    now: Mapping[str, DenseColumn | SparseColumn]
+    for kind, before, now in columns:
+        # a run has no copy of features that models do not read
+        known = {n for n in now if n in before or kind == "dense"}
+        if names := sorted(before.keys() ^ known):
+            where = "the run" if names[0] in before else "this config"
+            raise UserError(f"data.{kind}.{names[0]}: only {where} has this feature; start_from needs equal features")
+        for name in before:
+            if before[name] != now[name]:
+                raise UserError(f"{now[name].key}: differs from the run's; start_from needs equal features")
+    if data.semantic_ids is not None and data.semantic_ids.codes is None:
+        why = "new codes would be fitted, which are not those of the run"
+        raise UserError(f"data.semantic_ids: {why}; start_from takes given codes only (data.semantic_ids.codes)")
+    for where, part in {"data": data, "data.items": data.item_table}.items():
+        for name, c in part.dense_columns.items() if part is not None else ():
+            if isinstance(c, LookedUpVector) and any(str(way) not in ("l2", "layer") for way in c.vectors.normalise):
+                why = "is fitted to the vectors, and a new fit would change the old items' vectors"
+                raise UserError(f"{where}, vectors of {name}: normalise={c.vectors.normalise[0]} {why}; start_from "
+                                "takes l2 and layer only")  # fmt: skip
+
+
+def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
+    """Return transforms that are `old` for all that it knows, whose vocabularies also have the new training values.
+
+    Numbers are transformed as before. A table that `old` lacks is fitted to these rows alone.
+
+    Args:
+        old: the transforms of the run that the training goes on from.
+        data: the data config; its features must be equal to the old ones.
+        training: the new training rows.
+    """
+    params = {name: list(old.dense[name]) for name in data.dense_columns}
+    if not sum(partial.rows for partial in training.collect(StatisticsPass(data, params, first=True))):
+        raise UserError(f"data={data.name}: the train split has no rows; change data.split")
+    number = old.trainings + 1
+    vocabularies, waiting = {}, {}
+    for table, (names, rules) in vocabulary_tables(data.sparse_columns, data.item_feature).items():
+        counts = training.total(names, ["value"], min(rules.min_count, 1))
+        vocabularies[table], waiting[table] = grow_table(
+            old.vocabularies.get(table), old.waiting.get(table), counts, rules, number
+        )
+        rows = vocabularies[table].height + 1
+        if rules.capacity is not None and rows > rules.capacity:
+            say(f"capacity={rules.capacity} of table {table}: the run that this one starts from has given {rows} rows; "
+                "they stay, and new values take the rows of old ones")  # fmt: skip
+    return replace(
+        old, data=data, vocabularies=vocabularies, waiting=waiting, trainings=number, items=None, initial_tables={}
+    )
+
+
+def grow_table(
+    old: pl.DataFrame | None,
+    waiting: pl.DataFrame | None,
+    counts: pl.DataFrame,
+    rules: Vocabulary,
+    number: int,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the id table after a training, and the values that wait for a row.
+
+    Args:
+        old: the id table before; None if the table is new.
+        waiting: frame (value, count, seen) of the values that had no row before.
+        counts: frame (value, count) of the new training rows.
+        rules: the strictest of the features that share the table.
+        number: the number of the training.
+    """
+    table = id_table(old)
+    now = counts.select("value", pl.col("count").cast(pl.UInt32).alias("new"))
+    table = table.join(now, on="value", how="left", maintain_order="left").with_columns(
+        count=pl.col("count") + pl.col("new").fill_null(0),
+        seen=pl.when(pl.col("new").is_not_null()).then(pl.lit(number, pl.Int32)).otherwise("seen"),
+    )
+    unknown = now.join(table, on="value", how="anti")
+    if waiting is None:
+        waiting = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "seen": pl.Int32})
+    unknown = (
+        unknown.join(waiting.rename({"count": "before"}).drop("seen"), on="value", how="left")
+        .with_columns(count=pl.col("new") + pl.col("before").fill_null(0), seen=pl.lit(number, pl.Int32))
+        .sort("count", "value", descending=[True, False])
+    )
+    admitted = unknown.filter((pl.col("count") >= rules.min_count) & _drawn(unknown, rules.admit, number))
+    room = admitted.height if rules.capacity is None else max(rules.capacity - 1 - table.height, 0)
+    rows = admitted.with_columns(since=pl.lit(number, pl.Int32))
+    taken = _taken(table, rows[room:], rules.evict or "age", number)
+    replaced = _put(table.drop("new"), taken, rows[room : room + len(taken)])
+    grown = pl.concat([replaced, rows[:room].select("value", "count", "since", "seen")])
+    ids = pl.int_range(grown.height, dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
+    left = unknown.join(rows[: room + len(taken)], on="value", how="anti").select("value", "count", "seen")
+    old_left = waiting.join(unknown, on="value", how="anti").filter(pl.col("seen") > number - WAITING_TRAININGS)
+    columns = ["value", "count", "id", "since", "seen"]
+    return grown.with_columns(id=ids).select(columns), pl.concat([left, old_left])
+
+
+def id_table(vocabulary: pl.DataFrame | None) -> pl.DataFrame:
+    """Return frame (value, count, since, seen) of a vocabulary, in the order of ids; None has no rows."""
+    if vocabulary is None:
+        return pl.DataFrame(
+            schema={"value": pl.String, "count": pl.UInt32, "since": pl.Int32, "seen": pl.Int32}
+        )  # fmt: skip
+    missing = [pl.lit(0, pl.Int32).alias(name) for name in ("since", "seen") if name not in vocabulary.columns]
+    return vocabulary.with_columns(missing).select("value", "count", "since", "seen")
+
+
+def fresh_rows(fitted: Fitted) -> Mapping[str, np.ndarray]:
+    """Return the rows that got a new value in this training, by table; those of item features are items/TABLE."""
+    rows = {
+        table: v.filter(pl.col("since") == fitted.trainings)["id"].to_numpy()
+        for table, v in fitted.vocabularies.items()
+        if "since" in v.columns
+    }
+    if fitted.items is not None:
+        rows |= {f"items/{table}": ids for table, ids in fresh_rows(fitted.items.fitted).items()}
+    return rows
+
+
+def _drawn(unknown: pl.DataFrame, admit: float | None, number: int) -> pl.Series:
+    """Return which values `admit` lets in: n occurrences do with probability 1 - (1 - admit)^n."""
+    if admit is None or admit == 1 or unknown.is_empty():
+        return pl.repeat(True, unknown.height, eager=True)
+    missed = (1 - admit) ** unknown["new"].to_numpy().astype(np.float64)
+    return pl.Series(shares(unknown["value"], number) >= missed)
+
+
+def _taken(table: pl.DataFrame, rows: pl.DataFrame, evict: str, number: int) -> np.ndarray:
+    """Return the places of the values that give their rows to the first of `rows`, in the order of `rows`."""
+    places = table.with_row_index("place").filter((pl.col("seen") < number) & (pl.col("value") != ""))
+    places = places.sort(*EVICT[evict], "place", descending=[False, False, True])[: rows.height]
+    if evict == "count":
+        rarer = places["count"].to_numpy() < rows["count"].to_numpy()[: places.height]
+        places = places.filter(pl.Series(np.logical_and.accumulate(rarer)))
+    return places["place"].to_numpy()
+
+
+def _put(table: pl.DataFrame, places: np.ndarray, rows: pl.DataFrame) -> pl.DataFrame:
+    """Replace the rows at `places`."""
+    columns = ["value", "count", "since", "seen"]
+    kept = table.select(columns).with_row_index("place")
+    new = rows.select(pl.Series("place", places, pl.UInt32), *columns)
+    return pl.concat([kept.join(new, on="place", how="anti"), new]).sort("place").drop("place")

@@ -1,0 +1,219 @@
+"""Resolve the features of a data config: fill in the defaults, and make an object of each feature."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cached_property
+
+from recsys.base.errors import UserError
+from recsys.data.features.column_names import HISTORY, TARGETS
+from recsys.data.features.dense_columns import DenseColumn, dense_columns
+from recsys.data.features.look_back import LookBack
+from recsys.data.features.row_sources import C, FeatureEntry, RowSource
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.value_types import Text, ValueType
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
+
+
+class ResolvedData(DataConfig):
+    """A data config whose features are resolved once: defaults filled in, transforms looked up by name.
+
+    `resolve` makes one from a DataConfig. Pass it on instead of resolving again, and do not modify it.
+
+    key: the config key of this data, for messages; the item table's is data.items.
+    item_vectors: of the item table: the features that data.items.vectors names.
+    """
+
+    key = "data"
+    item_vectors: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.semantic_ids is not None and self.item_feature is not None:
+            self.items = replace(self.items, sparse={**self.semantic_features, **self.items.sparse})
+        elif self.semantic_ids is not None:
+            self.sparse = {**self.sparse, **{n: c for n, c in self.semantic_features.items() if n not in self.sparse}}
+
+    @cached_property
+    def dense_columns(self) -> Mapping[str, DenseColumn]:
+        """The dense features by name. Raises UserError if the config of a feature is invalid."""
+        columns: dict[str, DenseColumn] = {}
+        for name, own in self.dense.items():
+            entry = _entry(f"{self.key}.dense", name, own or DenseConfig(), self.dense_defaults)
+            new = dense_columns(entry, f"{self.key}.vectors.{name}" if name in self.item_vectors else None)
+            if twice := set(new) & set(columns):
+                raise UserError(f"{entry.key}: makes a feature {sorted(twice)[0]}, which exists; rename one of them")
+            columns |= new
+        return columns
+
+    @cached_property
+    def sparse_columns(self) -> Mapping[str, SparseColumn]:
+        """The sparse features by name, single-valued ones first. Raises UserError if a feature's config is invalid."""
+        columns = {}
+        length = None if self.sequences is None else self.sequences.max_length + 1
+        for name, own in self.sparse.items():
+            entry = _entry(f"{self.key}.sparse", name, own or SparseConfig(), self.sparse_defaults)
+            columns[name] = SparseColumn.from_config(entry, length)
+        return dict(sorted(columns.items(), key=lambda item: item[1].is_list))
+
+    @cached_property
+    def parsed_columns(self) -> Mapping[str, tuple[RowSource, ValueType, str]]:
+        """The source, type and config key of each column of parsed rows that features read."""
+        columns = {c.parsed: (c.source, c.value_type, c.key) for c in self.dense_columns.values()}
+        return {**columns, **{n: (c.source, c.value_type, c.key) for n, c in self.sparse_columns.items()}}
+
+    @cached_property
+    def raw_columns(self) -> tuple[tuple[str, str], ...]:
+        """Pairs (config key, raw column) of all columns that features read."""
+        return tuple((key, x) for source, _, key in self.parsed_columns.values() for x in source.columns)
+
+    @property
+    def column_reads(self) -> dict[str, set[type[ValueType]]]:
+        """The types as which features read each raw column; lists are read as text."""
+        reads: dict[str, set[type[ValueType]]] = {}
+        for source, value_type, _ in self.parsed_columns.values():
+            for column in source.columns:
+                reads.setdefault(column, set()).add(Text if source.is_list else type(value_type))
+        return reads
+
+    @property
+    def columns(self) -> list[DenseColumn | SparseColumn]:
+        """All features."""
+        return [*self.dense_columns.values(), *self.sparse_columns.values()]
+
+    @cached_property
+    def look_backs(self) -> Mapping[str, LookBack]:
+        """What features take of earlier rows of their group, by the columns of parsed rows."""
+        past = {c.parsed: c.look_back for c in self.dense_columns.values()}
+        past |= {n: c.look_back for n, c in self.sparse_columns.items()}
+        return {n: look_back for n, look_back in past.items() if look_back is not None}
+
+    @cached_property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of parsed rows that hold text or lists of text."""
+        return tuple(name for name, (_, value_type, _) in self.parsed_columns.items() if isinstance(value_type, Text))
+
+    @cached_property
+    def label_configs(self) -> Mapping[str, LabelConfig]:
+        """The labels by name, with their raw columns; none if rows have no label, as in sequences."""
+        if self.sequences is not None:
+            return {}
+        if self.labels:
+            return {name: replace(c, column=c.column or name) for name, c in self.labels.items()}
+        return {} if self.label.column is None else {"label": self.label}
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The raw columns of the labels."""
+        return [c.column or "" for c in self.label_configs.values()]
+
+    def label_key(self, name: str) -> str:
+        """Return the config key of a label, for messages."""
+        return f"{self.key}.labels.{name}" if self.labels else f"{self.key}.label"
+
+    @property
+    def weight_column(self) -> str | None:
+        """The raw column of the rows' weights; None if all rows have the same weight."""
+        return self.weight.column if self.label_configs else None
+
+    @property
+    def together(self) -> bool:
+        """True if prepared rows of a group follow each other and have its number, so that batches keep groups."""
+        return self.group is not None and self.group.together
+
+    @cached_property
+    def frozen_tables(self) -> set[str]:
+        """The tables that keep the pretrained vectors from which they start."""
+        sparse = self.sparse_columns.items()
+        return {c.table for _, c in sparse if c.vectors is not None and not c.vectors.trainable}
+
+    @cached_property
+    def item_feature(self) -> str | None:
+        """The sparse feature whose values are retrieved; None if the data is not for retrieval."""
+        if self.items.feature is not None or self.sequences is None:
+            return self.items.feature
+        return next(name for name, c in self.sparse.items() if c is None or c.per != "group")
+
+    @property
+    def query_columns(self) -> list[str]:
+        """The columns of arranged rows that hold the items of a query."""
+        return [] if self.item_feature is None else [TARGETS, HISTORY]
+
+    @cached_property
+    def item_table(self) -> "ResolvedData | None":
+        """The data config of the item table, which has one row for each item; None without such a table."""
+        if not self.has_item_table:
+            return None
+        key = self.item_key
+        vectors: dict[str, DenseConfig | None] = {
+            n: DenseConfig(column=key, vectors=v) for n, v in self.items.vectors.items()
+        }
+        if twice := sorted(vectors.keys() & self.items.dense.keys()):
+            raise UserError(f"data.items.vectors.{twice[0]}: data.items.dense has this name, too; rename one of them")
+        table = resolve(
+            DataConfig(
+                name=f"{self.name}.items",
+                root=self.root,
+                label=LabelConfig(column=None),
+                dense_defaults=self.dense_defaults,
+                sparse_defaults=self.sparse_defaults,
+                dense=self.items.dense | vectors,
+                sparse=self.items.sparse,
+            ),
+            "data.items",
+        )
+        table.item_vectors = frozenset(vectors)
+        return table
+
+    @property
+    def has_item_table(self) -> bool:
+        """True if items have features, in data.items.file or data.items.vectors."""
+        coded = self.semantic_ids is not None and self.item_feature is not None
+        return self.items.file is not None or bool(self.items.vectors) or coded
+
+    @property
+    def semantic_features(self) -> dict[str, SparseConfig]:
+        """The features of semantic ids; codes of items are numbers, so that no two codes share a row."""
+        c = self.semantic_ids
+        if c is None:
+            return {}
+        levels = c.levels + c.unique
+        own = SparseConfig() if self.item_feature is None else SparseConfig(encode="id", rows=c.size + 1)
+        names = {f"semantic_{i + 1}": own for i in range(levels)}
+        if not c.prefixes:
+            return names
+        prefixes = ("semantic_" + "_".join(str(i + 1) for i in range(n)) for n in range(2, levels + 1))
+        return names | {name: SparseConfig() for name in prefixes}
+
+    @property
+    def item_key(self) -> str:
+        """The column of the item table that holds the items."""
+        return self.items.key or self.item_feature or ""
+
+    def is_ordered(self, name: str) -> bool:
+        """Return True if a row has a list of ids of this feature whose order matters.
+
+        It is that of a sequence, of earlier rows, or a list that shares the table of a single value, such as an item's.
+        """
+        c = self.sparse_columns[name]
+        if self.sequences is not None:
+            return c.sequence is not None
+        past = c.look_back is not None and c.look_back.is_list
+        return past or (c.is_list and c.table != name and c.table in self._tables_of_single_values)
+
+    @cached_property
+    def _tables_of_single_values(self) -> set[str]:
+        return {c.table for c in self.sparse_columns.values() if not c.is_list}
+
+
+def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
+    """Return the data config with its features resolved. A ResolvedData is returned unchanged."""
+    if isinstance(data, ResolvedData):
+        return data
+    resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
+    resolved.key = key
+    return resolved
+
+
+def _entry(key: str, name: str, own: C, defaults: C) -> FeatureEntry[C]:
+    given = {k: v for config in (defaults, own) for k, v in vars(config).items() if v is not None}
+    return FeatureEntry(name, f"{key}.{name}", own, type(own)(**given))

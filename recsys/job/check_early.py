@@ -1,0 +1,282 @@
+"""Check what the config alone shows to be wrong, before the slow imports of PyTorch, TorchRec and FBGEMM.
+
+The facts of recsys's own models and losses come from schema/class_facts.py. For classes of users, `check` calls
+`check_fit` again after it has imported them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recsys.base.console import say
+from recsys.base.errors import UserError, did_you_mean
+from recsys.base.extras import EXTRAS, check_extra
+from recsys.base.secrets import still_masked, variable
+from recsys.config.safe_targets import moved
+from recsys.data.raw.vector_files import table_widths
+from recsys.features import CALIBRATIONS
+from recsys.job.run_config import RunConfig
+from recsys.ranges import check_values
+from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
+from recsys.schema.run_schema import TrainConfig
+
+OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
+EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
+
+
+def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunConfig:
+    """Check the values of a training config, its data, and whether model, loss and metrics fit them.
+
+    Args:
+        given: the config that Hydra composed, or that of a run.
+        trains: the config will be used for training; if not, its loggers and the like are not used.
+
+    Returns:
+        The config of the run.
+
+    Raises:
+        UserError: the config has a mistake.
+    """
+    from recsys.data.prepare.check_data import check_installed
+    from recsys.data.prepare.engine import check_engine
+
+    cfg = checked_data(given, but=() if trains else OF_TRAINING)
+    check_fit(cfg, model_kind_of(cfg), loss_facts_of(cfg))
+    if trains:
+        check_installed(cfg.data)
+        check_engine(cfg.engine)
+    _check_library(cfg)
+    _check_graphs(cfg)
+    if cfg.loader.balance_lists and cfg.data.together:
+        raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
+    _check_metrics(cfg)
+    _check_calibration(cfg)
+    return cfg
+
+
+def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunConfig:
+    """Check the values of a training config against its schema, and its data, and return the config of the run.
+
+    but: parts that are not used, whose secrets need not be known
+    """
+    from recsys.data.prepare.check_data import check_data
+
+    cfg = given if isinstance(given, RunConfig) else RunConfig.of(given)
+    if key := still_masked(cfg.plain, but):
+        hint = f"set it on the command line, or in the environment variable {variable(key)}"
+        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
+    check_values(cfg.plain, TrainConfig)
+    check_data(cfg.data)
+    return cfg
+
+
+def _check_library(cfg: RunConfig) -> None:
+    """Raise UserError if the library of boosted trees is not installed."""
+    library = cfg.model.get("library")
+    if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
+        check_extra("gbm", f"model.library={library}", library)
+
+
+def _target(node: Any) -> str:
+    return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
+
+
+def model_kind_of(cfg: RunConfig) -> str | None:
+    """Return the kind of one of recsys's own models (models/protocols.py); None for a class of the user's."""
+    own = own_model(_target(cfg.model))
+    return None if own is None else own.model_kind
+
+
+def loss_facts_of(cfg: RunConfig) -> LossFacts | None:
+    """Return the facts of one of recsys's own losses; None for a class of the user's, or without a loss."""
+    return own_loss(_target(cfg.loss))
+
+
+def check_vector_widths(cfg: RunConfig) -> None:
+    """Raise UserError if pretrained vectors have another width than the tables of one of recsys's own models."""
+    own, dim = own_model(_target(cfg.model)), cfg.model.get("dim")
+    if own is None or own.constants.get("wider_than_dim") or not isinstance(dim, int):
+        return
+    for name, (_, width) in table_widths(cfg.data).items():
+        if width != dim:
+            raise UserError(
+                f"data.sparse.{name}.vectors: the vectors have {width} numbers, but the model's table has {dim}; "
+                f"set model.dim={width}"
+            )
+
+
+def _check_graphs(cfg: RunConfig) -> None:
+    t = cfg.trainer
+    if t.cuda_graphs and not t.compile:
+        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
+    if t.cuda_graphs and t.accumulate > 1:
+        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
+        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
+
+
+# --- model, loss and data ------------------------------------------------------------------------------------
+
+
+def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None:
+    """Raise UserError if the model, the loss and the data of a config do not fit each other.
+
+    Args:
+        cfg: the config.
+        model: the kind of the model; None if it is not known before the imports.
+        loss: the facts of the loss; None without a loss, or if they are not known before the imports.
+    """
+    if model is None:
+        return
+    data, ranks_rows = cfg.data, model in ("ranking", "fitted_ranking")
+    if ranks_rows and not data.label_configs:
+        why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
+        raise UserError(f"data={cfg.data.name}: {why}")
+    if not ranks_rows and data.item_feature is None:
+        why = "set data.items.feature to the sparse feature whose values are the items"
+        raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
+    if model != "ranking":
+        _check_ranking_keys(cfg)
+    if not ranks_rows:
+        _check_retrieval_keys(cfg)
+    if model == "closed_form" and data.sequences is None:
+        raise UserError("model: this model reads lists of items; set data.sequences.max_length")
+    if model in ("fitted_ranking", "closed_form") and cfg.loss is not None:
+        raise UserError(f"loss={_target(cfg.loss)}: this model is fitted without a loss; leave loss= out")
+    if model == "retrieval" and cfg.loss is None:
+        raise UserError("loss: must be set for this model, for example loss=full_softmax")
+    if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
+        raise _wrong_loss(cfg, "RetrievalLoss")
+    if model == "retrieval":
+        _check_likelihood(cfg)
+    if loss is not None and model == "ranking":
+        _check_ranking_loss(cfg, loss)
+
+
+def _check_likelihood(cfg: RunConfig) -> None:
+    """Raise UserError if one of recsys's own models predicts probabilities of items and the loss does not read them, or
+    the other way round.
+    """
+    own = own_model(_target(cfg.model))
+    if own is None or own.constants["generates"] == (reads := _target(cfg.loss).endswith(".Likelihood")):
+        return
+    if not reads:
+        raise UserError(f"loss={_target(cfg.loss)}: this model predicts probabilities of items; set loss=likelihood")
+    raise UserError(f"loss={_target(cfg.loss)}: this model scores items; set loss=likelihood only for model=tiger")
+
+
+def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
+    """Raise UserError if a loss does not fit the labels; a loss within groups needs batches that keep them together."""
+    if loss.protocol == "RetrievalLoss":
+        raise _wrong_loss(cfg, "RankingLoss")
+    assert cfg.loss is not None
+    labels = {label: c.kind for label, c in cfg.data.label_configs.items()}
+    if loss.protocol == "Tasks":
+        losses = _losses_of_tasks(cfg.loss, labels)
+        within_groups = any(part.within_groups for part in losses)
+    else:
+        within_groups = loss.within_groups
+        if not set(loss.kinds) & set(labels.values()):
+            kinds = ", ".join(dict.fromkeys(labels.values()))
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; this data has labels of kind {kinds}"
+            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+    if within_groups and not cfg.data.together:
+        by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
+        why = f"compares the rows of a group; set {by}data.group.together=true"
+        raise UserError(f"loss={_target(cfg.loss)}: {why}")
+    if within_groups and cfg.calibration != "none" and not cfg.loss.get("pointwise"):
+        say(
+            f"calibration={cfg.calibration}: a loss within groups does not learn the level of predictions; "
+            "set loss.pointwise=0.3, the share of the loss of single rows"
+        )
+
+
+def _losses_of_tasks(node: Mapping[str, Any], labels: Mapping[str, str]) -> list[LossFacts]:
+    """Return the facts of each label's loss. Raises UserError if a name is wrong, or a loss does not fit its label."""
+    given, weights = ({} if node.get(key) is None else node[key] for key in ("losses", "weights"))
+    if not isinstance(given, dict) or not isinstance(weights, dict):
+        return []  # `check` reports the type
+    for key, values in (("losses", given), ("weights", weights)):
+        for label in values:
+            if label not in labels:
+                raise UserError(f"loss.{key}.{label}: the data has no label {label}{did_you_mean(str(label), labels)}")
+    losses, by_name = [], losses_by_name()
+    for label, kind in labels.items():
+        if (name := given.get(label)) is None:
+            continue  # the default of its kind, which is never within groups
+        if name not in by_name:
+            raise UserError(f"loss.losses.{label}={name}: no such loss{did_you_mean(str(name), by_name)}")
+        loss = by_name[name]
+        if kind not in loss.kinds:
+            why = f"is a loss of {' and '.join(loss.kinds)} labels; this one is {kind}"
+            raise UserError(f"loss.losses.{label}={name}: {why}")
+        losses.append(loss)
+    return losses
+
+
+def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:
+    """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
+    return UserError(
+        f"loss={_target(cfg.loss)}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
+        f"your own loss must subclass recsys.losses.{protocol}"
+    )
+
+
+def _check_ranking_keys(cfg: RunConfig) -> None:
+    """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
+    if cfg.numeric is not None:
+        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
+        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
+    if cfg.dims is not None:
+        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
+
+
+def _check_retrieval_keys(cfg: RunConfig) -> None:
+    """Raise UserError if the config of a retrieval model has a key that applies to ranking models only."""
+    if cfg.metrics.gauc:
+        why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
+        raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
+    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
+        raise UserError(
+            f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
+            "set data.sequences.pad=null"
+        )
+
+
+# --- metrics and calibration ---------------------------------------------------------------------------------
+
+
+def _check_metrics(cfg: RunConfig) -> None:
+    """Raise UserError if a metric needs a feature that the data lacks, or a table is frozen and decays."""
+    m, data = cfg.metrics, cfg.data
+    sparse = data.sparse_columns
+    dense = [n for n, c in data.dense_columns.items() if c.is_number]
+    hint = "; to use a column for metrics only, add it to data.sparse with model=false"
+    if m.gauc is not None and m.gauc not in sparse:
+        raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
+    if m.gauc is not None and sparse[m.gauc].is_list:
+        hint = "the feature has several values per row; name a single-valued feature"
+        raise UserError(f"metrics.gauc={m.gauc}: {hint}")
+    if any(k < 1 for k in m.k):
+        raise UserError(f"metrics.k={list(m.k)}: must be numbers of at least 1")
+    decay = cfg.optim.sparse.weight_decay
+    if decay and (frozen := sorted(data.frozen_tables)):
+        why = f"would shrink the table {frozen[0]}, whose vectors.trainable is false; set it to 0"
+        raise UserError(f"optim.sparse.weight_decay={decay}: {why}")
+    for name in m.slices:
+        if name not in [*sparse, *dense]:
+            raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
+
+
+def _check_calibration(cfg: RunConfig) -> None:
+    """Raise UserError if there is no such calibration, or nothing that it could be fitted to."""
+    methods = ("none", *CALIBRATIONS)
+    if cfg.calibration not in methods:
+        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
+    if cfg.calibration == "none":
+        return
+    if all(label.kind == "classes" for label in cfg.data.label_configs.values()):
+        why = "calibrates binary labels and numbers, and this data has neither"
+        raise UserError(f"calibration={cfg.calibration}: {why}")
+    if not cfg.data.split.validation and not cfg.data.split.validation_files:
+        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")

@@ -1,0 +1,234 @@
+"""Behaviour that depends on the kind of model: metrics and tasks.
+
+`RunConfig.kind` is the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
+queries. Most models of both are trained step by step; fitted ranking models (boosted trees) and closed-form models
+(which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any
+
+from recsys.base.errors import UserError, did_you_mean
+from recsys.evaluation import metrics_table
+from recsys.job.build import build_loss, build_model
+from recsys.job.check_early import loss_facts_of, model_kind_of
+from recsys.job.run_config import RunConfig
+from recsys.job.targets import locate
+from recsys.schema.class_facts import LossFacts, losses_by_name
+
+
+class ModelKind(ABC):
+    """The kind of a config's model.
+
+    scores_rows: whether the model predicts a probability for each row; otherwise it ranks items for each query
+    fitted_at_once: whether the model is fitted by one call of `fit`, in one process and without a loss, instead of step
+        by step; it then has no embedding tables
+    fitted_models: what such models are called in messages
+    has_vectors: whether the model has a vector of each item, as the metric diversity needs
+    """
+
+    scores_rows = False
+    fitted_at_once = False
+    fitted_models = ""
+    has_vectors = False
+
+    @abstractmethod
+    def metric_names(self, cfg: RunConfig) -> list[str]:
+        """Return the names of the metrics that are measured on a split."""
+
+    @abstractmethod
+    def default_monitor(self, cfg: RunConfig) -> str:
+        """Return the metric that selects the best checkpoint if the config names none."""
+
+    @abstractmethod
+    def candidates(self, fitted: Any) -> Any:
+        """Return the candidates of the data; None for ranking models."""
+
+    @abstractmethod
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+        """Return the evaluator of the task."""
+
+    @abstractmethod
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
+
+
+class RankingKind(ModelKind):
+    """Models that predict a label for each row."""
+
+    scores_rows = True
+
+    def metric_names(self, cfg: RunConfig) -> list[str]:
+        return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc), group_ks=_group_ks(cfg))
+
+    def default_monitor(self, cfg: RunConfig) -> str:
+        within = _is_within_groups(cfg)
+        return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
+
+    def candidates(self, fitted: Any) -> Any:
+        return None
+
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+        from recsys.data.features.encoders import Identity
+        from recsys.evaluation.evaluators import LabelsEvaluator
+
+        m = cfg.metrics
+        ks = m.k if features.grouped else ()
+        every_id_known = m.gauc is not None and isinstance(cfg.data.sparse_columns[m.gauc].encoder, Identity)
+        return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
+
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        from recsys.task import Task
+
+        loss = None if cfg.loss is None else build_loss(cfg)
+        model = build_model(cfg, features, device)
+        target = "null" if cfg.loss is None else cfg.loss.get("_target_")
+        try:
+            return Task(model, loss, features.labels)
+        except ValueError as e:
+            raise UserError(f"loss={target}: {e}") from e
+
+
+class FittedRankingKind(RankingKind):
+    """Models that predict a label for each row and are fitted at once."""
+
+    fitted_at_once = True
+    fitted_models = "boosted trees"
+
+
+class RetrievalKind(ModelKind):
+    """Models that rank items for queries."""
+
+    has_vectors = True
+
+    def metric_names(self, cfg: RunConfig) -> list[str]:
+        protocol = protocol_of(cfg)
+        return metrics_table.retrieval_names(protocol.k, protocol.protocols, protocol.lists)
+
+    def default_monitor(self, cfg: RunConfig) -> str:
+        protocol = protocol_of(cfg)
+        return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
+
+    def candidates(self, fitted: Any) -> Any:
+        from recsys.data.features.batch_tensors import candidates_of
+
+        return candidates_of(fitted)
+
+    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+        from recsys.evaluation.evaluators import RetrievalEvaluator
+        from recsys.evaluation.retrieval_metrics import RetrievalMetrics
+
+        return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
+
+    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        from recsys.task import RetrievalTask
+
+        return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
+
+
+class ClosedFormKind(RetrievalKind):
+    """Retrieval models that are fitted in closed form."""
+
+    fitted_at_once = True
+    fitted_models = "closed-form models"
+    has_vectors = False
+
+
+KINDS: dict[str, ModelKind] = {
+    "ranking": RankingKind(),
+    "fitted_ranking": FittedRankingKind(),
+    "retrieval": RetrievalKind(),
+    "closed_form": ClosedFormKind(),
+}
+
+
+def kind_name(cfg: RunConfig) -> str:
+    """Return the kind of the config's model. Raises UserError if the model cannot be found or declares no kind."""
+    if (known := model_kind_of(cfg)) is not None:
+        return known
+    from recsys.models.protocols import model_kind
+
+    try:
+        return model_kind(locate(cfg.model.get("_target_") or "", "model"))
+    except TypeError as e:
+        raise UserError(f"model: {e}") from e
+
+
+def meta_task(cfg: RunConfig, features: Any) -> Any:
+    """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
+    import torch
+
+    from recsys.sharding.tables import lay_out_tables
+
+    with torch.random.fork_rng(devices=[]):  # the initial values of this model are not those of the run
+        task = cfg.kind.build_task(cfg, features, torch.device("meta"))
+        lay_out_tables(task, cfg.sharding.padding, cfg.sharding.table_dtype)
+    return task
+
+
+def protocol_of(cfg: RunConfig) -> Any:
+    """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
+    from recsys.evaluation.retrieval_metrics import Protocols
+
+    p = cfg.protocol
+    lists = tuple(name for name in p.lists if name != "diversity" or cfg.kind.has_vectors)
+    try:
+        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed, lists)
+    except ValueError as e:
+        raise UserError(f"protocol.{e}") from e
+
+
+def monitor_of(cfg: RunConfig, given: str | None) -> str:
+    """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
+    return cfg.kind.default_monitor(cfg) if given is None else given
+
+
+def check_leads(key: str, name: str, measured: list[str]) -> None:
+    """Raise UserError if the metric that `key` names is not measured, or if no direction of it is better."""
+    if name not in measured:
+        raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
+    entry = metrics_table.metric(name)
+    if entry is not None and entry.better is None:
+        raise UserError(
+            f"{key}={name}: neither large nor small values are better ({entry.meaning}); use another metric"
+        )
+
+
+def _label_kinds(cfg: RunConfig) -> dict[str, str]:
+    """Return the kind of each label by name; one binary label if the data has none, which the checks refuse."""
+    return {name: label.kind for name, label in cfg.data.label_configs.items()} or {"label": "binary"}
+
+
+def _group_ks(cfg: RunConfig) -> tuple[int, ...]:
+    """Return the values of k of metrics within groups; none if batches do not keep groups together."""
+    return tuple(cfg.metrics.k) if cfg.data.together else ()
+
+
+def _is_within_groups(cfg: RunConfig) -> bool:
+    """Return whether the loss, or that of the first label, compares the rows of a group."""
+    facts = loss_facts(cfg)
+    if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
+        name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
+        facts = losses_by_name().get(name)
+    return facts is not None and facts.within_groups
+
+
+def loss_facts(cfg: RunConfig) -> LossFacts | None:
+    """Return the facts of the config's loss, also of a class of the user's; None without a loss."""
+    if cfg.loss is None:
+        return None
+    if (known := loss_facts_of(cfg)) is not None:
+        return known
+    from recsys.losses import RankingLoss
+
+    loss: Any = locate(cfg.loss.get("_target_") or "", "loss")
+    if RankingLoss in inspect.getmro(loss):
+        return LossFacts("RankingLoss", tuple(loss.kinds), loss.within_groups)
+    return LossFacts("RetrievalLoss")
+
+
+def check_scores_rows(cfg: RunConfig, run: str) -> None:
+    """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
+    if not cfg.kind.scores_rows:
+        raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")

@@ -1,0 +1,98 @@
+"""The config of a run that is resumed, or that another one goes on from: its own, with keys of the command line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from recsys.base.errors import UserError
+from recsys.config.compose import compose, composing, load_config, parse_overrides
+from recsys.config.flatten import flatten_config
+from recsys.files.run_files import CONFIG
+from recsys.job.run_config import RunConfig
+
+AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
+OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
+
+
+def names_a_run(cfg: DictConfig | RunConfig) -> bool:
+    """Return whether `resume` is the folder of a run, neither null nor auto."""
+    return cfg.resume not in (None, AUTO)
+
+
+def run_to_resume(cfg: RunConfig) -> Path | None:
+    """Return the folder of the run that `resume` names, or None for a new run.
+
+    Raises:
+        UserError: the folder holds no run, run_dir is another folder, or resume=auto lacks run_dir.
+    """
+    if cfg.resume == AUTO and cfg.run_dir is None:
+        raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
+    if cfg.resume is None or not names_a_run(cfg):
+        return None
+    path = Path(cfg.resume)
+    if not (path / CONFIG).exists():
+        raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
+    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
+        raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
+    return path
+
+
+def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
+    """Return the folder of the run that `start_from` names, or None. Raises UserError if the folder holds no run."""
+    if cfg.start_from is None:
+        return None
+    path = Path(cfg.start_from)
+    if not (path / CONFIG).exists():
+        raise UserError(f"start_from={cfg.start_from}: is not a run folder (it has no {CONFIG})")
+    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() == path.resolve():
+        raise UserError(f"start_from={cfg.start_from}: is run_dir, too; name a new folder, or resume the run")
+    return path
+
+
+def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a training: `cfg`, or that of the run that it resumes or starts from, with new keys.
+
+    Args:
+        cfg: the config that Hydra composed from the command line.
+        overrides: the command line.
+    """
+    if names_a_run(cfg):
+        return config_of_run(cfg, Path(cfg.resume), overrides)
+    if (start := run_to_start_from(cfg)) is not None:
+        return config_of_run(cfg, start, overrides)
+    return cfg
+
+
+def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of a run, in which the command line replaces keys.
+
+    A choice such as `model=dlrm` replaces the whole key `model`. One that sets several keys, such as `experiment=...`,
+    replaces those in which `cfg` differs from the default config.
+
+    Args:
+        cfg: the config that Hydra composed from the command line.
+        run_dir: the folder of the run.
+        overrides: the command line; Hydra's flags are left out.
+    """
+    path = run_dir / CONFIG
+    if not path.is_file():
+        return cfg  # run_to_resume reports it
+    run, given = load_config(path), [o for o in overrides if not o.startswith("-")]
+    names = {o.key_or_group for o in parse_overrides(given)}
+    with composing():
+        loader = GlobalHydra.instance().config_loader()
+        groups = {name for name in names if name not in cfg and loader.get_group_options(name)}
+    keys = OWN | (names - groups)
+    if groups:
+        composed, default = (flatten_config(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
+        keys |= {key for key, value in composed.items() if key not in default or default[key] != value}
+    with open_dict(run):
+        for key in sorted(keys):  # a key comes before those within it
+            parent, _, name = key.rpartition(".")
+            if name in (OmegaConf.select(cfg, parent) if parent else cfg):
+                OmegaConf.update(run, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
+            else:  # `~key` has removed it
+                (OmegaConf.select(run, parent) if parent else run).pop(name, None)
+    return run
