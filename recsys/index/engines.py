@@ -164,7 +164,7 @@ class Cells(SearchEngine):
         """Return the part of faiss's index factory that says how rows are stored."""
         return "Flat"
 
-    def _parameters(self, k: int, effort: int) -> Any:
+    def _parameters(self, k: int, effort: int) -> object:
         return self._faiss.SearchParametersIVF(nprobe=effort)
 
     def __len__(self) -> int:
@@ -202,7 +202,7 @@ class CodedCells(Cells):
     def _codes(dim: int) -> str:
         return f"PQ{dim // 2 if dim % 2 == 0 else dim}x4fs,RFlat"
 
-    def _parameters(self, k: int, effort: int) -> Any:
+    def _parameters(self, k: int, effort: int) -> object:
         compared = max(4.0, 256 / k)  # rows that are compared exactly, for each row that is returned
         cells = super()._parameters(k, effort)
         return self._faiss.IndexRefineSearchParameters(k_factor=compared, base_index_params=cells)

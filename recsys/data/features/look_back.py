@@ -72,7 +72,6 @@ class RowDifference(Lag):
     """The number or time of the row minus that of the n-th row before."""
 
     key = "difference"
-
     reads_own = is_difference = True
 
     def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
@@ -83,7 +82,6 @@ class Last(LookBack):
     """The values of the last n rows before, oldest first."""
 
     key = "last"
-
     is_list = True
 
     def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
@@ -95,7 +93,6 @@ class Age(LookBack):
     """The number or time of the row minus those of the last n rows before, null where either is missing."""
 
     key = "last"
-
     is_list = reads_own = is_difference = True
 
     def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
