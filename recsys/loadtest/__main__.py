@@ -6,8 +6,8 @@ real rows: in a closed loop over numbers of connections and batch sizes, or at g
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,13 +16,11 @@ from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
 from recsys.cli import command_line
 
-if TYPE_CHECKING:
-    from recsys.schema.command_schemas import LoadTestConfig
-
 MODULES = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
 
 
 def _command(cfg: DictConfig) -> None:
+    """Run the load test, print its table and write its files."""
     from recsys.schema.command_schemas import LoadTestConfig
 
     for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
@@ -31,29 +29,17 @@ def _command(cfg: DictConfig) -> None:
     check_extra("serve", "recsys.loadtest", *MODULES)
     settings = OmegaConf.to_object(cfg)
     assert isinstance(settings, LoadTestConfig)
-    if settings.output is not None:
-        _check_folder(Path(settings.output))
-    _report(settings)
 
-
-def _check_folder(output: Path) -> None:
-    """Raise UserError if the results cannot be written, or would replace the results of an earlier load test."""
     from recsys.files.outputs import check_output
-    from recsys.loadtest.write_results import FILES
-
-    check_output(output)
-    if existing := next((name for name in FILES if (output / name).exists()), None):
-        raise UserError(f"output={output}: already has {existing}; name another folder")
-
-
-def _report(settings: LoadTestConfig) -> None:
-    """Run the load test, print its table and write its files."""
-    from dataclasses import asdict
-
     from recsys.loadtest.measure_loads import run
     from recsys.loadtest.table import make_parts_table, make_table, notes
     from recsys.loadtest.write_results import FILES, write_results
 
+    output = settings.output
+    if output is not None:
+        check_output(Path(output))
+        if existing := next((name for name in FILES if (Path(output) / name).exists()), None):
+            raise UserError(f"output={output}: already has {existing}; name another folder")
     outcome = run(settings)
     model, measurements = outcome.model, outcome.measurements
     results.print(make_table(measurements, f"load test of {model}"))
@@ -61,10 +47,10 @@ def _report(settings: LoadTestConfig) -> None:
         results.print(parts)
     for line in notes(measurements, settings.slo_ms):
         say(line)
-    if settings.output is not None:
+    if output is not None:
         shown = {key: value for key, value in asdict(settings).items() if key != "token"}
-        write_results(Path(settings.output), shown, model, measurements)
-        say(f"written to {settings.output}: {', '.join(FILES)}")
+        write_results(Path(output), shown, model, measurements)
+        say(f"written to {output}: {', '.join(FILES)}")
     if outcome.error is not None:
         raise outcome.error
 

@@ -46,22 +46,19 @@ ANY = ExpectedAnswer()
 class AnswerHead:
     """The JSON before binary tensors, which is the same in most answers to a request.
 
-    sizes, datatypes, shapes: of the tensors, by name
+    tensors: name, number of bytes, datatype and shape of each
     """
 
     text: bytes
-    sizes: Mapping[str, int]
-    datatypes: Mapping[str, str]
-    shapes: Mapping[str, Sequence[int]]
+    tensors: Sequence[tuple[str, int, str, Sequence[int]]]
 
     def outputs(self, body: bytes) -> Values:
         """Return the outputs of an answer that begins with this text. Raises ValueError if their bytes do not fit."""
         found, at = {}, len(self.text)
-        if at + sum(self.sizes.values()) != len(body):
+        if at + sum(size for _, size, _, _ in self.tensors) != len(body):
             raise ValueError("the tensors have another size")
-        for name, size in self.sizes.items():
-            values = _from_bytes(body[at : at + size], self.datatypes[name])
-            found[name] = _shaped(values, self.shapes[name])
+        for name, size, datatype, shape in self.tensors:
+            found[name] = _shaped(_from_bytes(body[at : at + size], datatype), shape)
             at += size
         return found
 
@@ -85,7 +82,9 @@ class AnswerCheck:
             if head is not None and body.startswith(head.text):
                 outputs = head.outputs(body)
             else:
-                outputs = _outputs_of(body, self._expected, self._heads, request)
+                outputs, head = _read(body, self._expected)
+                if head is not None:
+                    self._heads[request] = head
         except NO_ANSWER:
             return WRONG
         if _problem(outputs, self._expected) is not None:
@@ -103,7 +102,7 @@ class AnswerCheck:
 def problem_of(body: bytes, expected: ExpectedAnswer) -> str | None:
     """Return the reason why an answer is wrong, or None if it is right."""
     try:
-        outputs = _outputs_of(body, expected)
+        outputs, _ = _read(body, expected)
     except NO_ANSWER as e:
         return f"cannot be read as an answer ({type(e).__name__}): {body[:60]!r}"
     return _problem(outputs, expected)
@@ -125,27 +124,27 @@ def _problem(outputs: Values, expected: ExpectedAnswer) -> str | None:
     return None
 
 
-def _outputs_of(
-    body: bytes, expected: ExpectedAnswer, heads: dict[int, AnswerHead] | None = None, request: int = 0
-) -> Values:
-    """Return the outputs of an answer. Raises one of NO_ANSWER if the body is not an answer.
+def _read(body: bytes, expected: ExpectedAnswer) -> tuple[Values, AnswerHead | None]:
+    """Return the outputs of an answer, and its head if all of them are binary.
 
-    heads: gets the JSON before binary tensors, by the number of the request
+    Raises one of NO_ANSWER if the body is not an answer.
     """
     if expected.protocol == "grpc":
-        return _of_grpc(body)
+        return _of_grpc(body), None
     if expected.protocol == "rows":
-        return _of_recommendations(orjson.loads(body)) if expected.retrieval else _of_rows(orjson.loads(body))
-    head, answer = _divided(body)
-    binary = {o["name"]: o.get("parameters", {}).get("binary_data_size") for o in answer["outputs"]}
-    sizes = {name: size for name, size in binary.items() if size is not None}
-    datatypes, shapes = ({o["name"]: o[key] for o in answer["outputs"]} for key in ("datatype", "shape"))
-    answer_head = AnswerHead(head, sizes, datatypes, shapes)
-    if heads is not None and len(sizes) == len(binary):
-        heads[request] = answer_head
-    plain = {o["name"]: o["data"] for o in answer["outputs"] if o["name"] not in sizes}
-    plain_values = {name: _shaped(_plain(values, datatypes[name]), shapes[name]) for name, values in plain.items()}
-    return {**plain_values, **answer_head.outputs(body)}
+        answer = orjson.loads(body)
+        return _of_recommendations(answer) if expected.retrieval else _of_rows(answer), None
+    text, answer = _divided(body)
+    plain, tensors = {}, []
+    for output in answer["outputs"]:
+        name, datatype, shape = output["name"], output["datatype"], output["shape"]
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            plain[name] = _shaped(_plain(output["data"], datatype), shape)
+        else:
+            tensors.append((name, size, datatype, shape))
+    head = AnswerHead(text, tensors)
+    return {**plain, **head.outputs(body)}, None if plain else head
 
 
 def _divided(body: bytes) -> tuple[bytes, Any]:
@@ -171,14 +170,10 @@ def _of_grpc(body: bytes) -> Values:
     blobs = list(answer.raw_output_contents)
     found = {}
     for i, output in enumerate(answer.outputs):
-        values = _from_bytes(blobs[i], output.datatype) if blobs else _contents(output)
+        contents = [list(values) for _, values in output.contents.ListFields()] or [[]]
+        values = _from_bytes(blobs[i], output.datatype) if blobs else _plain(contents[0], output.datatype)
         found[output.name] = _shaped(values, list(output.shape))
     return found
-
-
-def _contents(output: Any) -> Any:
-    fields = output.contents.ListFields()
-    return _plain(list(fields[0][1]) if fields else [], output.datatype)
 
 
 def _of_rows(answer: Any) -> Values:

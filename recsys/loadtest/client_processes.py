@@ -97,9 +97,15 @@ class Clients:
         Raises:
             UserError: the server does not take the connections.
         """
-        jobs = self._jobs(load, requests, seconds, expected)
+        parts, jobs = min(self._number, load.connections), []
+        begin = time.monotonic() + CONNECT_S + PER_CONNECTION_S * load.connections
+        for part in range(parts):
+            connections = len(range(part, load.connections, parts))
+            due = None if load.rate is None else due_times(load.rate, seconds, load.poisson, part, parts)
+            timing = (seconds, self._timeout, due, begin)
+            jobs.append(LoadJob(self._protocol, self._endpoint, requests, connections, *timing, expected))
         outcome = self._pool.map_async(drive, jobs, chunksize=1)
-        last, end = jobs[0].begin, jobs[0].begin + seconds
+        last, end = begin, begin + seconds
         while not outcome.ready():
             outcome.wait(TICK_S)
             if time.monotonic() > end + 2 * self._timeout + 60:  # the last request may have waited before it was sent
@@ -113,17 +119,6 @@ class Clients:
         except OSError as e:
             where = f"target={self._endpoint.address}"
             raise UserError(f"{where}: does not take {load.connections} connections ({e.strerror or e})") from e
-
-    def _jobs(self, load: Load, requests: Sequence[bytes], seconds: float, expected: ExpectedAnswer) -> list[LoadJob]:
-        parts = min(self._number, load.connections)
-        begin = time.monotonic() + CONNECT_S + PER_CONNECTION_S * load.connections
-        jobs = []
-        for part in range(parts):
-            connections = len(range(part, load.connections, parts))
-            due = None if load.rate is None else due_times(load.rate, seconds, load.poisson, part, parts)
-            timing = (seconds, self._timeout, due, begin)
-            jobs.append(LoadJob(self._protocol, self._endpoint, requests, connections, *timing, expected))
-        return jobs
 
 
 def merge(parts: Sequence[Timings]) -> Timings:

@@ -10,15 +10,18 @@ import threading
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recsys.loadtest.answers import ANY, AnswerCheck, ExpectedAnswer
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.http_connection import TIMEOUT
+from recsys.loadtest.http_connection import TIMEOUT, HttpConnection
+
+if TYPE_CHECKING:
+    from recsys.loadtest.grpc_connection import GrpcConnection
 
 SWEEP_S = 0.02  # between two looks for requests that have taken too long
 CONNECT_TOGETHER = 32  # connections that are opened at the same time
@@ -64,31 +67,52 @@ class Timings:
     cpu: float
 
 
-class Connection(Protocol):
-    """A connection that sends one request at a time, and calls back when it is done."""
+class Lane:
+    """A connection with the times of the request that is under way.
 
-    async def connect(self) -> None: ...
+    Args:
+        job: the requests and the server.
+        first: number of the first request that is sent.
+        loop: takes the outcome of each request.
+    """
 
-    def send(self, request: bytes) -> None: ...
+    def __init__(self, job: LoadJob, first: int, loop: _Loop) -> None:
+        self.connection: HttpConnection | GrpcConnection
+        if job.protocol == "grpc":
+            from recsys.loadtest.grpc_connection import GrpcConnection
 
-    def expire(self, now: float) -> None: ...
+            self.connection = GrpcConnection(job.endpoint, job.timeout_s, self._done)
+        else:
+            self.connection = HttpConnection(job.endpoint, job.timeout_s, self._done)
+        self._requests, self._next = job.requests, first % len(job.requests)
+        self._loop, self._due, self._sent = loop, 0.0, 0.0
 
-    async def close(self) -> None: ...
+    def start(self, due: float, now: float) -> None:
+        """Send the next request, which was due at `due`."""
+        self._due, self._sent = due, now
+        self.connection.send(self._requests[self._next])
+
+    def _done(self, error: str | None, body: bytes) -> None:
+        now = time.monotonic()  # before the answer is checked
+        error = self._loop.check.error(self._next, body) if error is None else error
+        self._next = (self._next + 1) % len(self._requests)
+        self._loop.add(self._due, self._sent, now, error)
+        self._loop.free(self, now)
 
 
-@dataclass
-class Record:
-    """Records of each request. timeout_s: an answer that comes later than this after the request was due is an error"""
+class _Loop:
+    """The connections of a measurement, and the outcomes of their requests, as in Timings."""
 
-    timeout_s: float
-    end: float = 0.0
-    latencies: array[float] = field(default_factory=lambda: array("d"))
-    delays: array[float] = field(default_factory=lambda: array("d"))
-    completed: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    def __init__(self, job: LoadJob) -> None:
+        self.timeout_s, self.end = job.timeout_s, 0.0
+        self.latencies, self.delays = array("d"), array("d")
+        self.completed, self.errors = 0, Counter[str]()
+        self.check = AnswerCheck(replace(job.expected, protocol=job.protocol))
+        self.lanes = [Lane(job, i * 7, self) for i in range(job.connections)]
+        self._finished = asyncio.Event()
 
     def add(self, due: float, sent: float, now: float, error: str | None) -> None:
-        """Note that a request is done.
+        """Note that a request is done. An answer that comes later than `timeout_s` after it was due is an error.
 
         Args:
             due: when it was due, in seconds on this process's clock, as `sent` and `now`.
@@ -105,63 +129,34 @@ class Record:
         else:
             self.errors[error] += 1
 
+    async def run(self, begin: float, end: float) -> None:
+        """Send requests, and wait for the answers."""
+        raise NotImplementedError
 
-class Lane:
-    """A connection with the times of the request that is under way.
+    def free(self, lane: Lane, now: float) -> None:
+        """Note that a lane has its answer, or an error instead."""
+        raise NotImplementedError
 
-    Args:
-        job: the requests and the server.
-        first: number of the first request that is sent.
-        record: notes the outcome of each request.
-        check: says whether an answer is the expected one.
-        on_free: called with the time after each request.
-    """
-
-    def __init__(
-        self, job: LoadJob, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
-    ) -> None:
-        self._check = check
-        self.connection = _connection_class(job.protocol)(job.endpoint, job.timeout_s, self._done)
-        self._requests, self._next = job.requests, first % len(job.requests)
-        self._record, self._on_free = record, on_free
-        self._due = self._sent = 0.0
-
-    def start(self, due: float, now: float) -> None:
-        """Send the next request, which was due at `due`."""
-        self._due, self._sent = due, now
-        self.connection.send(self._requests[self._next])
-
-    def _done(self, error: str | None, body: bytes) -> None:
-        now = time.monotonic()  # before the answer is checked
-        error = self._check.error(self._next, body) if error is None else error
-        self._next = (self._next + 1) % len(self._requests)
-        self._record.add(self._due, self._sent, now, error)
-        self._on_free(self, now)
+    def expire(self, now: float) -> None:
+        """Drop the requests that have waited too long for a connection."""
 
 
-class ClosedLoop:
+class ClosedLoop(_Loop):
     """Each lane sends its next request once the answer has come."""
 
     def __init__(self, job: LoadJob) -> None:
-        self.record = Record(job.timeout_s)
-        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
-        self.lanes = [Lane(job, i * 7, self.record, check, self._next) for i in range(job.connections)]
+        super().__init__(job)
         self._running = len(self.lanes)
-        self._finished = asyncio.Event()
 
     async def run(self, begin: float, end: float) -> None:
-        """Send requests until `end`, and wait for the answers."""
-        self.record.end = end
+        self.end = end
         for lane in self.lanes:
             now = time.monotonic()
             lane.start(now, now)
         await self._finished.wait()
 
-    def expire(self, now: float) -> None:
-        """Do nothing: no request waits for a connection."""
-
-    def _next(self, lane: Lane, now: float) -> None:
-        if now < self.record.end:
+    def free(self, lane: Lane, now: float) -> None:
+        if now < self.end:
             lane.start(now, now)
             return
         self._running -= 1
@@ -169,7 +164,7 @@ class ClosedLoop:
             self._finished.set()
 
 
-class OpenLoop:
+class OpenLoop(_Loop):
     """Requests are due on a schedule that does not wait for answers.
 
     A request that finds all connections busy waits, and its latency counts from when it was due: a server that stalls
@@ -177,20 +172,16 @@ class OpenLoop:
     """
 
     def __init__(self, job: LoadJob) -> None:
+        super().__init__(job)
         assert job.due is not None
-        self.record = Record(job.timeout_s)
-        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
-        self.lanes = [Lane(job, i * 7, self.record, check, self._free) for i in range(job.connections)]
         self._idle = deque(self.lanes)
         self._offsets = job.due
         self._due = np.empty(0)
         self._at = 0  # number of requests that have become due
         self._waiting: deque[float] = deque()
-        self._finished = asyncio.Event()
 
     async def run(self, begin: float, end: float) -> None:
-        """Send all requests, and wait for the answers."""
-        self.record.end = end
+        self.end = end
         self._due = begin + self._offsets
         if not len(self._due):
             return
@@ -217,25 +208,22 @@ class OpenLoop:
             self._at += 1
         self._send()
 
-    def _free(self, lane: Lane, now: float) -> None:
+    def free(self, lane: Lane, now: float) -> None:
         self._idle.append(lane)
         self._send()
 
     def _send(self) -> None:
-        self._drop_late(time.monotonic())
+        now = time.monotonic()
+        while self._waiting and now - self._waiting[0] > self.timeout_s:  # no connection was free in time
+            self._waiting.popleft()
+            self.errors[TIMEOUT] += 1
         while self._waiting and self._idle:
             self._idle.popleft().start(self._waiting.popleft(), time.monotonic())
         if self._at == len(self._due) and not self._waiting and len(self._idle) == len(self.lanes):
             self._finished.set()
 
     def expire(self, now: float) -> None:
-        """Drop the requests that have waited too long for a connection."""
         self._send()
-
-    def _drop_late(self, now: float) -> None:
-        while self._waiting and now - self._waiting[0] > self.record.timeout_s:
-            self._waiting.popleft()
-            self.record.errors[TIMEOUT] += 1
 
 
 def wake_on_time() -> None:
@@ -257,8 +245,8 @@ def drive(job: LoadJob) -> Timings:
 
 
 async def _drive(job: LoadJob) -> Timings:
-    loop = ClosedLoop(job) if job.due is None else OpenLoop(job)
-    connections: list[Connection] = [lane.connection for lane in loop.lanes]
+    loop: _Loop = ClosedLoop(job) if job.due is None else OpenLoop(job)
+    connections = [lane.connection for lane in loop.lanes]
     for i in range(0, len(connections), CONNECT_TOGETHER):
         await asyncio.gather(*(c.connect() for c in connections[i : i + CONNECT_TOGETHER]))
     await asyncio.sleep(max(0.0, job.begin - time.monotonic()))
@@ -269,11 +257,10 @@ async def _drive(job: LoadJob) -> Timings:
     share = (time.process_time() - cpu) / (time.monotonic() - begin)
     sweeping.cancel()
     await asyncio.gather(*(c.close() for c in connections))
-    record = loop.record
-    return Timings(np.array(record.latencies), np.array(record.delays), record.completed, record.errors, share)
+    return Timings(np.array(loop.latencies), np.array(loop.delays), loop.completed, loop.errors, share)
 
 
-async def _sweep(loop: ClosedLoop | OpenLoop, connections: Sequence[Connection]) -> None:
+async def _sweep(loop: _Loop, connections: Sequence[HttpConnection | GrpcConnection]) -> None:
     """End the requests that have taken too long, again and again."""
     while True:
         await asyncio.sleep(SWEEP_S)
@@ -281,13 +268,3 @@ async def _sweep(loop: ClosedLoop | OpenLoop, connections: Sequence[Connection])
         loop.expire(now)
         for connection in connections:
             connection.expire(now)
-
-
-def _connection_class(protocol: str) -> type:
-    if protocol == "grpc":
-        from recsys.loadtest.grpc_connection import GrpcConnection
-
-        return GrpcConnection
-    from recsys.loadtest.http_connection import HttpConnection
-
-    return HttpConnection

@@ -50,6 +50,10 @@ class EncodedTensor:
     shape: tuple[int, ...]
     values: list[Any]
 
+    def described(self) -> dict[str, Any]:
+        """Return all but the values, as in JSON."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
     def to_json(self) -> list[Any]:
         """Return the values for JSON, which has no NaN: 0 instead."""
         return [0.0 if v != v else v for v in self.values] if self.datatype.startswith("FP") else self.values
@@ -89,31 +93,25 @@ def check_batch_sizes(specs: Sequence[InputSpec], batch_sizes: Iterable[int], mo
 
 def make_tensors(specs: Sequence[InputSpec], rows: Sequence[Row]) -> list[EncodedTensor]:
     """Return the inputs of a request with these rows. Missing texts are empty, missing floats NaN, others 0."""
-    return [_tensor(spec, rows) for spec in specs]
-
-
-def _tensor(spec: InputSpec, rows: Sequence[Row]) -> EncodedTensor:
-    values: list[Any] = []
-    width = spec.width
-    for row in rows:
-        value = row.get(spec.name)
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        if width == -1:
-            width = len(items)
-        if len(items) != width:
-            problem = f"a row has {len(items)} values, and the request needs {width} in each row"
-            raise UserError(f"rows: column {spec.name}: {problem}")
-        values += [_converted(item, spec) for item in items]
-    shape = (len(rows),) if len(spec.shape) == 1 else (len(rows), *_rest(spec, width))
-    return EncodedTensor(spec.name, spec.datatype, shape, values)
-
-
-def _rest(spec: InputSpec, width: int) -> tuple[int, ...]:
-    """Return the dimensions after the first. A free one is filled; further ones are 1."""
-    rest = list(spec.shape[1:])
-    if -1 in rest:
-        rest[rest.index(-1)] = width
-    return tuple(1 if n == -1 else n for n in rest)
+    tensors = []
+    for spec in specs:
+        values: list[Any] = []
+        width = spec.width
+        for row in rows:
+            value = row.get(spec.name)
+            items = list(value) if isinstance(value, (list, tuple)) else [value]
+            if width == -1:
+                width = len(items)
+            if len(items) != width:
+                problem = f"a row has {len(items)} values, and the request needs {width} in each row"
+                raise UserError(f"rows: column {spec.name}: {problem}")
+            values += [_converted(item, spec) for item in items]
+        rest = list(spec.shape[1:])
+        if -1 in rest:  # the first free dimension is filled
+            rest[rest.index(-1)] = width
+        shape = (len(rows), *(1 if n == -1 else n for n in rest))
+        tensors.append(EncodedTensor(spec.name, spec.datatype, shape, values))
+    return tensors
 
 
 def _converted(value: Any, spec: InputSpec) -> Any:

@@ -73,13 +73,10 @@ def parse_target(target: str, protocol: str, token: str | None = None, tls_ca: s
     tls = parts.scheme in ("https", "grpcs")
     default = 8001 if protocol == "grpc" else 443 if tls else 80
     endpoint = Endpoint(host, port or default, tls, token, tls_ca)
-    if tls_ca is not None:
-        _check_ca(tls_ca, endpoint, "grpcs" if protocol == "grpc" else "https")
-    return endpoint
-
-
-def _check_ca(tls_ca: str, endpoint: Endpoint, scheme: str) -> None:
-    if not endpoint.tls:
+    if tls_ca is None:
+        return endpoint
+    if not tls:
+        scheme = "grpcs" if protocol == "grpc" else "https"
         raise UserError(f"tls_ca={tls_ca}: needs an encrypted target; write target={scheme}://{endpoint.address}")
     if not Path(tls_ca).is_file():
         raise UserError(f"tls_ca={tls_ca}: no such file; name a PEM file")
@@ -87,6 +84,7 @@ def _check_ca(tls_ca: str, endpoint: Endpoint, scheme: str) -> None:
         tls_context(tls_ca)
     except OSError as e:  # SSLError is one
         raise UserError(f"tls_ca={tls_ca}: cannot be read as certificates; name a PEM file") from e
+    return endpoint
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ LATE = 0.2  # share of the mean latency from which requests count as sent late
 PERCENTILES = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "p999_ms": 99.9}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """The figures of one load. Times are milliseconds, None if the server does not count them or no request succeeded.
 
@@ -38,16 +38,16 @@ class Measurement:
     error_kinds: dict[str, int]
     requests_per_s: float
     rows_per_s: float
-    mean_ms: float | None
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
-    p999_ms: float | None
-    client_ms: float | None
-    network_ms: float | None
-    queue_ms: float | None
-    compute_ms: float | None
-    other_ms: float | None
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    p999_ms: float | None = None
+    client_ms: float | None = None
+    network_ms: float | None = None
+    queue_ms: float | None = None
+    compute_ms: float | None = None
+    other_ms: float | None = None
     client_cpu: float
 
     @property
@@ -73,17 +73,15 @@ def measurement(load: Load, seconds: float, timings: Timings, server: ServerTime
         server: the server's own times; None leaves out the shares of network, queue and model.
     """
     latencies = timings.latencies * 1e3
-    percentiles: dict[str, float | None] = dict.fromkeys(PERCENTILES)
-    mean = client = None
+    times: dict[str, float] = {}
     if len(latencies):
         values = np.percentile(latencies, list(PERCENTILES.values()))
-        percentiles = dict(zip(PERCENTILES, map(float, values), strict=True))
         mean, client = float(latencies.mean()), float(timings.delays.mean() * 1e3)
-    network = queue = compute = other = None
-    if server is not None and mean is not None and client is not None:
-        network = max(0.0, mean - client - server.total * 1e3)
-        queue, compute = server.queue * 1e3, server.compute * 1e3
-        other = max(0.0, server.total * 1e3 - queue - compute)
+        times = dict(zip(PERCENTILES, map(float, values), strict=True)) | {"mean_ms": mean, "client_ms": client}
+        if server is not None:
+            total, queue, compute = server.total * 1e3, server.queue * 1e3, server.compute * 1e3
+            times |= {"network_ms": max(0.0, mean - client - total), "queue_ms": queue, "compute_ms": compute}
+            times["other_ms"] = max(0.0, total - queue - compute)
     return Measurement(
         batch_size=load.batch_size,
         connections=load.connections,
@@ -93,14 +91,8 @@ def measurement(load: Load, seconds: float, timings: Timings, server: ServerTime
         error_kinds=dict(sorted(timings.errors.items())),
         requests_per_s=timings.completed / seconds,
         rows_per_s=timings.completed * load.batch_size / seconds,
-        mean_ms=mean,
-        **percentiles,
-        client_ms=client,
-        network_ms=network,
-        queue_ms=queue,
-        compute_ms=compute,
-        other_ms=other,
         client_cpu=timings.cpu,
+        **times,
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.grpc_target import INFER, OPTIONS, credentials, metadata
+from recsys.loadtest.grpc_target import INFER, metadata, open_channel
 from recsys.loadtest.http_connection import LOST, RETRY_S, TIMEOUT, OnDone
 
 
@@ -16,10 +16,7 @@ class GrpcConnection:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: OnDone) -> None:
         self._timeout, self._on_done, self._metadata = timeout_s, on_done, metadata(endpoint)
-        if endpoint.tls:
-            self._channel = grpc.aio.secure_channel(endpoint.address, credentials(endpoint), OPTIONS)
-        else:
-            self._channel = grpc.aio.insecure_channel(endpoint.address, OPTIONS)
+        self._channel = open_channel(grpc.aio, endpoint)
         self._infer = self._channel.unary_unary(INFER)
         self._call: asyncio.Task[None] | None = None
 

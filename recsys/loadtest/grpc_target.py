@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recsys.base.errors import UserError
+import grpc
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
 from recsys.loadtest.answers import MOST_BYTES
 from recsys.loadtest.encode_tensors import InputSpec
-from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.target import SECONDS, Check, no_such_model, refused_token, untrusted
+from recsys.loadtest.endpoint import Endpoint, TargetModel
+from recsys.loadtest.target import SECONDS, TargetBase
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (
@@ -26,102 +30,73 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {endpoint.token}"),) if endpoint.token else ()
 
 
-def credentials(endpoint: Endpoint) -> Any:
-    """Return the grpc.ChannelCredentials of TLS, which hold the trusted authorities."""
-    import grpc
+def open_channel(api: Any, endpoint: Endpoint) -> Any:
+    """Return a channel. api: grpc, or grpc.aio"""
+    if not endpoint.tls:
+        return api.insecure_channel(endpoint.address, OPTIONS)
+    trusted = None if endpoint.tls_ca is None else Path(endpoint.tls_ca).read_bytes()
+    return api.secure_channel(endpoint.address, grpc.ssl_channel_credentials(trusted), OPTIONS)
 
-    return grpc.ssl_channel_credentials(None if endpoint.tls_ca is None else Path(endpoint.tls_ca).read_bytes())
 
-
-class GrpcTarget:
-    """A server that speaks gRPC."""
+class GrpcTarget(TargetBase):
+    """A server that speaks gRPC, with the methods of HttpTarget."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        import grpc
-        from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
-
-        self.endpoint = endpoint
-        if endpoint.tls:
-            self._channel = grpc.secure_channel(endpoint.address, credentials(endpoint), OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(endpoint.address, OPTIONS)
+        super().__init__(endpoint)
+        self._channel = open_channel(grpc, endpoint)
         self._stub = GRPCInferenceServiceStub(self._channel)
 
     def _call(self, method: Any, request: Any) -> Any:
         """Return the answer of a call, or the grpc.RpcError. Raises UserError if the server is not one of gRPC."""
-        import grpc
-
-        where = f"target={self.endpoint.address}"
         try:
             return method(request, timeout=SECONDS, metadata=metadata(self.endpoint))
         except grpc.RpcError as e:
             code, details = e.code(), str(e.details())
             if code is grpc.StatusCode.UNAVAILABLE and "refused" in details:
-                raise UserError(f"{where}: refuses the connection; start the server, or correct the port") from e
+                raise self.error("refuses the connection; start the server, or correct the port") from e
             if "Hostname Verification Check failed" in details:
-                raise untrusted(self.endpoint, "host name mismatch") from e
+                raise self.untrusted("host name mismatch") from e
             if "CERTIFICATE_VERIFY_FAILED" in details:
-                why = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].partition(":")[0]
-                raise untrusted(self.endpoint, why) from e
+                raise self.untrusted(details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].partition(":")[0]) from e
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and "http" in details.lower():
-                raise UserError(f"{where}: does not speak gRPC; for an HTTP port, add protocol=http") from e
+                raise self.error("does not speak gRPC; for an HTTP port, add protocol=http") from e
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 why = f"does not answer in gRPC ({' '.join(details.split())[:200]})"
-                raise UserError(f"{where}: {why}; for TLS write grpcs://..., for an HTTP port add protocol=http") from e
+                raise self.error(f"{why}; for TLS write grpcs://..., for an HTTP port add protocol=http") from e
             if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                raise refused_token(self.endpoint) from e
+                raise self.refused_token() from e
             return e
 
+    def _answer(self, method: Any, request: Any) -> Any:
+        """Return the answer of a call, None if the server refuses it. Raises UserError as `_call`."""
+        answer = self._call(method, request)
+        return None if isinstance(answer, grpc.RpcError) else answer
+
     def check(self) -> None:
-        if self._about() is None:
-            raise UserError(f"target={self.endpoint.address}: speaks gRPC, but not the open inference protocol v2")
+        if self._answer(self._stub.ServerMetadata, pb.ServerMetadataRequest()) is None:
+            raise self.error("speaks gRPC, but not the open inference protocol v2")
 
     def extensions(self) -> list[str]:
-        about = self._about()
+        about = self._answer(self._stub.ServerMetadata, pb.ServerMetadataRequest())
         return [] if about is None else list(about.extensions)
 
-    def _about(self) -> Any:
-        """Return the metadata of the server, None if it does not speak the open inference protocol."""
-        from tritonclient.grpc.service_pb2 import ServerMetadataRequest, ServerMetadataResponse
-
-        answer = self._call(self._stub.ServerMetadata, ServerMetadataRequest())
-        return answer if isinstance(answer, ServerMetadataResponse) else None
-
     def models(self) -> list[str]:
-        from tritonclient.grpc.service_pb2 import RepositoryIndexRequest, RepositoryIndexResponse
+        index = self._answer(self._stub.RepositoryIndex, pb.RepositoryIndexRequest())
+        return [] if index is None else sorted({m.name for m in index.models})
 
-        answer = self._call(self._stub.RepositoryIndex, RepositoryIndexRequest())
-        return sorted({m.name for m in answer.models}) if isinstance(answer, RepositoryIndexResponse) else []
+    def model(self, name: str, version: str | None) -> TargetModel:
+        about = self._answer(self._stub.ModelMetadata, pb.ModelMetadataRequest(name=name, version=version or ""))
+        if about is None:
+            raise self.no_such_model(name, version)
+        inputs = tuple(InputSpec(i.name, i.datatype, tuple(i.shape)) for i in about.inputs)
+        return TargetModel(name, version, inputs, {o.name: o.datatype for o in about.outputs})
 
-    def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
-        import grpc
-        from tritonclient.grpc.service_pb2 import ModelMetadataRequest
-
-        answer = self._call(self._stub.ModelMetadata, ModelMetadataRequest(name=name, version=version or ""))
-        if not isinstance(answer, grpc.RpcError):
-            return tuple(InputSpec(i.name, i.datatype, tuple(i.shape)) for i in answer.inputs)
-        raise no_such_model(name, version, self)
-
-    def outputs(self, name: str, version: str | None) -> dict[str, str]:
-        from tritonclient.grpc.service_pb2 import ModelMetadataRequest, ModelMetadataResponse
-
-        answer = self._call(self._stub.ModelMetadata, ModelMetadataRequest(name=name, version=version or ""))
-        return {o.name: o.datatype for o in answer.outputs} if isinstance(answer, ModelMetadataResponse) else {}
-
-    def refusal(self, request: bytes, check: Check) -> str | None:
-        import grpc
-
+    def ask(self, request: bytes) -> tuple[str | None, bytes]:
         answer = self._call(self._channel.unary_unary(INFER), request)
-        if not isinstance(answer, grpc.RpcError):
-            check(answer)
-            return None
-        return f"{answer.code().name}, {' '.join(str(answer.details()).split())[:300]}"
+        if isinstance(answer, grpc.RpcError):
+            return f"{answer.code().name}, {' '.join(str(answer.details()).split())[:300]}", b""
+        return None, answer
 
-    def statistics(self, name: str) -> Any:
-        from google.protobuf.json_format import MessageToDict
-        from tritonclient.grpc.service_pb2 import ModelStatisticsRequest, ModelStatisticsResponse
-
-        answer = self._call(self._stub.ModelStatistics, ModelStatisticsRequest(name=name))
-        if not isinstance(answer, ModelStatisticsResponse):
-            return None
-        return json.loads(json.dumps(MessageToDict(answer, preserving_proto_field_name=True)))
+    def statistics(self, name: str) -> Mapping[str, Any] | None:
+        answer = self._answer(self._stub.ModelStatistics, pb.ModelStatisticsRequest(name=name))
+        return None if answer is None else MessageToDict(answer, preserving_proto_field_name=True)

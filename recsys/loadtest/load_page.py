@@ -138,13 +138,10 @@ def _chart(
     if marked and len(set(xs)) <= MOST_MARKS:
         flat = replace(flat, marks=sorted(set(xs)))
     up = upwards([*ys, *([limit] if limit is not None and limit < 3 * max(ys) else [])], spans(ys))
-    return lines(title, series, x_label, x=flat, y=up, under=_limit(flat, up, limit))
-
-
-def _limit(x: Axis, y: Axis, limit: float | None) -> list[Markup]:
-    if limit is None or not y.stop <= (at := y.at(limit)) <= y.start:
-        return []
-    return [line(x.start, at, x.stop, at, "limit", f"p99 within {limit:g} ms")]
+    under = []
+    if limit is not None and up.stop <= (at := up.at(limit)) <= up.start:
+        under = [line(flat.start, at, flat.stop, at, "limit", f"p99 within {limit:g} ms")]
+    return lines(title, series, x_label, x=flat, y=up, under=under)
 
 
 def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTable:

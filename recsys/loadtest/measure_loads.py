@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.loadtest.answers import ExpectedAnswer, problem_of
-from recsys.loadtest.client_processes import Clients, Load, Tick
+from recsys.loadtest.client_processes import Clients, Load
 from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers
 from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.figures import Measurement, measurement
-from recsys.loadtest.request_rows import History, Row, read_histories, read_rows
+from recsys.loadtest.request_rows import read_histories, read_rows
 from recsys.loadtest.requests import (
     Encode,
     encode_binary,
@@ -25,9 +25,12 @@ from recsys.loadtest.requests import (
     encode_rows,
     make_requests,
 )
-from recsys.loadtest.server_times import Sums, mean_times, reader
-from recsys.loadtest.target import HttpTarget, LoadTarget, only_model
+from recsys.loadtest.server_times import mean_times, reader
+from recsys.loadtest.target import HttpTarget
 from recsys.schema.command_schemas import LoadTestConfig
+
+if TYPE_CHECKING:
+    from recsys.loadtest.grpc_target import GrpcTarget
 
 PROTOCOLS = ("http", "grpc", "rows")
 ARRIVALS = ("poisson", "fixed")
@@ -38,7 +41,7 @@ class Plan:
     """The requests and their target. requests, expected: and what answers must have, by batch size"""
 
     settings: LoadTestConfig
-    target: LoadTarget
+    target: HttpTarget | GrpcTarget
     model: TargetModel
     requests: dict[int, list[bytes]]
     expected: dict[int, ExpectedAnswer]
@@ -69,7 +72,13 @@ def run(settings: LoadTestConfig) -> Outcome:
     with bar("load test", total, "s") as progress, Clients(*how) as clients:
         try:
             for load in plan.loads:
-                outcome.measurements.append(_measure(plan, load, clients, progress.advance, times))
+                requests, expected = plan.requests[load.batch_size], plan.expected[load.batch_size]
+                if settings.warmup_s:
+                    clients.measure(load, requests, settings.warmup_s, progress.advance, expected)
+                before = times() if times else {}
+                timings = clients.measure(load, requests, settings.seconds, progress.advance, expected)
+                server = mean_times(before, times()) if times else None
+                outcome.measurements.append(measurement(load, settings.seconds, timings, server))
                 progress.note = f"{outcome.measurements[-1].rows_per_s:,.0f} rows/s"
         except UserError as e:  # the server has gone
             if not outcome.measurements:
@@ -78,55 +87,57 @@ def run(settings: LoadTestConfig) -> Outcome:
     return outcome
 
 
-def _measure(plan: Plan, load: Load, clients: Clients, tick: Tick, times: Callable[[], Sums] | None) -> Measurement:
-    """Warm up, then measure one load."""
-    settings, requests, expected = plan.settings, plan.requests[load.batch_size], plan.expected[load.batch_size]
-    if settings.warmup_s:
-        clients.measure(load, requests, settings.warmup_s, tick, expected)
-    before = times() if times else {}
-    timings = clients.measure(load, requests, settings.seconds, tick, expected)
-    server = mean_times(before, times()) if times else None
-    return measurement(load, settings.seconds, timings, server)
-
-
 def prepare(settings: LoadTestConfig) -> Plan:
     """Check the settings, ask the server about the model, encode the requests, and try one of each size.
 
     Raises:
         UserError: as `run`.
     """
-    _check_choices(settings)
+    for key, choices in (("protocol", PROTOCOLS), ("arrivals", ARRIVALS)):
+        if (value := getattr(settings, key)) not in choices:
+            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
     loads = list(make_loads(settings))
     endpoint = parse_target(settings.target, settings.protocol, settings.token, settings.tls_ca)
     rows, histories = read_rows(Path(settings.rows)), read_histories(Path(settings.rows))
-    target = _make_target(settings.protocol, endpoint)
-    model = _find_model(settings, target)
+    target: HttpTarget | GrpcTarget
+    if settings.protocol == "grpc":
+        from recsys.loadtest.grpc_target import GrpcTarget
+
+        target = GrpcTarget(endpoint)
+    else:
+        target = HttpTarget(endpoint)
+    name, version = settings.model_name, settings.version
+    if settings.protocol == "rows":  # takes raw rows, whose columns the server checks
+        model = TargetModel(name, version, ())
+    else:
+        target.check()
+        model = target.model(name or target.only_model(), version)
     sizes = dict.fromkeys(load.batch_size for load in loads)
     check_inputs(model.inputs, rows, model.name or "")
     check_batch_sizes(model.inputs, sizes, model.name or "")
     if histories:
-        _check_histories(settings, histories, sizes)
+        if settings.protocol != "rows" and any(size > 1 for size in sizes):
+            why = "a request of the open inference protocol holds one history"
+            raise UserError(f"batch_sizes: {why}; use batch_sizes=[1], or protocol=rows")
+        say(f"rows: {len(histories):,} histories of a retrieval model; batch sizes and rows/s count queries")
     in_json = settings.protocol == "http" and not settings.binary
     for column, count in missing_numbers(model.inputs, rows, in_json).items():
         say(f"rows: column {column}: {count:,} missing values are sent as 0; its type, or JSON, has no missing values")
     encode = _make_encoder(settings, endpoint, model, bool(histories))
     requests = {size: make_requests(histories or rows, size, encode) for size in sizes}
-    expected = {size: _expected(settings, model, size, bool(histories)) for size in sizes}
+    same, any_rows = settings.same_values, bool(histories) and settings.protocol != "rows"  # an output has all items
+    expected = {
+        size: ExpectedAnswer(settings.protocol, None if any_rows else size, model.outputs, bool(histories), same)
+        for size in sizes
+    }
     for size, encoded in requests.items():
-        if reason := target.refusal(encoded[0], partial(_check_answer, size, expected[size])):
+        reason, body = target.ask(encoded[0])
+        if reason is not None:
             hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
             raise UserError(f"the server refuses a request with batch size {size}: {reason}; {hint}")
+        if problem := problem_of(body, expected[size]):
+            raise UserError(f"the server's answer to a request with batch size {size} is wrong: it {problem}")
     return Plan(settings, target, model, requests, expected, loads)
-
-
-def _check_answer(size: int, expected: ExpectedAnswer, body: bytes) -> None:
-    if problem := problem_of(body, expected):
-        raise UserError(f"the server's answer to a request with batch size {size} is wrong: it {problem}")
-
-
-def _expected(settings: LoadTestConfig, model: TargetModel, size: int, retrieval: bool) -> ExpectedAnswer:
-    rows = None if retrieval and settings.protocol != "rows" else size  # an output has a row for each item
-    return ExpectedAnswer(settings.protocol, rows, model.outputs, retrieval, settings.same_values)
 
 
 def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
@@ -154,50 +165,11 @@ def _numbers(key: str, value: Any) -> list[float]:
     return [float(v) for v in dict.fromkeys(items)]
 
 
-def _check_choices(settings: LoadTestConfig) -> None:
-    for key, choices in (("protocol", PROTOCOLS), ("arrivals", ARRIVALS)):
-        if (value := getattr(settings, key)) not in choices:
-            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
-
-
-def _make_target(protocol: str, endpoint: Endpoint) -> LoadTarget:
-    if protocol != "grpc":
-        return HttpTarget(endpoint)
-    from recsys.loadtest.grpc_target import GrpcTarget
-
-    return GrpcTarget(endpoint)
-
-
-def _find_model(settings: LoadTestConfig, target: LoadTarget) -> TargetModel:
-    name, version = settings.model_name, settings.version
-    if settings.protocol == "rows":  # takes raw rows, whose columns the server checks
-        return TargetModel(name, version, ())
-    target.check()
-    name = name or only_model(target)
-    return TargetModel(name, version, target.inputs(name, version), target.outputs(name, version))
-
-
-def _check_histories(settings: LoadTestConfig, histories: Sequence[History], sizes: Iterable[int]) -> None:
-    """Say what the figures count. Raises UserError if a request of the protocol has no place for several histories."""
-    if settings.protocol != "rows" and any(size > 1 for size in sizes):
-        why = "a request of the open inference protocol holds one history"
-        raise UserError(f"batch_sizes: {why}; use batch_sizes=[1], or protocol=rows")
-    say(f"rows: {len(histories):,} histories of a retrieval model; batch sizes and rows/s count queries")
-
-
 def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: TargetModel, retrieval: bool) -> Encode:
     """Return a function that encodes rows. retrieval: it encodes histories, one for the open inference protocol"""
-
-    def encode(rows: Sequence[Any]) -> bytes:
-        if retrieval and settings.protocol == "rows":
-            return encode_histories(endpoint, model, rows)
-        return encode_one(rows[0] if retrieval else rows)
-
-    def encode_one(rows: Sequence[Row]) -> bytes:
-        if settings.protocol == "grpc":
-            return encode_grpc(model, rows)
-        if settings.protocol == "rows":
-            return encode_rows(endpoint, model, rows)
-        return (encode_binary if settings.binary else encode_json)(endpoint, model, rows)
-
-    return encode
+    if settings.protocol == "rows":
+        return partial(encode_histories if retrieval else encode_rows, endpoint, model)
+    encode: Encode = partial(encode_binary if settings.binary else encode_json, endpoint, model)
+    if settings.protocol == "grpc":
+        encode = partial(encode_grpc, model)
+    return (lambda histories: encode(histories[0])) if retrieval else encode

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
-from recsys.loadtest.encode_tensors import EncodedTensor, make_tensors
+from recsys.loadtest.encode_tensors import make_tensors
 from recsys.loadtest.endpoint import Endpoint, TargetModel
 from recsys.loadtest.request_rows import History, Row
 
@@ -36,7 +36,7 @@ def encode_binary(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -
     """Return a request over HTTP with the binary tensor extension, whose answer is binary too."""
     tensors = make_tensors(model.inputs, rows)
     blobs = [t.to_bytes() for t in tensors]
-    inputs = [_described(t) | {"parameters": {"binary_data_size": len(b)}} for t, b in zip(tensors, blobs, strict=True)]
+    inputs = [t.described() | {"parameters": {"binary_data_size": len(b)}} for t, b in zip(tensors, blobs, strict=True)]
     head = orjson.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}})
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return endpoint.http_request("POST", f"{model.path}/infer", b"".join([head, *blobs]), headers)
@@ -45,7 +45,7 @@ def encode_binary(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -
 def encode_json(endpoint: Endpoint, model: TargetModel, rows: Sequence[Row]) -> bytes:
     """Return a request over HTTP with tensors in JSON."""
     tensors = make_tensors(model.inputs, rows)
-    body = orjson.dumps({"inputs": [_described(t) | {"data": t.to_json()} for t in tensors]})
+    body = orjson.dumps({"inputs": [t.described() | {"data": t.to_json()} for t in tensors]})
     return endpoint.http_request("POST", f"{model.path}/infer", body, {"content-type": "application/json"})
 
 
@@ -79,7 +79,3 @@ def encode_grpc(model: TargetModel, rows: Sequence[Row]) -> bytes:
         request.raw_input_contents.append(tensor.to_bytes())
     data: bytes = request.SerializeToString()
     return data
-
-
-def _described(tensor: EncodedTensor) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from recsys.base.errors import UserError
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.target import HttpTarget, LoadTarget
+from recsys.loadtest.target import HttpTarget
+
+if TYPE_CHECKING:
+    from recsys.loadtest.grpc_target import GrpcTarget
 
 Sums = Mapping[str, tuple[float, float]]  # part -> number of observations, seconds
 COMPUTE = ("features", "model", "compute_input", "compute_infer", "compute_output")
@@ -42,7 +45,7 @@ def mean_times(before: Sums, after: Sums) -> ServerTimes | None:
     return ServerTimes(means["total"], means.get("queue", 0.0), sum(means.get(part, 0.0) for part in COMPUTE))
 
 
-def reader(target: LoadTarget, model: str | None, metrics: str | None) -> Callable[[], Sums] | None:
+def reader(target: HttpTarget | GrpcTarget, model: str | None, metrics: str | None) -> Callable[[], Sums] | None:
     """Return a function that reads the times of a model, None if the server does not count them.
 
     Args:
@@ -54,22 +57,18 @@ def reader(target: LoadTarget, model: str | None, metrics: str | None) -> Callab
         UserError: `metrics` is not an address, or does not answer.
     """
     if metrics is not None:
-        return _named_reader(metrics, model)
+        parts = urlsplit(metrics)
+        if parts.scheme != "http" or not parts.hostname:
+            raise UserError(f"metrics={metrics}: is not an address; write one such as http://127.0.0.1:8002/metrics")
+        page, path = HttpTarget(Endpoint(parts.hostname, parts.port or 80)), parts.path or "/metrics"
+        if not _page_sums(page, path, model):
+            raise UserError(f"metrics={metrics}: has no metrics recsys_seconds or nv_inference_* of the model {model}")
+        return lambda: _page_sums(page, path, model)
     if model is not None and STATISTICS in target.extensions() and target.statistics(model) is not None:
         return lambda: from_statistics(target.statistics(model))
     if isinstance(target, HttpTarget) and _page_sums(target, "/metrics", model):
         return lambda: _page_sums(target, "/metrics", model)
     return None
-
-
-def _named_reader(metrics: str, model: str | None) -> Callable[[], Sums]:
-    parts = urlsplit(metrics)
-    if parts.scheme != "http" or not parts.hostname:
-        raise UserError(f"metrics={metrics}: is not an address; write one such as http://127.0.0.1:8002/metrics")
-    page, path = HttpTarget(Endpoint(parts.hostname, parts.port or 80)), parts.path or "/metrics"
-    if not _page_sums(page, path, model):
-        raise UserError(f"metrics={metrics}: has no metrics recsys_seconds or nv_inference_* of the model {model}")
-    return lambda: _page_sums(page, path, model)
 
 
 def _page_sums(target: HttpTarget, path: str, model: str | None) -> Sums:

@@ -26,17 +26,13 @@ def write_results(folder: Path, settings: Mapping[str, Any], model: str, measure
     """
     folder.mkdir(parents=True, exist_ok=True)
     table, data, page = (folder / name for name in FILES)
-    write_text(table, _csv(measurements))
-    records = [asdict(m) | {"client_limited": m.client_limited} for m in measurements]
-    write_json(data, {"settings": dict(settings), "model": model, "measurements": records})
-    write_text(page, make_page(settings, model, measurements))
-
-
-def _csv(measurements: Sequence[Measurement]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for m in measurements:
         kinds = " ".join(f"{kind.replace(' ', '_')}={count}" for kind, count in m.error_kinds.items())
         writer.writerow(asdict(m) | {"error_kinds": kinds})
-    return text.getvalue()
+    write_text(table, text.getvalue())
+    records = [asdict(m) | {"client_limited": m.client_limited} for m in measurements]
+    write_json(data, {"settings": dict(settings), "model": model, "measurements": records})
+    write_text(page, make_page(settings, model, measurements))

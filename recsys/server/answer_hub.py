@@ -85,12 +85,20 @@ class AnswerHub:
         self._repository = source if isinstance(source, Repository) else None
         self._feedback, self._reload, self._metrics = feedback, reload, metrics
         self._watched: dict[str, _Watched | None] = {}
-        self._requests = AnsweredRequests(wait, most, self._settled, self._count)
+        self._requests = AnsweredRequests(wait, most, self._settled, lambda what: metrics().feedback.labels(what).inc())
 
     def take(self, line: bytes) -> None:
         """Take a worker's report of answers and of feedback, JSON."""
         try:
-            self._take(json.loads(line), time.monotonic())
+            message, now = json.loads(line), time.monotonic()
+            for model, version, role, request, rows, seconds, status, score in message.get("answers", ()):
+                if (guard := self._guard(model, version, role)) is not None:
+                    guard.answered(role == CANARY, status, seconds, score, now)
+                    self._end_if_worse(model)
+                if self._feedback and status == 200:
+                    self._requests.add(AnsweredRequest(request, model, version, role, rows, now))
+            for feedback in message.get("feedback", ()):
+                self._requests.feed(feedback, now)
         except Exception as e:  # it must not end the server
             log_failure("report", e)
 
@@ -100,16 +108,6 @@ class AnswerHub:
             self._poll(time.monotonic())
         except Exception as e:  # the next round may go well
             log_failure("poll", e)
-
-    def _take(self, message: dict[str, Any], now: float) -> None:
-        for model, version, role, request, rows, seconds, status, score in message.get("answers", ()):
-            if (guard := self._guard(model, version, role)) is not None:
-                guard.answered(role == CANARY, status, seconds, score, now)
-                self._end_if_worse(model)
-            if self._feedback and status == 200:
-                self._requests.add(AnsweredRequest(request, model, version, role, rows, now))
-        for feedback in message.get("feedback", ()):
-            self._requests.feed(feedback, now)
 
     def _poll(self, now: float) -> None:
         self._requests.poll(now)
@@ -155,7 +153,10 @@ class AnswerHub:
             watched.guard = CanaryGuard(choice.guard, feedback=self._feedback)
             watched.has_passed = self._repository.has_event(name, "canary_passed", str(choice.canary))
         same = before is not None and (before.choice.current, before.choice.kpi) == (choice.current, choice.kpi)
-        watched.kpi = before.kpi if before is not None and same else _kpi(choice)
+        if before is not None and same:
+            watched.kpi = before.kpi
+        elif "click" in choice.kpi:
+            watched.kpi = KpiTest(choice.kpi["click"])
         return watched
 
     def _end_if_worse(self, name: str) -> None:
@@ -191,9 +192,6 @@ class AnswerHub:
             watched.said.add(str(error))
             log("error", "canary guard", model=name, error=str(error))
 
-    def _count(self, result: str) -> None:
-        self._metrics().feedback.labels(result).inc()
-
     def _settled(self, answer: AnsweredRequest) -> None:
         self._metrics().click.labels(answer.model, answer.version).observe(answer.clicked)
         if (guard := self._guard(answer.model, answer.version, answer.role)) is not None:
@@ -209,10 +207,6 @@ class AnswerHub:
 
 def _compared(choice: Choice) -> Any:
     return choice.current, choice.canary, choice.share, choice.guard
-
-
-def _kpi(choice: Choice) -> KpiTest | None:
-    return KpiTest(choice.kpi["click"]) if "click" in choice.kpi else None
 
 
 def _exposure(guard: CanaryGuard, now: float) -> dict[str, Any]:

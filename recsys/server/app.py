@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from recsys.base.errors import did_you_mean
 from recsys.server import json_api, openapi, rest_v2, triton_extensions, v2_extensions
-from recsys.server.bodies import check_encoding, decompressed
 from recsys.server.core import Call, Core
 from recsys.server.request_error import RequestError, one_line, status_of
 
@@ -20,9 +22,9 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 JSON, TEXT, HTML, BINARY = b"application/json", b"text/plain; version=0.0.4", b"text/html", b"application/octet-stream"
 LOAD_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")  # curl's is last
+ENCODINGS = {b"gzip": 16 + zlib.MAX_WBITS, b"x-gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 OPEN = ("/v2/health/live", "/v2/health/ready")  # without a token, for load balancers
-PLACES = ("/predict", "/recommend", "/feedback", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
 _PAGE_HEADERS: Headers = [
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
     (b"x-content-type-options", b"nosniff"),
@@ -30,84 +32,32 @@ _PAGE_HEADERS: Headers = [
 
 
 class HttpRequest:
-    """An HTTP request: its route, the headers that the server reads, and its body."""
+    """An HTTP request: its route, its headers and its body. hosts: the headers `Host`, which may be several"""
 
-    __slots__ = (
-        "address",
-        "authorization",
-        "binary_header",
-        "body",
-        "call",
-        "content_type",
-        "encoding",
-        "hosts",
-        "length",
-        "method",
-        "origin",
-        "path",
-        "query",
-        "timeout",
-    )
+    __slots__ = ("body", "call", "headers", "hosts", "method", "path", "query", "scheme")
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
-        self.authorization = self.binary_header = self.encoding = self.length = self.timeout = None
-        self.content_type = self.origin = None
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        self.scheme: str = scope["scheme"]
         self.body = b""
-        self.hosts: list[str] = []
-        request_id = routing_key = traceparent = None
-        for name, value in scope["headers"]:
-            if name == b"content-length":
-                self.length = value
-            elif name == rest_v2.BINARY_HEADER:
-                self.binary_header = value
-            elif name == b"authorization":
-                self.authorization = value
-            elif name == b"x-request-id":
-                request_id = value.decode("latin-1")
-            elif name == b"x-routing-key":
-                routing_key = value
-            elif name == b"timeout":
-                self.timeout = value
-            elif name == b"content-encoding":
-                self.encoding = value
-            elif name == b"host":
-                self.hosts.append(value.decode("latin-1"))
-            elif name == b"origin":
-                self.origin = value.decode("latin-1")
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == b"traceparent":
-                traceparent = value.decode("latin-1")
-        self.address = f"{scope['scheme']}://{self.hosts[0] if self.hosts else 'HOST:PORT'}"
-        self.call = Call("http", request_id)
-        self.call.routing_key, self.call.traceparent = routing_key, traceparent
-
-    def timeout_us(self) -> int | None:
-        """Return the header `timeout`, in microseconds."""
-        if self.timeout is None:
-            return None
-        if not self.timeout.isdigit() or len(self.timeout) > 15:
-            raise RequestError(400, "header timeout: must be a whole number of microseconds")
-        return int(self.timeout)
+        get = self.headers.get
+        self.call = Call(
+            "http", get(b"x-request-id", b"").decode("latin-1"), get(b"x-routing-key"), get(b"traceparent")
+        )
 
 
+@dataclass(slots=True)
 class Response:
-    """The answer to a request.
+    """The answer to a request. kind: content type; headers: further headers"""
 
-    Args:
-        body: the bytes after the headers.
-        kind: content type.
-        status: HTTP status.
-        headers: further headers.
-    """
-
-    __slots__ = ("body", "headers", "kind", "status")
-
-    def __init__(self, body: bytes, kind: bytes = JSON, status: int = 200, headers: Headers | None = None) -> None:
-        self.body, self.kind, self.status, self.headers = body, kind, status, headers
+    body: bytes
+    kind: bytes = JSON
+    status: int = 200
+    headers: Headers | None = None
 
 
 class App:
@@ -146,30 +96,47 @@ class App:
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
 
     async def _answer(self, request: HttpRequest, receive: Receive) -> Response:
-        if request.path not in OPEN:
-            self._check_sender(request)
+        if request.path not in OPEN:  # a page of another site may have sent it, or it may lack the token
+            hosts = self.core.hosts
+            for host in request.hosts:
+                hosts.check_host(host)
+            if request.method not in ("GET", "HEAD"):
+                origin = request.headers.get(b"origin")
+                host = request.hosts[0] if request.hosts else None
+                hosts.check_origin(None if origin is None else origin.decode("latin-1"), host)
+            self.core.check_token(request.headers.get(b"authorization"))
         if request.method == "POST":
-            check_encoding(request.encoding)
-            body = decompressed(await self._read(request, receive), request.encoding, self._largest)
-            if body is None:
-                raise self._too_large()
-            request.body = body
+            request.body = await self._body(request, receive)
             request.call.protocol = "json"
-            self.core.set_timeout(request.call, request.timeout_us())
+            if (timeout := request.headers.get(b"timeout")) is not None:
+                if not timeout.isdigit() or len(timeout) > 15:
+                    raise RequestError(400, "header timeout: must be a whole number of microseconds")
+                self.core.set_timeout(request.call, int(timeout))
         return await self._route(request)
 
-    def _check_sender(self, request: HttpRequest) -> None:
-        """Raise RequestError if a page of another site may have sent a request, or if it lacks the token."""
-        hosts = self.core.hosts
-        for host in request.hosts:
-            hosts.check_host(host)
-        if request.method not in ("GET", "HEAD"):
-            hosts.check_origin(request.origin, request.hosts[0] if request.hosts else None)
-        self.core.check_token(request.authorization)
+    async def _body(self, request: HttpRequest, receive: Receive) -> bytes:
+        """Return the body of a request, decompressed. Raises RequestError."""
+        encoding = request.headers.get(b"content-encoding", b"identity").lower()
+        if encoding != b"identity" and encoding not in ENCODINGS:
+            shown = encoding.decode("latin-1")[:40]
+            raise RequestError(415, f"Content-Encoding {shown}: send the body as gzip or deflate, or uncompressed")
+        body = await self._read(request, receive)
+        if encoding == b"identity":
+            return body
+        decoder = zlib.decompressobj(ENCODINGS[encoding])
+        try:
+            found = decoder.decompress(body, self._largest + 1)
+        except zlib.error as e:
+            raise RequestError(400, f"the body cannot be decompressed ({e})") from e
+        if len(found) > self._largest:
+            raise self._too_large()
+        if not decoder.eof or decoder.unused_data:
+            raise RequestError(400, "the body cannot be decompressed: it ends early, or bytes follow its end")
+        return found
 
     async def _read(self, request: HttpRequest, receive: Receive) -> bytes:
         """Return the body of a request. Raises RequestError if it is too large or takes too long."""
-        if request.length is not None and int(request.length) > self._largest:
+        if int(request.headers.get(b"content-length", b"0")) > self._largest:
             raise self._too_large()
         message = await receive()
         if not message.get("more_body"):
@@ -206,109 +173,128 @@ class App:
         return RequestError(413, f"the body is larger than this server's limit of {self.core.settings.max_body_mb} MiB")
 
     async def _route(self, request: HttpRequest) -> Response:
-        path, core = request.path, self.core
-        if path in ("/predict", "/recommend"):
-            return await self._people(request, path, None, None)
-        if path == "/feedback":
-            _check_method(request, "POST")
-            return Response(await json_api.feedback(core, request.body))
-        parts = path.strip("/").split("/")
-        if parts[0] == "v2":
-            return await self._v2(request, parts[1:])
-        if parts[0] == "models" and len(parts) in (3, 5) and f"/{parts[-1]}" in ("/predict", "/recommend"):
-            version = parts[3] if len(parts) == 5 and parts[2] == "versions" else None
-            if len(parts) == 3 or version:
-                return await self._people(request, f"/{parts[-1]}", parts[1], version)
-        pages: dict[str, Callable[[], Response]] = {
-            "/": lambda: Response(openapi.index(core), JSON),
-            "/docs": lambda: Response(openapi.page(core, request.address), HTML, headers=_PAGE_HEADERS),
-            "/openapi.json": lambda: Response(orjson.dumps(openapi.document(core))),
-            "/metrics": lambda: Response(_metrics(core), TEXT),
-        }
-        if path not in pages:
-            raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], PLACES)}")
-        _check_method(request, "GET")
-        return pages[path]()
-
-    async def _people(self, request: HttpRequest, path: str, name: str | None, version: str | None) -> Response:
-        _check_method(request, "POST")
-        answer = json_api.predict if path == "/predict" else json_api.recommend
-        return Response(await answer(self.core, request.call, name, version, request.body))
-
-    async def _v2(self, request: HttpRequest, parts: list[str]) -> Response:
-        core = self.core
-        if not parts:
-            _check_method(request, "GET")
-            return Response(orjson.dumps(rest_v2.server_metadata()))
-        if parts == ["models", "stats"] and core.registry.find("stats") is None:
-            return self._statistics(request, None, None)
-        if parts[0] == "models" and len(parts) > 1:
-            return await self._v2_model(request, parts[1], parts[2:])
-        if parts[0] == "health" and len(parts) == 2 and parts[1] in ("live", "ready"):
-            _check_method(request, "GET")
-            up = parts[1] == "live" or core.is_ready
-            return Response(orjson.dumps({parts[1]: up}), status=200 if up else 503)
-        if parts == ["repository", "index"]:
-            _check_method(request, "POST")
-            return Response(orjson.dumps(rest_v2.repository_index(core, request.body)))
-        if parts[:2] == ["repository", "models"] and len(parts) == 4 and parts[3] in ("load", "unload"):
-            _check_method(request, "POST")
-            return await self._repository(request, parts[2], parts[3])
-        v2_extensions.check_supported(parts[0])
-        raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
-
-    async def _v2_model(self, request: HttpRequest, name: str, rest: list[str]) -> Response:
-        version = None
-        if len(rest) >= 2 and rest[0] == "versions":
-            version, rest = rest[1], rest[2:]
-        if rest == ["infer"]:
-            _check_method(request, "POST")
-            request.call.protocol = "v2"
-            content, header = request.body, request.binary_header
-            body, size = await rest_v2.infer(self.core, request.call, name, version, content, header)
-            if size is None:
-                return Response(body)
-            return Response(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
-        if rest == ["stats"]:
-            return self._statistics(request, name, version)
-        v2_extensions.check_supported("/".join(rest))
-        if rest not in ([], ["ready"], ["config"]):
-            raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
-        _check_method(request, "GET")
-        loaded = rest_v2.metadata_version(self.core, name, version)
-        if rest == ["ready"]:
-            return Response(orjson.dumps({"name": name, "ready": True}))
-        if rest == ["config"]:
-            config = triton_extensions.model_config(self.core.registry.get(name), loaded, self.core.settings)
-            return Response(orjson.dumps(triton_extensions.to_json(config)))
-        return Response(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
-
-    def _statistics(self, request: HttpRequest, name: str | None, version: str | None) -> Response:
-        _check_method(request, "GET")
-        found = triton_extensions.statistics_of(self.core, name, version)
-        return Response(orjson.dumps(triton_extensions.to_json(found)))
-
-    async def _repository(self, request: HttpRequest, name: str, action: str) -> Response:
-        kind = (request.content_type or LOAD_TYPES[0]).partition(b";")[0].strip().lower()
-        if kind not in LOAD_TYPES:  # such as the content types of forms
-            raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
-        version = rest_v2.load_version(request.body, request.query)
-        if action == "load":
-            await self.core.registry.load(name, version)
-        else:
-            await self.core.registry.unload(name)
-        self.core.announce_reload()
-        return Response(b"{}")
+        path = "/" + request.path.strip("/")
+        for pattern, (method, _, _, answer) in PATTERNS.items():
+            if (match := pattern.fullmatch(path)) is not None:
+                if request.method != method and (method, request.method) != ("GET", "HEAD"):
+                    raise MethodError(f"{path[:80]}: takes {method}, not {request.method[:20]}", method)
+                made = answer(self.core, request, **match.groupdict())
+                return made if isinstance(made, Response) else await made
+        if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
+            v2_extensions.check_supported(below[1])
+            raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
+        places = ["/models/NAME/predict", *(route for _, route, _, _ in ROUTES if "{" not in route)]
+        raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], places)}")
 
 
-def _metrics(core: Core) -> bytes:
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status=status)
+
+
+async def _people(core: Core, request: HttpRequest, model: str | None = None, version: str | None = None) -> Response:
+    answer = json_api.VERBS[request.path.rstrip("/").rpartition("/")[2]]
+    return Response(await answer(core, request.call, model, version or None, request.body))
+
+
+async def _feedback(core: Core, request: HttpRequest) -> Response:
+    return Response(await json_api.feedback(core, request.body))
+
+
+async def _infer(core: Core, request: HttpRequest, model: str, version: str | None) -> Response:
+    request.call.protocol = "v2"
+    length = request.headers.get(rest_v2.BINARY_HEADER)
+    body, size = await rest_v2.infer_json(core, request.call, model, version or None, request.body, length)
+    if size is None:
+        return Response(body)
+    return Response(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
+
+
+def _index(core: Core, request: HttpRequest) -> Response:
+    return _json(rest_v2.repository_index(core, request.body))
+
+
+def _ready(core: Core, _: HttpRequest) -> Response:
+    return _json({"ready": core.is_ready}, 200 if core.is_ready else 503)
+
+
+def _metadata(core: Core, _: HttpRequest, model: str, version: str | None = None) -> Response:
+    loaded = rest_v2.metadata_version(core, model, version)
+    return _json(rest_v2.model_metadata(core.registry.get(model), loaded))
+
+
+def _config(core: Core, _: HttpRequest, model: str, version: str | None) -> Response:
+    loaded = rest_v2.metadata_version(core, model, version)
+    config = triton_extensions.model_config(core.registry.get(model), loaded, core.settings)
+    return _json(triton_extensions.to_json(config))
+
+
+def _model_ready(core: Core, _: HttpRequest, model: str, version: str | None) -> Response:
+    rest_v2.metadata_version(core, model, version)
+    return _json({"name": model, "ready": True})
+
+
+def _statistics(core: Core, request: HttpRequest, model: str | None = None, version: str | None = None) -> Response:
+    if model is None and core.registry.find("stats") is not None:  # the metadata of a model of this name
+        return _metadata(core, request, "stats")
+    return _json(triton_extensions.to_json(triton_extensions.statistics_of(core, model, version)))
+
+
+async def _repository(core: Core, request: HttpRequest, model: str) -> Response:
+    kind = request.headers.get(b"content-type", LOAD_TYPES[0]).partition(b";")[0].strip().lower()
+    if kind not in LOAD_TYPES:  # such as the content types of forms
+        raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
+    version = rest_v2.load_version(request.body, request.query)
+    if request.path.rstrip("/").endswith("/load"):
+        await core.registry.load(model, version)
+    else:
+        await core.registry.unload(model)
+    core.announce_reload()
+    return Response(b"{}")
+
+
+def _docs(core: Core, request: HttpRequest) -> Response:
+    address = f"{request.scheme}://{request.hosts[0] if request.hosts else 'HOST:PORT'}"
+    return Response(openapi.page(core, address, PATHS), HTML, headers=_PAGE_HEADERS)
+
+
+def _metrics(core: Core, _: HttpRequest) -> Response:
     core.update_gauges()
-    return core.metrics.page()
+    return Response(core.metrics.page(), TEXT)
 
 
-def _check_method(request: HttpRequest, method: str) -> None:
-    if request.method != method and (method, request.method) != ("GET", "HEAD"):
-        raise MethodError(f"{request.path[:80]}: takes {method}, not {request.method[:20]}", method)
+Handler = Callable[..., Response | Awaitable[Response]]
+ROUTES: list[tuple[str, str, str, Handler]] = [  # method, path, meaning, answer
+    ("POST", "/predict", "Score rows with the only ranking model", _people),
+    ("POST", "/recommend", "Recommend items with the only model that does", _people),
+    ("POST", "/models/{model}/predict", "Score rows; /versions/VERSION may follow the model", _people),
+    ("POST", "/models/{model}/recommend", "Recommend items for a history, or for several in queries", _people),
+    ("POST", "/v2/models/{model}/infer", "Inference with tensors (open inference protocol v2)", _infer),
+    ("POST", "/feedback", "Say what users did with answers, by request id", _feedback),
+    ("GET", "/v2/health/live", "Whether the server runs", lambda *_: _json({"live": True})),
+    ("GET", "/v2/health/ready", "Whether requests are answered; not without a loaded model", _ready),
+    ("GET", "/v2", "Metadata of the server", lambda *_: _json(rest_v2.server_metadata())),
+    ("POST", "/v2/repository/index", "List all models and versions", _index),
+    ("POST", "/v2/repository/models/{model}/load", "Load a model, or let another version answer", _repository),
+    ("POST", "/v2/repository/models/{model}/unload", "Stop serving a model", _repository),
+    ("GET", "/v2/models/stats", "Numbers and times of all requests", _statistics),
+    ("GET", "/v2/models/{model}", "Metadata of a model", _metadata),
+    ("GET", "/v2/models/{model}/config", "Configuration of a model, as Triton's clients ask for it", _config),
+    ("GET", "/v2/models/{model}/stats", "Numbers and times of a model's requests, as Triton has them", _statistics),
+    ("GET", "/v2/models/{model}/ready", "Whether a model is ready", _model_ready),
+    ("GET", "/metrics", "Prometheus metrics", _metrics),
+    ("GET", "/", "Names and links of the models", lambda core, _: Response(openapi.index(core))),
+    ("GET", "/docs", "This page", _docs),
+    ("GET", "/openapi.json", "The paths as OpenAPI", lambda core, _: _json(openapi.document(core, PATHS))),
+]
+PATHS: dict[str, tuple[str, str]] = {path: (method.lower(), meaning) for method, path, meaning, _ in ROUTES}
+
+
+def _compiled(path: str) -> re.Pattern[str]:
+    versioned = re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", path)
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", versioned))
+
+
+PATTERNS = {_compiled(route[1]): route for route in ROUTES}
 
 
 class MethodError(RequestError):

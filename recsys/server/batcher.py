@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from time import perf_counter
 from typing import Any
 
@@ -211,7 +212,16 @@ def _compute_group(servable: Servable, works: list[Work], results: list[Result])
         others: Any = [w.payload for w in works[1:]]
         merged = first.merge(others) if others else first
         result = merged.compute(servable)
-        outcomes = [result.outputs] if len(works) == 1 else _divided(works, result.outputs)
+        outcomes, outputs = [result.outputs], result.outputs
+        if others:
+            expected = sum(w.payload.count for w in works)
+            lengths = map(len, outputs.values()) if isinstance(outputs, dict) else [len(outputs)]
+            if any(n != expected for n in lengths):
+                raise RuntimeError(f"the model has not returned {expected} rows for a batch of {expected}")
+            ends = list(accumulate(w.payload.count for w in works))
+            outcomes = [
+                w.payload.divide(outputs, end - w.payload.count, end) for w, end in zip(works, ends, strict=True)
+            ]
     except Exception as e:
         if len(works) == 1:
             return [e]
@@ -220,17 +230,3 @@ def _compute_group(servable: Servable, works: list[Work], results: list[Result])
     for work in works:
         work.transform_seconds, work.model_seconds = result.transform_seconds, result.model_seconds
     return outcomes
-
-
-def _divided(works: Sequence[Work], outputs: Any) -> list[Any]:
-    """Return the part of the outputs of each request."""
-    expected = sum(w.payload.count for w in works)
-    lengths = map(len, outputs.values()) if isinstance(outputs, dict) else [len(outputs)]
-    if any(n != expected for n in lengths):
-        raise RuntimeError(f"the model has not returned {expected} rows for a batch of {expected}")
-    parts, start = [], 0
-    for work in works:
-        end = start + work.payload.count
-        parts.append(work.payload.divide(outputs, start, end))
-        start = end
-    return parts

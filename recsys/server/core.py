@@ -7,6 +7,7 @@ import hmac
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -35,36 +36,32 @@ _ids = itertools.count(1)
 _prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
 
 
+@dataclass(slots=True)
 class Call:
-    """A request on its way. version, rows and parsed are known once it has been read."""
+    """A request on its way. loaded, rows and parsed are known once it has been read.
 
-    __slots__ = (
-        "deadline",
-        "loaded",
-        "parsed",
-        "protocol",
-        "request_id",
-        "role",
-        "routing_key",
-        "rows",
-        "score",
-        "started",
-        "traceparent",
-        "work",
-    )
+    role: in the comparison of a canary, as in ServedModel.choose
+    traceparent: the caller's span (W3C trace context)
+    """
 
-    def __init__(self, protocol: str, request_id: str | None = None) -> None:
-        self.protocol, self.started = protocol, perf_counter()
-        self.request_id = _printable(request_id) if request_id else f"{_prefix}{next(_ids):x}"
-        self.deadline: float | None = None
-        self.routing_key: bytes | None = None
-        self.loaded: LoadedVersion | None = None
-        self.role = ""  # in the comparison of a canary, as in ServedModel.choose
-        self.score: float | None = None
-        self.rows = 0
-        self.parsed = 0.0
-        self.traceparent: str | None = None  # the caller's span (W3C trace context)
-        self.work: Work | None = None
+    protocol: str
+    request_id: str = ""
+    routing_key: bytes | None = None
+    traceparent: bytes | None = None
+    deadline: float | None = None
+    loaded: LoadedVersion | None = None
+    role: str = ""
+    score: float | None = None
+    rows: int = 0
+    parsed: float = 0.0
+    work: Work | None = None
+    started: float = field(default_factory=perf_counter)
+
+    def __post_init__(self) -> None:
+        if self.request_id:
+            self.request_id = "".join(c for c in self.request_id[:LONGEST_ID] if " " <= c <= "~")
+        else:
+            self.request_id = f"{_prefix}{next(_ids):x}"
 
     def parts(self) -> Iterator[tuple[str, float]]:
         """Return the parts of the request one after another, with their durations in seconds."""
@@ -97,10 +94,6 @@ def _score(outputs: Any) -> float | None:
         return float(values.mean()) if values.size and values.dtype.kind == "f" else None
     best = [float(scores[0]) for _, scores, *_ in outputs if len(scores)]
     return sum(best) / len(best) if best else None
-
-
-def _printable(text: str) -> str:
-    return "".join(c for c in text[:LONGEST_ID] if " " <= c <= "~")
 
 
 class Core:
@@ -252,14 +245,11 @@ class Core:
             log("info", "request", **fields)
         elif status >= 500 and not isinstance(error, RequestError):
             log_failure("request", error, **fields)
-        elif self._may_warn():
-            log("warning", "request", **fields, message=one_line(error))
-
-    def _may_warn(self) -> bool:
-        """Return whether fewer than MOST_WARNINGS requests were refused in this second: a flood must not fill disks."""
-        second = int(perf_counter())
-        self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
-        return self._warned[1] <= MOST_WARNINGS
+        else:  # a flood of requests that are refused must not fill disks
+            second = int(perf_counter())
+            self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
+            if self._warned[1] <= MOST_WARNINGS:
+                log("warning", "request", **fields, message=one_line(error))
 
     async def take_feedback(self, feedback: list[dict[str, Any]]) -> None:
         """Keep feedback on the disk, then report it. Raises RequestError."""
@@ -298,10 +288,11 @@ class Core:
         except RequestError:
             shadow.metrics.shadow_dropped.inc()
             return
-        work.future.add_done_callback(lambda done: self._shadow_done(shadow, done))
 
-    def _shadow_done(self, shadow: LoadedVersion, done: asyncio.Future[Any]) -> None:
-        error = done.exception()
-        self.metrics.count(shadow.name, shadow.version, "shadow", 200 if error is None else status_of(error))
-        if error is not None and status_of(error) >= 500:
-            log("warning", "shadow", model=shadow.name, version=shadow.version, error=repr(error))
+        def count(done: asyncio.Future[Any]) -> None:
+            status = 200 if (error := done.exception()) is None else status_of(error)
+            self.metrics.count(shadow.name, shadow.version, "shadow", status)
+            if status >= 500:
+                log("warning", "shadow", model=shadow.name, version=shadow.version, error=repr(error))
+
+        work.future.add_done_callback(count)

@@ -84,14 +84,11 @@ def read_feedback(path: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"{file}: cannot be read as a file of JSON lines ({e}); name a file or a folder") from e
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield check_feedback(_parsed(line, f"{file}:{number}"), f"{file}:{number}: feedback")
-
-
-def _parsed(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as e:
-        raise UserError(f"{where}: is not JSON ({e}); correct or remove the line") from e
+                try:
+                    piece = json.loads(line)
+                except (ValueError, RecursionError) as e:
+                    raise UserError(f"{file}:{number}: is not JSON ({e}); correct or remove the line") from e
+                yield check_feedback(piece, f"{file}:{number}: feedback")
 
 
 @dataclass(frozen=True)

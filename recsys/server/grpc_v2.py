@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2 as pb
@@ -18,10 +19,9 @@ from recsys.online.servable import TensorSpec
 from recsys.server import rest_v2, triton_extensions, v2_extensions
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
-from recsys.server.payloads import Payload
 from recsys.server.request_error import RequestError, one_line, status_of
-from recsys.server.served_models import LoadedVersion
-from recsys.server.v2_tensors import V2Tensor, bad
+from recsys.server.v2_infer import V2Request, infer
+from recsys.server.v2_tensors import bad
 
 SERVICE = "GRPCInferenceService"
 CODES = {
@@ -38,7 +38,6 @@ CODES = {
 OPEN = ("ServerLive", "ServerReady")  # without a token, for load balancers
 Context = Any  # grpc.aio.ServicerContext, whose stubs are incomplete
 Method = Callable[[Any, Call, Context], Awaitable[Message]]
-StreamMethod = Callable[[Any, Context], AsyncIterator[Message]]
 
 
 class Service:
@@ -71,7 +70,7 @@ class Service:
             versions=[v.version for v in model.versions.values()],
             platform=rest_v2.PLATFORM,
             inputs=map(_spec, loaded.servable.inputs),
-            outputs=map(_spec, rest_v2.output_specs(loaded)),
+            outputs=map(_spec, loaded.output_specs),
         )
 
     async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
@@ -101,29 +100,32 @@ class Service:
         return pb.RepositoryModelUnloadResponse()
 
     async def ModelInfer(self, request: Any, call: Call, context: Context) -> Message:
-        core = self.core
         if (left := context.time_remaining()) is not None:
             call.deadline = asyncio.get_running_loop().time() + left
-        parameters = _parameters(request.parameters)
-        core.set_timeout(call, parameters.get("timeout"))
-        version = request.model_version or None
-        loaded = core.route(call, request.model_name, version, request.SerializeToString)
-        v2_extensions.check_parameters(parameters, rest_v2.known_parameters(loaded))
-        v2_extensions.check_outputs(_parameters(o.parameters) for o in request.outputs)
-        payload: Payload | None = _plain_columns(request, loaded, core.settings.max_rows)
-        if payload is None:
-            rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
-            inputs = _parse_inputs(request)
-            core.check_rows(inputs[0].shape[0])
-            payload = rest_v2.make_payload(loaded, inputs, parameters)
-        outputs = await core.compute(call, loaded, payload, explicit=version is not None)
-        wanted = [o.name for o in request.outputs]
-        chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
-        return _answer(loaded.name, loaded.version, request.id, chosen)
+        version, outputs = request.model_version or None, request.outputs
+        wanted = V2Request(
+            model=request.model_name,
+            version=version,
+            parameters=_parameters(request.parameters),
+            inputs=_inputs(request),
+            outputs=[{"name": o.name, "parameters": _parameters(o.parameters)} for o in outputs],
+            body=b"".join(request.raw_input_contents),
+            start=0,
+            content=request.SerializeToString,
+        )
+        loaded, found = await infer(self.core, call, wanted)
+        answer = pb.ModelInferResponse(model_name=loaded.name, model_version=loaded.version, id=request.id)
+        for output, array in found.items():
+            answer.outputs.add(name=output, datatype=v2.datatype_of(array), shape=array.shape)
+            answer.raw_output_contents.append(v2.to_bytes(array))
+        return answer
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Message]:
         """Answer the requests of a stream one after another. An error is part of the answer, and ends nothing."""
-        self.core.check_token(_metadata(context).get("authorization"))
+        try:
+            self.core.check_token(_metadata(context).get("authorization"))
+        except RequestError as e:
+            await context.abort(CODES[e.status], one_line(e))
         async for request in requests:
             call = _call(_metadata(context))
             error: Exception | None = None
@@ -139,41 +141,7 @@ class Service:
             yield answer
 
 
-def _plain_columns(request: Any, loaded: LoadedVersion, most: int) -> Payload | None:
-    """Return the raw columns of a usual request, None for any other one: see `rest_v2.plain_columns`."""
-    blobs, inputs = request.raw_input_contents, []
-    if not len(blobs) == len(request.inputs) <= len(loaded.servable.inputs):
-        return None
-    for item, blob in zip(request.inputs, blobs, strict=True):
-        if item.parameters or item.HasField("contents"):
-            return None
-        size = {"binary_data_size": len(blob)}
-        inputs.append({"name": item.name, "datatype": item.datatype, "shape": list(item.shape), "parameters": size})
-    return rest_v2.plain_columns({"inputs": inputs}, b"".join(blobs), 0, loaded, most)
-
-
-def _parse_inputs(request: Any) -> list[V2Tensor]:
-    """Return the inputs of a request, from raw bytes or from lists of values. Raises RequestError."""
-    raw = request.raw_input_contents
-    if not request.inputs:
-        raise bad("inputs must have at least one input")
-    for item in request.inputs:
-        if "shared_memory_region" in item.parameters:
-            raise bad(f"input {item.name[:80]}: {v2_extensions.NO_SHARED_MEMORY}")
-    if raw and len(raw) != len(request.inputs):
-        raise bad(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
-    for item in request.inputs:
-        given = [field.name for field, _ in item.contents.ListFields()]
-        if raw and given:
-            raise bad(f"input {item.name[:80]}: has {given[0]} beside raw_input_contents; send one of them")
-        if len(given) > 1:
-            raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
-    if raw:
-        return [v2.from_bytes(i.name, i.datatype, tuple(i.shape), r) for i, r in zip(request.inputs, raw, strict=True)]
-    return [_from_contents(i) for i in request.inputs]
-
-
-_FIELDS = {
+_CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     "INT64": "int64_contents",
@@ -185,20 +153,34 @@ _FIELDS = {
 }
 
 
-def _from_contents(item: Any) -> V2Tensor:
-    """Return an input whose values are in the list of its type."""
-    shape = v2.checked_shape(item.name, item.datatype, tuple(item.shape))
-    field = _FIELDS.get(item.datatype)
-    if field is None:
-        raise bad(f"input {item.name[:80]}: {item.datatype} is only possible in raw_input_contents")
-    values = list(getattr(item.contents, field))
-    v2.check_count(item.name, shape, len(values))
-    if item.datatype == "BYTES":
-        return V2Tensor(item.name, item.datatype, shape, values)
-    try:
-        return V2Tensor(item.name, item.datatype, shape, np.array(values, v2.NUMPY[item.datatype]))
-    except OverflowError as e:
-        raise bad(f"input {item.name[:80]}: a value is out of the range of {item.datatype}") from e
+def _inputs(request: Any) -> list[dict[str, Any]]:
+    """Return the inputs as JSON describes them, with values in raw_input_contents or in lists. Raises RequestError."""
+    blobs = request.raw_input_contents
+    if blobs and len(blobs) != len(request.inputs):
+        if shared := next((i for i in request.inputs if "shared_memory_region" in i.parameters), None):
+            raise bad(f"input {shared.name[:80]}: {v2_extensions.NO_SHARED_MEMORY}")
+        raise bad(f"raw_input_contents has {len(blobs)} entries for {len(request.inputs)} inputs")
+    inputs = []
+    for i, item in enumerate(request.inputs):
+        parameters = _parameters(item.parameters) if item.parameters else {}
+        described = {"name": item.name, "datatype": item.datatype, "shape": list(item.shape), "parameters": parameters}
+        if blobs:
+            parameters["binary_data_size"] = len(blobs[i])
+        if not blobs or (item.HasField("contents") and item.contents.ListFields()):
+            described["data"] = _contents(item)
+        inputs.append(described)
+    return inputs
+
+
+def _contents(item: Any) -> Sequence[Any]:
+    """Return the list that holds the values of an input. Raises RequestError if it has several."""
+    given = [field.name for field, _ in item.contents.ListFields()]
+    if len(given) > 1:
+        raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
+    if item.datatype == "FP16":
+        raise bad(f"input {item.name[:80]}: FP16 is only possible in raw_input_contents")
+    values: Sequence[Any] = getattr(item.contents, _CONTENTS.get(item.datatype, ""), ())
+    return values
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,25 +191,14 @@ def _spec(spec: TensorSpec) -> Message:
     return pb.ModelMetadataResponse.TensorMetadata(name=spec.name, datatype=spec.datatype, shape=spec.shape)
 
 
-def _answer(name: str, version: str, request_id: str, outputs: Mapping[str, np.ndarray]) -> Message:
-    answer = pb.ModelInferResponse(model_name=name, model_version=version, id=request_id)
-    for output, array in outputs.items():
-        answer.outputs.add(name=output, datatype=v2.datatype_of(array), shape=array.shape)
-        answer.raw_output_contents.append(v2.to_bytes(array))
-    return answer
-
-
 def _metadata(context: Context) -> dict[str, bytes]:
     metadata = context.invocation_metadata() or ()
     return {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in metadata}
 
 
 def _call(metadata: Mapping[str, bytes]) -> Call:
-    call = Call("grpc", metadata.get("x-request-id", b"").decode("latin-1"))
-    call.routing_key = metadata.get("x-routing-key")
-    if (parent := metadata.get("traceparent")) is not None:
-        call.traceparent = parent.decode("latin-1")
-    return call
+    request_id = metadata.get("x-request-id", b"").decode("latin-1")
+    return Call("grpc", request_id, metadata.get("x-routing-key"), metadata.get("traceparent"))
 
 
 def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], Awaitable[Message]]:
@@ -257,56 +228,31 @@ def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], 
     return handle
 
 
-def _decoder(message: type[Message]) -> Callable[[bytes], Any]:
-    """Return a function that returns the error instead of raising it, so that the caller gets INVALID_ARGUMENT."""
-
-    def decode(data: bytes) -> Any:
-        try:
-            return message.FromString(data)
-        except DecodeError as e:
-            return e
-
-    return decode
-
-
 def _handlers(core: Core) -> dict[str, grpc.RpcMethodHandler]:
-    service, handlers = Service(core), {}
+    service, handlers, encode = Service(core), {}, methodcaller("SerializeToString")
     for described in pb.DESCRIPTOR.services_by_name[SERVICE].methods:
-        method: Any = getattr(service, described.name, None) or _missing(described.name)
-        decode = _decoder(GetMessageClass(described.input_type))
+        method: Any = getattr(service, described.name, None) or partial(_refuse, described.name)
+        decode = partial(_decode, GetMessageClass(described.input_type))
         if described.client_streaming:
-            handlers[described.name] = grpc.stream_stream_rpc_method_handler(_stream(method), decode, _encode)
+            handlers[described.name] = grpc.stream_stream_rpc_method_handler(method, decode, encode)
         else:
             guarded = _guarded(core, described.name, method)
-            handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, _encode)
+            handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, encode)
     return handlers
 
 
-def _missing(name: str) -> Method:
-    """Return a method that says which extension it belongs to."""
-
-    async def refuse(*_: Any) -> Message:
-        v2_extensions.check_supported(name)
-        raise RequestError(501, f"{name}: is not supported by this server")
-
-    return refuse
+def _decode(message: type[Message], data: bytes) -> Any:
+    """Return a message, or the error instead of raising it, so that the caller gets INVALID_ARGUMENT."""
+    try:
+        return message.FromString(data)
+    except DecodeError as e:
+        return e
 
 
-def _encode(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _stream(method: StreamMethod) -> StreamMethod:
-    """Return a streaming method that turns a missing token into gRPC's code."""
-
-    async def handle(requests: Any, context: Context) -> AsyncIterator[Message]:
-        try:
-            async for answer in method(requests, context):
-                yield answer
-        except RequestError as e:
-            await context.abort(CODES.get(e.status, grpc.StatusCode.INTERNAL), one_line(e))
-
-    return handle
+async def _refuse(name: str, *_: Any) -> Message:
+    """Raise RequestError, which says to which extension a method belongs that the service does not have."""
+    v2_extensions.check_supported(name)
+    raise RequestError(501, f"{name}: is not supported by this server")
 
 
 async def start(core: Core) -> grpc.aio.Server:

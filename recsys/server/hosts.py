@@ -33,13 +33,10 @@ class Hosts:
         self._allowed = frozenset(name.lower().rstrip(".") for name in allowed)
         self._own = frozenset({"localhost", bound.lower(), socket.gethostname().lower()})
         self._free = ANY in self._allowed or (token and not allowed)
-        self._checked = lru_cache(maxsize=256)(self._check_host)
-
-    def check_host(self, host: str) -> None:
-        """Raise RequestError if the header `Host` is not a name of this server."""
-        self._checked(host)
+        self.check_host = lru_cache(maxsize=256)(self._check_host)
 
     def _check_host(self, host: str) -> None:
+        """Raise RequestError if the header `Host` is not a name of this server."""
         name = _name(host)
         if name is None:
             raise RequestError(400, f"Host {host[:80]!r}: is not a host")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import orjson
 
 from recsys.online.query_parameters import QUERY_KEYS, check_keys, make_query
@@ -37,7 +36,7 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     request = parse_json(body)
     check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
-    _check_kind(loaded, "ranking", "/recommend")
+    _check_verb(loaded, "predict")
     rows = _rows(core, request.get("rows"), "rows", has_lists=body.count(b"[") > 1)
     core.check_rows(len(rows))
     shared, payload = request.get("shared"), RowsPayload(rows)
@@ -48,7 +47,11 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
         payload = _with_shared(core, loaded, rows, shared)
     core.check_columns(loaded, rows[0] if shared is None else {**shared, **rows[0]}, "rows[0]")
     outputs = await core.compute(call, loaded, payload, explicit=version is not None)
-    return orjson.dumps({"predictions": _predictions(loaded, outputs)})
+    columns = {n: to_json(a) if a.size == len(a) else a.tolist() for n, a in outputs.items()}
+    predictions = next(iter(columns.values()))
+    if len(columns) > 1:
+        predictions = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return orjson.dumps({"predictions": predictions})
 
 
 def _with_shared(core: Core, loaded: LoadedVersion, rows: list[Any], shared: dict[str, Any]) -> RowsPayload:
@@ -76,7 +79,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     is_list = "queries" in request
     check_keys(request, ("queries",) if is_list else BODY_KEYS)
     loaded = core.route(call, name, version, lambda: body)
-    _check_kind(loaded, "retrieval", "/predict")
+    _check_verb(loaded, "recommend")
     bodies = request["queries"] if is_list else [request]
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
@@ -150,16 +153,9 @@ def _rows(core: Core, rows: Any, key: str, has_lists: bool = True) -> list[Any]:
     return rows
 
 
-def _check_kind(loaded: LoadedVersion, kind: str, other: str) -> None:
-    if loaded.servable.kind != kind:
-        does = "recommends items" if kind == "ranking" else "scores rows"
-        raise RequestError(400, f"model {loaded.name} {does}; use POST {other}")
+def _check_verb(loaded: LoadedVersion, verb: str) -> None:
+    if loaded.kind.verb != verb:
+        raise bad(f"model {loaded.name} {loaded.kind.does}; use POST /{loaded.kind.verb}")
 
 
-def _predictions(loaded: LoadedVersion, outputs: dict[str, np.ndarray]) -> list[Any]:
-    name = loaded.single_output
-    if name is not None:
-        array = outputs[name]
-        return to_json(array) if array.size == len(array) else array.tolist()
-    columns = {n: to_json(a) if a.size == len(a) else a.tolist() for n, a in outputs.items()}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+VERBS = {"predict": predict, "recommend": recommend}  # of the paths /predict and /recommend

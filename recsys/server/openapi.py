@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ import orjson
 from recsys.pages import render
 from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
 from recsys.server.core import Core
-from recsys.server.rest_v2 import output_specs, server_metadata
+from recsys.server.rest_v2 import server_metadata
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 ERRORS = {
@@ -23,28 +24,7 @@ ERRORS = {
     "429": "The queue of the model is full",
     "504": "The deadline has passed",
 }
-MODEL_PATHS = {
-    "/predict": ("post", "Score rows with the only ranking model"),
-    "/recommend": ("post", "Recommend items with the only model that does"),
-    "/models/{model}/predict": ("post", "Score rows"),
-    "/models/{model}/versions/{version}/predict": ("post", "Score rows with a version"),
-    "/models/{model}/recommend": ("post", "Recommend items for a history, or for several in queries"),
-}
-OTHER_PATHS = {
-    "/feedback": ("post", "Say what users did with answers, by request id"),
-    "/v2/health/live": ("get", "Whether the server runs"),
-    "/v2/health/ready": ("get", "Whether requests are answered; not without a loaded model"),
-    "/v2": ("get", "Metadata of the server"),
-    "/v2/repository/index": ("post", "List all models and versions"),
-    "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
-    "/v2/repository/models/{model}/unload": ("post", "Stop serving a model"),
-    "/v2/models/{model}": ("get", "Metadata of a model"),
-    "/v2/models/{model}/config": ("get", "Configuration of a model, as Triton's clients ask for it"),
-    "/v2/models/{model}/stats": ("get", "Numbers and times of a model's requests, as Triton's clients ask for them"),
-    "/v2/models/{model}/ready": ("get", "Whether a model is ready"),
-    "/v2/models/{model}/infer": ("post", "Inference with tensors (open inference protocol v2)"),
-    "/metrics": ("get", "Prometheus metrics"),
-}
+Paths = Mapping[str, tuple[str, str]]  # of the server, with a method and a meaning
 
 
 def index(core: Core) -> bytes:
@@ -56,7 +36,7 @@ def index(core: Core) -> bytes:
 
 def _described(model: ServedModel) -> dict[str, Any]:
     current = _current(model)
-    verb = "predict" if current.servable.kind == "ranking" else "recommend"
+    verb = current.kind.verb
     others = {"canary": model.choice.canary, "shadow": model.choice.shadow}
     versions = {role: loaded.version for role, key in others.items() if (loaded := model.loaded(key)) is not None}
     links = {verb: f"/models/{model.name}/{verb}", "metadata": f"/v2/models/{model.name}"}
@@ -70,16 +50,19 @@ def _current(model: ServedModel) -> LoadedVersion:
     return current
 
 
-def document(core: Core) -> dict[str, Any]:
-    """Return the OpenAPI document: a path for each model, and the paths of the open inference protocol."""
+def document(core: Core, server_paths: Paths) -> dict[str, Any]:
+    """Return the OpenAPI document: a path for each model in place of /predict and /recommend, and the other paths."""
     paths: dict[str, Any] = {}
     for name in core.registry.names():
         current = _current(core.registry.get(name))
-        verb = "predict" if current.servable.kind == "ranking" else "recommend"
-        paths[f"/models/{name}/{verb}"] = {"post": _people(current, verb)}
-    for path, (method, summary) in OTHER_PATHS.items():
-        kind = "text/plain" if path == "/metrics" else "application/json"
-        schema = {"type": {"/metrics": "string", "/v2/repository/index": "array"}.get(path, "object")}
+        paths[f"/models/{name}/{current.kind.verb}"] = {"post": _people(current)}
+    for path, (method, summary) in server_paths.items():
+        if path.endswith(("predict", "recommend")):
+            continue
+        kind = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
+        schema = {
+            "type": {"/metrics": "string", "/docs": "string", "/v2/repository/index": "array"}.get(path, "object")
+        }
         operation: dict[str, Any] = {"summary": summary, "responses": _responses(schema, kind)}
         if "{model}" in path:
             operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
@@ -95,27 +78,15 @@ def document(core: Core) -> dict[str, Any]:
     return document
 
 
-def _people(loaded: LoadedVersion, verb: str) -> dict[str, Any]:
+def _people(loaded: LoadedVersion) -> dict[str, Any]:
     value = {"type": ["string", "number", "boolean", "array", "null"]}
-    properties = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
-    row: dict[str, Any] = {"type": "object", "properties": properties}
-    rows = {"type": "array", "items": row}
-    if verb == "predict":
-        body: dict[str, Any] = {"required": ["rows"], "properties": {"rows": {**rows, "minItems": 1}}}
-        shared = {"description": "columns that all rows have, such as the columns of one user", **row}
-        body["properties"]["shared"] = shared
-        answer: dict[str, Any] = {"properties": {"predictions": {"type": "array"}}}
-    else:
-        keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
-        keys |= {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
-        context = {"description": "columns of the request, such as the user's", **row}
-        inputs = {"context": context, "history": {"type": "array"}} if loaded.servable.context else {"history": rows}
-        body = {"required": list(inputs)[:1], "properties": {**inputs, **keys}}
-        answer = {"properties": {"items": {"type": "array"}, "scores": {"type": "array", "items": {"type": "number"}}}}
+    columns = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
+    properties = loaded.kind.body({"type": "object", "properties": columns})
+    body = {"type": "object", "required": list(properties)[:1], "properties": properties}
     return {
-        "summary": "Score rows" if verb == "predict" else "Recommend items for a history",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object", **body}}}},
-        "responses": _responses({"type": "object", **answer}),
+        "summary": loaded.kind.about,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": _responses({"type": "object", "properties": loaded.kind.answer}),
     }
 
 
@@ -124,15 +95,7 @@ def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[s
     return good | {status: {"description": text} for status, text in ERRORS.items()}
 
 
-def _example(loaded: LoadedVersion) -> dict[str, Any]:
-    """Return an example of a request of /predict or /recommend."""
-    rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
-    if loaded.servable.kind == "ranking":
-        return {"rows": rows}
-    return {"context": rows[0], "k": 10} if loaded.servable.context else {"history": rows, "k": 10}
-
-
-def page(core: Core, address: str) -> bytes:
+def page(core: Core, address: str, paths: Paths) -> bytes:
     """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
     models = [core.registry.get(name) for name in core.registry.names()]
     heads = columns(("model", "version", "kind", "columns", "path"), left=("model", "version", "kind", "path"))
@@ -146,7 +109,7 @@ def page(core: Core, address: str) -> bytes:
         token=bool(core.settings.token),
         summary=PageTable(heads, [_summary(i, m) for i, m in enumerate(models)]),
         models=shown,
-        paths=MODEL_PATHS | OTHER_PATHS,
+        paths=paths,
         errors=PageTable(columns(("status", "meaning"), left=("status", "meaning")), [list(e) for e in ERRORS.items()]),
     ).encode()
 
@@ -162,13 +125,13 @@ def _summary(i: int, model: ServedModel) -> Cells:
 
 def _model(loaded: LoadedVersion, address: str, *, token: bool) -> dict[str, Any]:
     """Return the name, the version, an example and the tensors of a model."""
-    ranks = loaded.servable.kind == "ranking"
-    request = _example(loaded)
+    examples = [{k: value for k, value in row.items() if value is not None} for row in loaded.servable.example]
+    request = loaded.kind.example(examples)
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
-    path = f"/models/{loaded.name}/{'predict' if ranks else 'recommend'}"
+    path = f"/models/{loaded.name}/{loaded.kind.verb}"
     row = next(iter(loaded.servable.example), {})
     specs: list[Cells] = []
-    for what, of_kind in (("input", loaded.servable.inputs), ("output", output_specs(loaded))):
+    for what, of_kind in (("input", loaded.servable.inputs), ("output", loaded.output_specs)):
         for spec in of_kind:
             value = row.get(spec.name) if what == "input" else None
             example = Cell("") if value is None else cut(str(value), 40, "code")
@@ -177,8 +140,8 @@ def _model(loaded: LoadedVersion, address: str, *, token: bool) -> dict[str, Any
     return {
         "name": loaded.name,
         "version": loaded.version,
-        "about": "Score rows of raw columns." if ranks else "Recommend items for a history, or for a context.",
-        "answer": '{"predictions": [...]}' if ranks else '{"items": [...], "scores": [...]}',
+        "about": f"{loaded.kind.about}.",
+        "answer": ", ".join(loaded.kind.answer),
         "command": f"curl {header}-d {shlex.quote(json.dumps(request))} {address}{path}",
         "specs": PageTable(columns(heads, left=heads), specs, first=len(specs)),
     }

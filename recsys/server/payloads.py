@@ -37,6 +37,16 @@ class _ByRow:
     """A payload whose outputs are arrays with an element, or a part, for each row."""
 
     __slots__ = ()
+    count: int  # number of rows
+
+    @property
+    def weight(self) -> int:
+        """Return how much the payload counts in a queue and in a batch."""
+        return self.count
+
+    def kind(self, servable: Servable) -> Hashable:
+        """Return what payloads that can be merged have in common."""
+        return id(self) if servable.rows_depend_on_others else type(self).__name__
 
     def parts(self, _: Servable) -> list[Any]:
         """Return the parts that are computed one by one: a single part with all rows."""
@@ -58,13 +68,12 @@ class RowsPayload(_ByRow):
     shared: Row | None = None
     unread: Row = field(default_factory=dict)
     count: int = field(init=False)
-    weight: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.count = self.weight = len(self.rows)
+        self.count = len(self.rows)
 
     def kind(self, servable: Servable) -> Hashable:
-        return id(self) if servable.rows_depend_on_others or self.shared is not None else RowsPayload
+        return id(self) if self.shared is not None else _ByRow.kind(self, servable)
 
     def merge(self, others: Sequence[RowsPayload]) -> RowsPayload:
         return RowsPayload([*self.rows, *(row for other in others for row in other.rows)])
@@ -84,13 +93,6 @@ class ColumnsPayload(_ByRow):
 
     columns: dict[str, list[Any]]
     count: int
-    weight: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weight = self.count
-
-    def kind(self, servable: Servable) -> Hashable:
-        return id(self) if servable.rows_depend_on_others else ColumnsPayload
 
     def merge(self, others: Sequence[ColumnsPayload]) -> ColumnsPayload:
         parts = (self, *others)
@@ -113,10 +115,6 @@ class TensorsPayload(_ByRow):
 
     tensors: dict[str, np.ndarray]
     count: int
-    weight: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.weight = self.count
 
     def kind(self, servable: Servable) -> Hashable:
         if any(a.shape[0] != self.count for a in self.tensors.values()):

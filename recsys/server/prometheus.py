@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -51,13 +51,9 @@ class ModelMetrics:
         for name, array in outputs.items():
             if array.dtype.kind == "f":
                 histogram = self._metrics.predictions.labels(*self._names, name)
-                for value in _finite(array):
+                values = array.ravel()[:OBSERVED_ROWS]
+                for value in values[np.isfinite(values)].tolist():
                     histogram.observe(value)
-
-
-def _finite(array: np.ndarray) -> Sequence[float]:
-    values = array.ravel()[:OBSERVED_ROWS]
-    return values[np.isfinite(values)].tolist()
 
 
 class Metrics:

@@ -12,7 +12,6 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -141,39 +140,26 @@ def _records(entry: _Entry) -> list[Record]:
     loaded, request_id, now, payload, outputs = entry
     base = {"request_time": now, "request_id": request_id}
     if isinstance(payload, QueriesPayload):
-        return [
-            base | {"request_row": i, "context": _json(q.context), "history": _json(list(q.rows))} | _lists(lists)
-            for i, (q, lists) in enumerate(zip(payload.queries, outputs, strict=True))
-        ]
+        records = []
+        for i, (query, lists) in enumerate(zip(payload.queries, outputs, strict=True)):
+            items, scores, drawn = [*lists, None][:3]  # propensities are missing if nothing was drawn
+            asked = {"request_row": i, "context": _json(query.context), "history": _json(list(query.rows))}
+            answer = {"items": list(map(str, items or [])), "scores": scores, "propensities": drawn or None}
+            records.append(base | asked | answer)
+        return records
     predictions = {f"{PREDICTION}{n}": np.asarray(a).tolist() for n, a in outputs.items()}
     columns = [s.name for s in loaded.servable.inputs if s.name not in TYPES]
-    return [
-        base | {"request_row": i} | _columns(row, columns) | {n: p[i] for n, p in predictions.items()}
-        for i, row in enumerate(payload.raw_rows())
-    ]
-
-
-def _lists(lists: Sequence[Sequence[Any]]) -> Record:
-    """Return the list of a query: items as text and scores; propensities are missing if nothing was drawn."""
-    items, scores, propensities = [*lists, None][:3]
-    numbers = {"scores": scores, "propensities": propensities or None}
-    return {"items": list(map(str, items or [])), **numbers}
+    records = []
+    for i, row in enumerate(payload.raw_rows()):  # all files of a model have the same columns, as text
+        others = {k: v for k, v in row.items() if k not in columns}
+        values = {c: v if (v := row.get(c)) is None or isinstance(v, str) else _json(v) for c in columns}
+        record = base | {"request_row": i} | values | {OTHERS: _json(others) if others else None}
+        records.append(record | {n: p[i] for n, p in predictions.items()})
+    return records
 
 
 def _json(value: Any) -> str | None:
     return None if value is None else orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _columns(row: Mapping[str, Any], columns: list[str]) -> Record:
-    """Return all raw columns of the model, and the other keys of a row as JSON: all files have the same columns."""
-    others = {k: v for k, v in row.items() if k not in columns}
-    more = _json(others) if others else None
-    return {c: _text(row.get(c)) for c in columns} | {OTHERS: more}
-
-
-def _text(value: Any) -> str | None:
-    """Return a raw value as text: a column has one type then, whatever the callers send."""
-    return value if value is None or isinstance(value, str) else _json(value)
 
 
 def _write(file: Path, records: list[Record]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import xxhash
 from recsys.base.errors import UserError, did_you_mean
 from recsys.files import manifest
 from recsys.files.model_folder import MANIFEST, SERVING
-from recsys.online.servable import Query, Servable
+from recsys.online.servable import Servable, TensorSpec
 from recsys.server.batcher import Batcher, BatchLimits
 from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import CANARY, Choice, Source
 from recsys.server.observer import Observer
-from recsys.server.payloads import QueriesPayload, RowsPayload
 from recsys.server.prometheus import Metrics, ModelMetrics
 from recsys.server.request_error import RequestError
+from recsys.server.served_kinds import kind_of
 
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
@@ -36,7 +35,7 @@ MOST_KEYS = 1000  # sets of keys that are remembered
 
 @dataclass(eq=False)
 class LoadedVersion:
-    """A version of a model in memory."""
+    """A version of a model in memory. kind: what its requests hold, and what its answers are"""
 
     name: str
     version: str
@@ -46,17 +45,10 @@ class LoadedVersion:
     signature: Signature  # of its manifest, to see whether the folder holds another model now
     _unread: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)  # keys of rows -> those not read
 
-    @property
-    def single_output(self) -> str | None:
-        """Return the name of the output if there is only one."""
-        outputs = self.servable.outputs
-        return outputs[0].name if len(outputs) == 1 else None
-
-    @cached_property
-    def _columns(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The names of all inputs, and the names of the required inputs."""
-        inputs = self.servable.inputs
-        return frozenset(s.name for s in inputs), frozenset(s.name for s in inputs if not s.optional)
+    def __post_init__(self) -> None:
+        self.kind = kind_of(self.servable)
+        self._inputs = frozenset(s.name for s in self.servable.inputs)
+        self._needed = frozenset(s.name for s in self.servable.inputs if not s.optional)
 
     def unread(self, keys: tuple[str, ...]) -> tuple[str, ...]:
         """Return the keys of a row that the model does not read."""
@@ -67,10 +59,15 @@ class LoadedVersion:
             found = self._unread[keys] = tuple(k for k in keys if k not in known)
         return found
 
+    @property
+    def output_specs(self) -> list[TensorSpec]:
+        """Return the outputs in tensors. Predictions are (rows, 1): Triton has no other shape for a batch of them."""
+        outputs, batches = self.servable.outputs, self.kind.batches
+        return [replace(s, shape=(-1, 1)) if batches and len(s.shape) == 1 else s for s in outputs]
+
     def takes(self, columns: Mapping[str, Any]) -> bool:
-        """Return whether these are raw columns of a model that scores rows, and all that it needs."""
-        known, needed = self._columns
-        return self.servable.kind == "ranking" and needed <= columns.keys() <= known
+        """Return whether these are raw columns of the model, and all that it needs."""
+        return self._needed <= columns.keys() <= self._inputs
 
 
 @dataclass(frozen=True)
@@ -207,12 +204,11 @@ class Registry:
         model = self.get(name)
         if not version:
             return model.choose(routing_key)
-        for loaded in model.versions.values():
-            if loaded.version == version:
-                return loaded, ""
-        versions = [v.version for v in model.versions.values()]
-        hint = did_you_mean(version[:80], versions)
-        raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")
+        versions = {v.version: v for v in model.versions.values()}
+        if version not in versions:
+            hint = did_you_mean(version[:80], versions)
+            raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")
+        return versions[version], ""
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Return name, version, state and reason of each version in memory or in the folder. ready: only in memory"""
@@ -248,27 +244,19 @@ class Registry:
         before = served.versions if served is not None else {}
         versions = {key: await self._version(source_name, key, path, before) for key, path in choice.folders.items()}
         _check_alike(source_name, choice, versions, served)
-        name = versions[choice.current].name
-        versions = {key: self._renamed(key, v, name, choice, versions) for key, v in versions.items()}
-        for key, v in versions.items():  # a shadow must not hold up the event loop, nor keep many rows in memory
-            aside = key == choice.shadow
-            limits = replace(self._limits, inline=False, queue=self._limits.rows) if aside else self._limits
+        current = versions[choice.current]
+        name = current.name
+        for key, v in versions.items():
+            limits = self._limits
+            if key == choice.shadow:  # it must not hold up the event loop, nor keep many rows in memory
+                limits = replace(limits, inline=False, queue=limits.rows)
             v.batcher.limits = limits
+            if v is not current and (v.name != name or v.version == current.version):  # from a folder of its own
+                version = f"{v.version}-{key}" if v.version == current.version else v.version
+                metrics = self._metrics.of_model(name, version)
+                versions[key] = replace(v, name=name, version=version, metrics=metrics)
         self._models[name] = ServedModel(name, choice, versions)
         self._source_names[name] = source_name
-
-    def _renamed(
-        self, key: str, v: LoadedVersion, name: str, choice: Choice, versions: dict[str, LoadedVersion]
-    ) -> LoadedVersion:
-        """Give a canary or a shadow from another folder the model's name.
-
-        If its version is the current one, it gets the version VERSION-KEY.
-        """
-        assert choice.current is not None
-        if key == choice.current or (v.name == name and v.version != versions[choice.current].version):
-            return v
-        version = f"{v.version}-{key}" if v.version == versions[choice.current].version else v.version
-        return replace(v, name=name, version=version, metrics=self._metrics.of_model(name, version))
 
     async def _version(self, name: str, key: str, folder: Path, before: dict[str, LoadedVersion]) -> LoadedVersion:
         signature = await asyncio.to_thread(_signature, folder)
@@ -276,7 +264,8 @@ class Registry:
             return before[key]
         label = name or folder.name
         try:
-            servable = await asyncio.to_thread(self._load, folder, threads=self._threads, **_shared(before))
+            shared = {"before": list(before.values())[-1].servable} if before else {}  # what is equal is shared
+            servable = await asyncio.to_thread(self._load, folder, threads=self._threads, **shared)
         except UserError as e:
             self._metrics.reloads.labels(label, "failed").inc()
             if not name:
@@ -288,21 +277,16 @@ class Registry:
             raise UserError(f"{folder}: the model cannot be loaded ({type(e).__name__}: {e})") from e
         shown, version = (name, key) if name else (servable.name, servable.version)
         self._metrics.reloads.labels(shown, "ok").inc()
-        loaded = self._loaded(shown, version, servable, signature)
+        batcher, of_version = Batcher(servable, self._limits), self._metrics.of_model(shown, version)
+        batcher.observe = Observer(servable, of_version)
+        loaded = LoadedVersion(shown, version, servable, batcher, of_version, signature)
         for what, seconds in (await asyncio.to_thread(_times, folder)).items():
             self._metrics.times.labels(shown, version, what).set(seconds)
-        empty: Any = QueriesPayload([Query([])]) if servable.kind == "retrieval" else RowsPayload([{}])
-        await loaded.batcher.warm_up(empty)
+        await loaded.batcher.warm_up(loaded.kind.empty())
         gc.freeze()  # so that no garbage collection looks at vocabularies: with 7,000 values, one takes 50 ms
         self._metrics.times.labels(shown, version, "served").set_to_current_time()
         log("info", "loaded", model=shown, version=version, folder=str(folder))
         return loaded
-
-    def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> LoadedVersion:
-        metrics = self._metrics.of_model(name, version)
-        batcher = Batcher(servable, self._limits)
-        batcher.observe = Observer(servable, metrics)
-        return LoadedVersion(name, version, servable, batcher, metrics, signature)
 
 
 def _check_alike(name: str, choice: Choice, versions: Mapping[str, LoadedVersion], served: ServedModel | None) -> None:
@@ -328,11 +312,11 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
     own_name: whether the new version may have another name than the first one
     """
     a, b = first.servable, new.servable
-    if a.kind != b.kind or bool(a.context) != bool(b.context):
-        return f"is a {_kind(b)}, not a {_kind(a)}"
+    if first.kind is not new.kind:
+        return f"is a {new.kind.name}, not a {first.kind.name}"
     if not own_name and first.name != new.name:
         return f"is named {new.name}, not {first.name}"
-    inputs, outputs = ({s.name: s for s in specs} for specs in (b.inputs, b.outputs))
+    inputs = {s.name: s for s in b.inputs}
     given = {s.name: s.datatype for s in a.inputs}
     for name, datatype in given.items():
         if name not in inputs:
@@ -341,23 +325,8 @@ def _difference(first: LoadedVersion, new: LoadedVersion, own_name: bool) -> str
             return f"takes {inputs[name].datatype} for the input {name}, not {datatype}"
     if needed := next((s.name for s in b.inputs if not s.optional and s.name not in given), None):
         return f"needs the input {needed}"
-    before = {s.name: (s.datatype, s.shape) for s in a.outputs}
-    if {n: (s.datatype, s.shape) for n, s in outputs.items()} != before:
-        ours, theirs = (
-            ", ".join(f"{n} ({datatype}, {list(shape)})" for n, (datatype, shape) in specs.items())
-            for specs in ({n: (s.datatype, s.shape) for n, s in outputs.items()}, before)
-        )
-        return f"has the outputs {ours}, not {theirs}"
-    return None
-
-
-def _kind(servable: Servable) -> str:
-    return "pipeline" if servable.context else f"{servable.kind} model"
-
-
-def _shared(before: Mapping[str, LoadedVersion]) -> dict[str, Servable]:
-    """Return the loader's argument `before`: a loaded version, with which a new one may share what is equal."""
-    return {"before": list(before.values())[-1].servable} if before else {}
+    ours, theirs = ({s.name: (s.datatype, list(s.shape)) for s in m.outputs} for m in (b, a))
+    return None if ours == theirs else f"has the outputs {ours}, not {theirs}"
 
 
 EXPORTED = ("artefact", "delta")  # in the manifests of models from elsewhere

@@ -36,7 +36,7 @@ from recsys.server.model_versions import open_source
 from recsys.server.prometheus import metrics
 from recsys.server.request_log import RequestLog
 from recsys.server.served_models import Loader, Registry
-from recsys.server.supervisor import AGAIN
+from recsys.server.supervisor import AGAIN, shared_socket
 
 POLL_SECONDS = 1.0
 REPORT_SECONDS = 0.1
@@ -90,33 +90,6 @@ def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
             yield connection
 
 
-def _find_loader(name: str) -> Loader:
-    """Return the function MODULE:FUNCTION. Raises UserError."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise UserError(f"loader={name}: cannot be imported ({e}); write MODULE:FUNCTION") from e
-
-
-def _limits(settings: ServeConfig) -> BatchLimits:
-    """Return the limits of the batchers."""
-    preferred = tuple(sorted(settings.preferred_batch))
-    return BatchLimits(settings.max_batch, settings.max_delay_us * 1e-6, preferred, settings.queue)
-
-
-def _with_features(settings: ServeConfig, load: Loader) -> Loader:
-    """Return a loader whose models get stored features first, if the settings name a definition. Raises UserError."""
-    if settings.definition is None:
-        return load
-    from recsys.store.definition import load_views
-    from recsys.store.request_features import OnlineFeatures, WithFeatures
-    from recsys.store.stores import open_store
-
-    features = OnlineFeatures(load_views(settings.definition), open_store(settings.store))
-    return lambda folder, **options: WithFeatures(load(folder, **options), features)
-
-
 async def make_core(settings: ServeConfig, loader: Loader | None = None, *, again: bool = False) -> Core:
     """Load the models. Raises UserError.
 
@@ -124,31 +97,47 @@ async def make_core(settings: ServeConfig, loader: Loader | None = None, *, agai
         was damaged while the server ran must not end the service of the others
     """
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
-    load = _find_loader(settings.loader) if loader is None else loader
+    load = loader
+    if load is None:
+        module, _, function = settings.loader.partition(":")
+        try:
+            load = getattr(import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as e:
+            raise UserError(f"loader={settings.loader}: cannot be imported ({e}); write MODULE:FUNCTION") from e
+    assert load is not None
     if settings.device != "auto":  # a loader of the user's own may have no such argument
         load = partial(load, device=settings.device)
-    load = _with_features(settings, load)
-    registry = Registry(source, load, _limits(settings), metrics(), settings.threads)
+    if settings.definition is not None:
+        from recsys.store.definition import load_views
+        from recsys.store.request_features import OnlineFeatures, WithFeatures
+        from recsys.store.stores import open_store
+
+        load_alone, features = load, OnlineFeatures(load_views(settings.definition), open_store(settings.store))
+
+        def load_with_features(folder: Path, **options: Any) -> Any:
+            return WithFeatures(load_alone(folder, **options), features)
+
+        load = load_with_features
+    preferred = tuple(sorted(settings.preferred_batch))
+    limits = BatchLimits(settings.max_batch, settings.max_delay_us * 1e-6, preferred, settings.queue)
+    registry = Registry(source, load, limits, metrics(), settings.threads)
     errors = await registry.load_all()
     if errors and not again:
         raise errors[0]
     _log_errors("load", errors)
     sampled = settings.sample > 0 and settings.sample_dir is not None
     request_log = RequestLog(Path(str(settings.sample_dir)), settings.sample) if sampled else None
-    return Core(settings, registry, metrics(), request_log, _tracer(settings))
+    tracer = None
+    if settings.traces is not None:
+        from recsys.server.tracing import Tracer
+
+        tracer = Tracer(settings.traces, settings.trace_share)
+    return Core(settings, registry, metrics(), request_log, tracer)
 
 
 def _log_errors(event: str, errors: Sequence[UserError]) -> None:
     for e in errors:
         log("error", event, error=str(e))
-
-
-def _tracer(settings: ServeConfig) -> Any:
-    if settings.traces is None:
-        return None
-    from recsys.server.tracing import Tracer
-
-    return Tracer(settings.traces, settings.trace_share)
 
 
 def http_server(core: Core) -> _Server:
@@ -171,29 +160,19 @@ def http_server(core: Core) -> _Server:
     return _Server(config)
 
 
-def shared_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to a port which other processes of this server share."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    bound.bind(address)
-    return bound
-
-
 async def _run(settings: ServeConfig, *, again: bool = False) -> None:
     """Serve until SIGTERM, or until the supervisor is gone. again: as for `make_core`"""
     core = await make_core(settings, again=again)
-    stop = asyncio.Event()
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: _keep(loop.create_task(_reload(core))))
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
     loop.add_reader(0, _read_end, loop, stop)
     core.announce_reload = lambda: os.kill(os.getppid(), signal.SIGHUP)
     server = http_server(core)
     serving = loop.create_task(server.serve([shared_socket(settings.host, settings.port)]))
     rpc = await grpc_v2.start(core) if settings.grpc_port is not None else None
-    polling = loop.create_task(_poll(core))
+    polling = loop.create_task(_poll(core, reload))
     reporting = loop.create_task(_report_answers(core))
     await asyncio.wait([serving, loop.create_task(server.listening.wait())], return_when=asyncio.FIRST_COMPLETED)
     core.ready = True
@@ -212,28 +191,18 @@ async def _run(settings: ServeConfig, *, again: bool = False) -> None:
         await asyncio.to_thread(core.tracer.close)
 
 
-_tasks: set[asyncio.Task[Any]] = set()
-
-
-def _keep(task: asyncio.Task[Any]) -> None:
-    """Keep a reference to a task, which the event loop does not."""
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-
-
-async def _reload(core: Core) -> None:
-    try:
-        _log_errors("reload", await core.registry.load_all())
-    except Exception as e:
-        log_failure("reload", e)
-
-
-async def _poll(core: Core) -> None:
+async def _poll(core: Core, reload: asyncio.Event) -> None:
+    """Load what has changed: every second what serving.json chooses, and once `reload` is set, all models."""
     while True:
-        await asyncio.sleep(POLL_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(reload.wait(), POLL_SECONDS)
         try:
             core.update_gauges()
-            await core.registry.reload_changed()
+            if reload.is_set():
+                reload.clear()
+                _log_errors("reload", await core.registry.load_all())
+            else:
+                await core.registry.reload_changed()
         except Exception as e:  # the next round may go well
             log_failure("poll", e)
 
@@ -251,14 +220,7 @@ def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         stop.set()
 
 
-_report_to = 1
-
-
-def _own_output() -> None:
-    """Keep standard output for reports. What libraries print goes to standard error: nobody would read the pipe."""
-    global _report_to
-    _report_to = os.dup(1)
-    os.dup2(2, 1)
+_report_to = 1  # the pipe to the supervisor
 
 
 def raise_file_limit() -> None:
@@ -275,23 +237,19 @@ def _report(message: dict[str, Any]) -> None:
         pipe.write(orjson.dumps(message) + b"\n")
 
 
-def _read_settings() -> ServeConfig:
-    """Read the settings, byte by byte, so that nothing after the line is lost in a buffer."""
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
-        line += byte
-    return ServeConfig(**orjson.loads(line))
-
-
 def main() -> int:
     """Serve, and return the exit status."""
+    global _report_to
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
-    _own_output()
+    _report_to = os.dup(1)
+    os.dup2(2, 1)  # what libraries print goes to standard error: nobody would read the pipe
     logging.basicConfig(handlers=[LibraryLog()], level=logging.WARNING)
     raise_file_limit()
-    settings = _read_settings()
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):  # so that nothing after the line is lost in a buffer
+        line += byte
     try:
-        uvloop.run(_run(settings, again=AGAIN in sys.argv[1:]))
+        uvloop.run(_run(ServeConfig(**orjson.loads(line)), again=AGAIN in sys.argv[1:]))
     except UserError as e:
         _report({"error": str(e)})
         return 2

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +27,7 @@ from recsys.server.hosts import check_names
 from recsys.server.model_versions import open_source
 
 if TYPE_CHECKING:
-    from recsys.server.answer_hub import AnswerHub
+    from recsys.server.prometheus import Metrics
 
 WORKER = "recsys.server.server_worker"
 AGAIN = "again"  # argument of a worker that replaces one that has ended
@@ -45,7 +44,12 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 def serve(settings: ServeConfig) -> None:
     """Serve until Ctrl-C or SIGTERM. Raises UserError."""
     check_settings(settings)
-    settings, held = _with_ports(settings)
+    held, ports = [], {}  # sockets that keep the ports for this server, and the numbers of free ports in the place of 0
+    for key in ("port", "grpc_port"):
+        if (number := getattr(settings, key)) is not None:
+            held.append(hold_port(settings.host, number, key))
+            ports[key] = held[-1].getsockname()[1]
+    settings = dataclasses.replace(settings, **ports)
     if settings.host not in LOCAL and not settings.token:
         risk = "anyone who reaches this machine can use, load and unload the models"
         say(f"WARNING: host={settings.host} without a token: {risk}; set token= or the variable RECSYS_TOKEN")
@@ -76,7 +80,11 @@ def check_settings(settings: ServeConfig) -> None:
         ("sample_dir", settings.sample_dir if settings.sample > 0 else None),
         ("feedback", settings.feedback),
     ):
-        _create_folder(key, folder)
+        try:
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"{key}={folder}: cannot be created ({e.strerror})") from e
     if any(not 1 <= n <= settings.max_batch for n in settings.preferred_batch):
         raise UserError(f"preferred_batch={settings.preferred_batch}: numbers from 1 to max_batch={settings.max_batch}")
     if settings.traces is not None:
@@ -88,42 +96,19 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError("token: must not be empty, and ASCII")
     if settings.port == settings.grpc_port and settings.port != 0:
         raise UserError(f"grpc_port={settings.grpc_port}: is the HTTP port too; choose another, or grpc_port=null")
-    _check_tls(settings)
-
-
-def _create_folder(key: str, folder: str | None) -> None:
-    """Create the folder of a setting. Raises UserError."""
-    try:
-        if folder is not None:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise UserError(f"{key}={folder}: cannot be created ({e.strerror})") from e
-
-
-def _check_tls(settings: ServeConfig) -> None:
-    cert, key = settings.tls_cert, settings.tls_key
-    if (cert is None) != (key is None):
+    cert, tls_key = settings.tls_cert, settings.tls_key
+    if (cert is None) != (tls_key is None):
         raise UserError("tls_cert and tls_key: TLS needs both files")
-    if cert is None or key is None:
+    if cert is None or tls_key is None:
         return
-    for name, file in (("tls_cert", cert), ("tls_key", key)):
+    for name, file in (("tls_cert", cert), ("tls_key", tls_key)):
         if not Path(file).is_file():
             raise UserError(f"{name}={file}: no such file; name a PEM file")
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, tls_key)
     except (ssl.SSLError, OSError) as e:
-        raise UserError(f"tls_cert={cert}, tls_key={key}: cannot be read as a certificate and its key ({e})") from e
-
-
-def _with_ports(settings: ServeConfig) -> tuple[ServeConfig, list[socket.socket]]:
-    """Return the settings with free ports in the place of 0, and sockets that keep the ports for this server."""
-    held, ports = [], {}
-    for key in ("port", "grpc_port"):
-        number = getattr(settings, key)
-        if number is not None:
-            held.append(hold_port(settings.host, number, key))
-            ports[key] = held[-1].getsockname()[1]
-    return dataclasses.replace(settings, **ports), held
+        why = f"cannot be read as a certificate and its key ({e})"
+        raise UserError(f"tls_cert={cert}, tls_key={tls_key}: {why}") from e
 
 
 def hold_port(host: str, port: int, key: str) -> socket.socket:
@@ -132,15 +117,12 @@ def hold_port(host: str, port: int, key: str) -> socket.socket:
     Raises UserError if another program uses the port.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if port:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:  # fails also if another server shares the port
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind(address)
+        return shared_socket(host, port)
     except socket.gaierror as e:
         raise UserError(f"host={host}: is not the address of this machine ({e.strerror})") from e
     except PermissionError as e:
@@ -148,6 +130,15 @@ def hold_port(host: str, port: int, key: str) -> socket.socket:
     except OSError as e:
         in_use = "is in use; choose another port" if e.errno == 98 else f"cannot be used ({e.strerror})"
         raise UserError(f"{key}={port} on {host}: {in_use}") from e
+
+
+def shared_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to a port which other processes of this server share."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind(address)
     return bound
 
 
@@ -159,7 +150,16 @@ class _Supervisor:
         self._reloads = 0
         self._stopping = asyncio.Event()
         self._reading: set[asyncio.Task[None]] = set()
-        self._hub = _make_hub(settings, self._reload)
+        from recsys.server.answer_hub import AnswerHub  # after the check of packages
+
+        self._hub = AnswerHub(
+            open_source(Path(settings.models), settings.canary, settings.shadow),
+            feedback=settings.feedback is not None,
+            wait=settings.feedback_wait_s,
+            most=settings.feedback_window,
+            reload=self._reload,
+            metrics=_own_metrics,
+        )
         self._said = ""  # why the last worker could not be started
         self._line = json.dumps(dataclasses.asdict(settings)).encode() + b"\n"
 
@@ -173,7 +173,12 @@ class _Supervisor:
             started = await self._until_stopped(asyncio.gather(*(self._start() for _ in range(self._settings.workers))))
             if started is None:
                 return
-            self._say_ready()
+            s = self._settings
+            host = f"[{s.host}]" if ":" in s.host else s.host
+            grpc = f", gRPC at {host}:{s.grpc_port}" if s.grpc_port is not None else ""
+            address = f"{'https' if s.tls_cert else 'http'}://{host}:{s.port}"
+            workers = f"{s.workers} worker{'s' * (s.workers > 1)}"
+            say(f"serving {s.pipeline_file or s.models} at {address}{grpc}, {workers}; docs at /docs")
             await self._until_stopped(asyncio.gather(self._poll(), *map(self._keep, started)))
         finally:
             await self._drain()
@@ -234,35 +239,28 @@ class _Supervisor:
         while not self._stopping.is_set():
             if process is not None:
                 since = time.monotonic()
-                await process.wait()
-                self._forget(process)
+                status = await process.wait()
+                self._running.pop(process.pid, None)
+                self._ready.discard(process.pid)
+                for file in self._folder.glob(f"gauge_live*_{process.pid}.db"):  # its counters stay
+                    file.unlink(missing_ok=True)
                 if self._stopping.is_set():
                     return
-                say(f"worker {process.pid} has ended ({_ending(process.returncode)}); starting another")
+                ending = signal.Signals(-status).name if status < 0 else f"status {status}"
+                if status == -signal.SIGBUS:
+                    ending += ": a file of a model was changed in place or cut short; replace folders instead"
+                say(f"worker {process.pid} has ended ({ending}); starting another")
                 pause = 0.0 if time.monotonic() - since > LONGEST_PAUSE else min(LONGEST_PAUSE, 2 * pause + 0.1)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
-            process = await self._start_again()
-            pause = pause if process is not None else min(LONGEST_PAUSE, 2 * pause + 0.5)
-
-    async def _start_again(self) -> Process | None:
-        try:
-            process = await self._start(AGAIN)
-        except UserError as e:
-            if not self._stopping.is_set() and str(e) != self._said:
-                self._said = str(e)
-                say(f"a worker cannot be started, and is tried again and again: {e}")
-            return None
-        self._said = ""
-        return process
-
-    def _forget(self, process: Process) -> None:
-        """Remove the gauges of a worker that is gone; its counters stay."""
-        self._running.pop(process.pid, None)
-        self._ready.discard(process.pid)
-        for file in self._folder.glob(f"gauge_live*_{process.pid}.db"):
-            file.unlink(missing_ok=True)
+            try:
+                process, self._said = await self._start(AGAIN), ""
+            except UserError as e:
+                process, pause = None, min(LONGEST_PAUSE, 2 * pause + 0.5)
+                if not self._stopping.is_set() and str(e) != self._said:
+                    self._said = str(e)
+                    say(f"a worker cannot be started, and is tried again and again: {e}")
 
     def _reload(self) -> None:
         """Let the workers load what has changed. SIGHUP would end a worker that has no handler for it yet."""
@@ -288,34 +286,9 @@ class _Supervisor:
             self._signal_workers(signal.SIGKILL)
             await asyncio.wait(late)
 
-    def _say_ready(self) -> None:
-        s = self._settings
-        host = f"[{s.host}]" if ":" in s.host else s.host
-        grpc = f", gRPC at {host}:{s.grpc_port}" if s.grpc_port is not None else ""
-        scheme = "https" if s.tls_cert else "http"
-        workers = f"{s.workers} worker{'s' * (s.workers > 1)}"
-        say(f"serving {s.pipeline_file or s.models} at {scheme}://{host}:{s.port}{grpc}, {workers}; docs at /docs")
 
+def _own_metrics() -> Metrics:
+    """Import prometheus_client, which reads METRICS then, and which few servers need in this process."""
+    from recsys.server.prometheus import metrics
 
-def _make_hub(settings: ServeConfig, reload: Callable[[], None]) -> AnswerHub:
-    from recsys.server.answer_hub import AnswerHub  # after the check of packages
-
-    def own_metrics() -> Any:  # prometheus_client reads METRICS when it is imported, and few servers need it here
-        from recsys.server.prometheus import metrics
-
-        return metrics()
-
-    return AnswerHub(
-        open_source(Path(settings.models), settings.canary, settings.shadow),
-        feedback=settings.feedback is not None,
-        wait=settings.feedback_wait_s,
-        most=settings.feedback_window,
-        reload=reload,
-        metrics=own_metrics,
-    )
-
-
-def _ending(status: int | None) -> str:
-    if status == -signal.SIGBUS:
-        return "SIGBUS: a file of a model was changed in place or cut short; replace folders instead"
-    return signal.Signals(-status).name if status is not None and status < 0 else f"status {status}"
+    return metrics()

@@ -70,7 +70,8 @@ class Tracer:
             about |= {"recsys.model": call.loaded.name, "recsys.version": call.loaded.version}
         about |= {"recsys.rows": call.rows, "recsys.status": status}
         name = f"infer {call.loaded.name}" if call.loaded is not None else "infer"
-        parent = self._context.extract({"traceparent": call.traceparent}) if call.traceparent else None
+        given = call.traceparent
+        parent = self._context.extract({"traceparent": given.decode("latin-1")}) if given else None
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, about, start_time=start)
         if not span.is_recording():
             return None

@@ -7,7 +7,7 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -18,24 +18,22 @@ from recsys.online.servable import TensorSpec
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.core import Core
 from recsys.server.prometheus import Metrics
-from recsys.server.rest_v2 import PLATFORM, output_specs
+from recsys.server.rest_v2 import PLATFORM
 from recsys.server.served_models import LoadedVersion, ServedModel
 
 PARTS = {"features": "compute_input", "model": "compute_infer"}  # of recsys_request_batch_seconds -> statistics
-Versions = Sequence[tuple[str, str]]  # names of models and of versions
 
 
 def model_config(model: ServedModel, loaded: LoadedVersion, settings: ServeConfig) -> Message:
     """Return the configuration of a version of a model. Rows are the dimension of a batch, but for retrieval models."""
-    servable = loaded.servable
-    batches = servable.kind == "ranking"
+    batches = loaded.kind.batches
     versions = [int(v.version) for v in model.versions.values() if v.version.isdecimal()]
     config = model_config_pb2.ModelConfig(name=loaded.name, platform=PLATFORM, backend=PLATFORM)
     config.max_batch_size = settings.max_rows if batches else 0
     config.version_policy.specific.versions.extend(versions)
-    for spec in servable.inputs:
+    for spec in loaded.servable.inputs:
         config.input.add(optional=spec.optional, **_tensor(spec, batches))
-    for spec in output_specs(loaded):
+    for spec in loaded.output_specs:
         config.output.add(**_tensor(spec, batches))
     if batches:
         config.dynamic_batching.preferred_batch_size.extend(settings.preferred_batch)
@@ -55,13 +53,8 @@ def statistics_of(core: Core, name: str | None, version: str | None) -> Message:
     if name and version:
         registry.version(name, version, lambda: b"")
     pairs = [(m.name, v.version) for m in models for v in m.versions.values() if version in (None, v.version)]
-    return _statistics(core.metrics, pairs)
-
-
-def _statistics(metrics: Metrics, versions: Versions) -> Message:
-    counts = _counts(metrics)
-    answer = service_pb2.ModelStatisticsResponse()
-    for pair in versions:
+    counts, answer = _counts(core.metrics), service_pb2.ModelStatisticsResponse()
+    for pair in pairs:
         model = answer.model_stats.add(name=pair[0], version=pair[1])
         model.inference_count = round(counts[(*pair, "recsys_rows_total")])
         model.execution_count = round(counts[(*pair, "recsys_batch_rows_count")])

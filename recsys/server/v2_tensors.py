@@ -58,7 +58,7 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
 
 
 def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
-    """Return an input whose values are a JSON list, flat or nested; null is a missing value.
+    """Return an input whose values are a list of JSON or of gRPC, flat or nested; null is a missing value.
 
     Args:
         name, datatype, shape, data: as in the request, unchecked.
@@ -67,25 +67,24 @@ def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
         RequestError: the values do not fit the type or the shape.
     """
     dimensions = checked_shape(name, datatype, shape)
-    if type(data) is not list:
+    if not isinstance(data, Sequence) or isinstance(data, str):
         raise bad(f"input {name[:80]}: data must be a list")
-    values = _flattened(data, name)
-    check_count(name, dimensions, len(values))
+    values = _flattened(list(data), name)
+    if math.prod(dimensions) != len(values):
+        takes = f"shape {list(dimensions)} takes {math.prod(dimensions)}"
+        raise bad(f"input {name[:80]}: has {len(values)} values, but {takes}")
     kinds = set(map(type, values))
     has_missing = NoneType in kinds
     kinds.discard(NoneType)
     if datatype == "BYTES":
-        if kinds - {str}:
+        if kinds - {str, bytes}:
             raise bad(f"input {name[:80]}: BYTES takes texts; null or an empty text is a missing value")
         return V2Tensor(name, datatype, dimensions, values)
     dtype = NUMPY[datatype]
     if wrong := kinds - _JSON_TYPES[dtype.kind]:
         raise bad(f"input {name[:80]}: {datatype} does not take a value of the type {wrong.pop().__name__}")
     try:
-        if not has_missing:
-            return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
-        if dtype.kind == "f":
-            values = [math.nan if v is None else v for v in values]
+        if not has_missing or dtype.kind == "f":  # NumPy reads None as NaN
             return V2Tensor(name, datatype, dimensions, np.array(values, dtype))
         np.array([v for v in values if v is not None], dtype)  # checks the range
         return V2Tensor(name, datatype, dimensions, values)
@@ -122,12 +121,6 @@ def _flattened(data: list[Any], name: str) -> list[Any]:
     return data
 
 
-def check_count(name: str, shape: tuple[int, ...], count: int) -> None:
-    """Raise RequestError unless a shape has `count` values."""
-    if math.prod(shape) != count:
-        raise bad(f"input {name[:80]}: has {count} values, but shape {list(shape)} takes {math.prod(shape)}")
-
-
 def _split_bytes(name: str, raw: bytes, count: int) -> list[bytes]:
     if count * _LENGTH.size > len(raw):
         raise bad(f"input {name[:80]}: {len(raw)} bytes cannot hold {count} values with a length of 4 bytes each")
@@ -155,11 +148,11 @@ def rows_of(tensors: Sequence[V2Tensor]) -> int:
 
 def to_columns(tensors: Sequence[V2Tensor]) -> dict[str, list[Any]]:
     """Return raw columns as lists of Python values. Empty BYTES become None, a missing value."""
-    return {t.name: _texts(t) if t.datatype == "BYTES" else _numbers(t) for t in tensors}
-
-
-def _numbers(tensor: V2Tensor) -> list[Any]:
-    return tensor.values if type(tensor.values) is list else tensor.values.tolist()
+    columns: dict[str, list[Any]] = {}
+    for t in tensors:
+        numbers = t.values if type(t.values) is list else t.values.tolist()
+        columns[t.name] = _texts(t) if t.datatype == "BYTES" else numbers
+    return columns
 
 
 def _texts(tensor: V2Tensor) -> list[str | None]:
@@ -171,15 +164,13 @@ def _texts(tensor: V2Tensor) -> list[str | None]:
 
 def to_arrays(tensors: Sequence[V2Tensor]) -> dict[str, np.ndarray]:
     """Return feature tensors as arrays of the shapes of the request; BYTES become arrays of objects."""
-    return {t.name: _array(t).reshape(t.shape) for t in tensors}
-
-
-def _array(tensor: V2Tensor) -> np.ndarray:
-    if tensor.datatype == "BYTES":
-        return np.array(_texts(tensor), dtype=object)
-    if type(tensor.values) is list:
-        raise bad(f"input {tensor.name[:80]}: a feature of the type {tensor.datatype} cannot be null")
-    return tensor.values
+    arrays = {}
+    for t in tensors:
+        values = np.array(_texts(t), dtype=object) if t.datatype == "BYTES" else t.values
+        if type(values) is list:
+            raise bad(f"input {t.name[:80]}: a feature of the type {t.datatype} cannot be null")
+        arrays[t.name] = values.reshape(t.shape)
+    return arrays
 
 
 def check_names(tensors: Sequence[V2Tensor], specs: Sequence[TensorSpec], model: str) -> None:

@@ -27,7 +27,7 @@ from recsys.loadtest.load_page import make_page
 from recsys.loadtest.measure_loads import make_loads, prepare
 from recsys.loadtest.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
 from recsys.loadtest.table import milliseconds, notes
-from recsys.loadtest.target import HttpTarget, only_model
+from recsys.loadtest.target import HttpTarget
 from recsys.schema.command_schemas import LoadTestConfig
 
 OURS = """
@@ -230,7 +230,7 @@ def test_the_only_model_need_not_be_named(http: Toy, rows: Path) -> None:
     for names, listed in ((["a", "b"], r"several models \(a, b\)"), ([], "no list of its models")):
         target.models = lambda names=names: names  # type: ignore[method-assign]
         with pytest.raises(UserError, match=f"^model: is missing, and the server .* has {listed}; add model=NAME$"):
-            only_model(target)
+            target.only_model()
 
 
 def test_models_over_grpc(rpc: Toy, rows: Path) -> None:

@@ -18,9 +18,9 @@ from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from recsys.server.grpc_v2 import _parse_inputs, _plain_columns
-from recsys.server.payloads import ColumnsPayload
-from recsys.server.served_models import LoadedVersion
+from recsys.server.grpc_v2 import _inputs
+from recsys.server.request_error import RequestError
+from recsys.server.v2_infer import parse_inputs, plain_columns
 from recsys.server.v2_tensors import to_columns
 
 
@@ -157,7 +157,7 @@ def tensor(datatype: str = "FP64", shape: tuple[int, ...] = (1,), name: str = "a
 MISTAKES = [
     (infer(model_name="crt"), "NOT_FOUND", "model crt: no such model; did you mean ctr?"),
     (infer(model_version="9"), "NOT_FOUND", "model ctr: has no version 9; valid: 1, 2"),
-    (infer(inputs=[]), "INVALID_ARGUMENT", "inputs must have at least one input"),
+    (infer(inputs=[]), "INVALID_ARGUMENT", "inputs must be a list of at least one input"),
     (infer(inputs=[tensor()]), "INVALID_ARGUMENT", "input a: has 0 values, but shape [1] takes 1"),
     (
         infer(inputs=[tensor(shape=(-1,))]),
@@ -197,7 +197,7 @@ MISTAKES = [
     (
         infer(raw_input_contents=[b"12345678"]),
         "INVALID_ARGUMENT",
-        "input a: has fp64_contents beside raw_input_contents; send one of them",
+        "input a: has data beside binary data; send one of them",
     ),
     (
         infer(inputs=[tensor(int64_contents=[1], fp64_contents=[2])]),
@@ -298,10 +298,12 @@ def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]
         last.shape.append(1)
     elif change == "missing":
         del request.raw_input_contents[1]
-    loaded = LoadedVersion("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
-    found = _plain_columns(request, loaded, 100)
-    if change or more:
-        assert found is None
+    body = b"".join(request.raw_input_contents)
+    try:
+        inputs = _inputs(request)
+        found = plain_columns(inputs, body, 0)
+        columns = to_columns(parse_inputs(inputs, memoryview(body)))
+    except RequestError:
+        assert change in ("contents", "type", "shape", "missing") or more
     else:
-        assert isinstance(found, ColumnsPayload) and found.count == len(rows)
-        assert found.columns == to_columns(_parse_inputs(request))
+        assert found == (None if change else (columns, len(rows))) and not more

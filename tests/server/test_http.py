@@ -23,8 +23,7 @@ from served import Served, serving
 from tritonclient.utils import InferenceServerException
 
 from recsys.server.request_error import RequestError
-from recsys.server.rest_v2 import parse_inputs, plain_columns
-from recsys.server.served_models import LoadedVersion
+from recsys.server.v2_infer import parse_inputs, plain_columns
 from recsys.server.v2_tensors import to_columns
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise
@@ -205,6 +204,18 @@ def test_the_commands_on_the_page_work(served: Served) -> None:
         assert post(served, url.removeprefix(served.url), body).status_code == status
 
 
+def test_models_that_are_named_like_the_end_of_a_path(tmp_path: Path) -> None:
+    for name in ("ready", "stats"):
+        fake_models.write_model(tmp_path / name / "1")
+    with serving(tmp_path) as served:
+        for name in ("ready", "stats"):
+            assert requests.get(f"{served.url}/v2/models/{name}").json()["platform"] == "recsys"
+            for path in (f"{name}/ready", f"{name}/versions/1/ready/"):
+                assert requests.get(f"{served.url}/v2/models/{path}").json() == {"name": name, "ready": True}
+            [found] = requests.get(f"{served.url}/v2/models/{name}/stats").json()["model_stats"]
+            assert found["name"] == name
+
+
 # path, body, status, message
 MISTAKES = [
     ("/models/ctr/predict", {"rows": [{"aa": 1}]}, 400, r"^rows\[0\]: model ctr reads no column aa; did you mean a\?$"),
@@ -349,7 +360,7 @@ BAD_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"datatype": "BYTES", "data": ["1", "x"]}, r"^rows\[1\]: column a: 'x' is not a number$"),
     ({"parameters": 3}, "^parameters must be a JSON object$"),
     ({"parameters": {"binary_data_size": -8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
-    ({"parameters": {"binary_data_size": 0}}, "^input a: has data and binary_data_size; send one of them$"),
+    ({"parameters": {"binary_data_size": 0}}, "^input a: has data beside binary data; send one of them$"),
     ({"parameters": {"shared_memory_region": "r"}}, "^input a: this server has no shared memory; leave"),
     ({"parameters": {"binary_data_size": 8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
 ]
@@ -521,15 +532,14 @@ def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]
         inputs.append({"name": name, "datatype": "BYTES", "shape": shape, "parameters": size})
         blobs += blob
     body = b"{}" + (blobs if cut < 0 else blobs[:cut]) + more
-    loaded = LoadedVersion("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
-    found = plain_columns({"inputs": inputs}, body, 2, loaded, 100)
+    found = plain_columns(inputs, body, 2)
     try:
-        read = parse_inputs({"inputs": inputs}, memoryview(body)[2:])
+        read = parse_inputs(inputs, memoryview(body)[2:])
         wanted = to_columns(read)
     except RequestError:
         assert found is None
     else:
-        assert found is not None and found.columns == wanted and found.count == len(rows)
+        assert found == (wanted, len(rows))
 
 
 def test_triton_infers_feature_tensors(client: triton.InferenceServerClient) -> None:

@@ -139,8 +139,8 @@ def test_a_model_that_comes_later_is_watched(models: Path) -> None:
 
 UNLIKE = [
     ({"kind": "retrieval"}, "is a retrieval model, not a ranking model"),
-    ({"outputs": ["click"]}, "has the outputs click (FP32, [-1]), not p (FP32, [-1])"),
-    ({"outputs": ["p", "q"]}, "has the outputs p (FP32, [-1]), q (FP32, [-1]), not p (FP32, [-1])"),
+    ({"outputs": ["click"]}, "has the outputs {'click': ('FP32', [-1])}, not {'p': ('FP32', [-1])}"),
+    ({"outputs": ["p", "q"]}, "has the outputs {'p': ('FP32', [-1]), 'q': ('FP32', [-1])}, not {'p': ('FP32', [-1])}"),
     ({"inputs": ["a"]}, "has no input b"),
     ({"inputs": ["a", "b:INT64"]}, "takes INT64 for the input b, not BYTES"),
     ({"inputs": ["a", "b", "c:FP64:needed"]}, "needs the input c"),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recsys.base.errors import UserError
 from recsys.export.artefact.folder import EXAMPLES, Artefact
 from recsys.files import manifest
-from recsys.online.servable import Query, Servable
+
+if TYPE_CHECKING:
+    from recsys.export.artefact.served_ranking import ServedRanking
+    from recsys.export.artefact.served_retrieval import ServedRetrieval
 
 
-def check_examples(model: Servable, artefact: Artefact, examples: Path | None = None) -> np.ndarray:
+def check_examples(
+    model: ServedRanking | ServedRetrieval, artefact: Artefact, examples: Path | None = None
+) -> np.ndarray:
     """Return the difference of each recorded row or query, (n,).
 
     Args:
@@ -28,13 +32,12 @@ def check_examples(model: Servable, artefact: Artefact, examples: Path | None = 
     file = examples or artefact.folder / EXAMPLES
     recorded = manifest.read_json(file, "rows", "outputs")
     with manifest.from_elsewhere(artefact.folder):
-        differences = (_ranking if artefact.kind == "ranking" else _retrieval)(model, recorded)
+        differences = model.differences(recorded)
     tolerance = float(artefact.about["tolerance"])
     worst = int(differences.argmax()) if len(differences) else 0
     if len(differences) and not differences[worst] <= tolerance:  # a NaN is a difference too
-        what = "row" if artefact.kind == "ranking" else "query"
         raise UserError(
-            f"{artefact.folder}: {what} {worst} of {file.name} gives an output that differs by "
+            f"{artefact.folder}: {model.unit} {worst} of {file.name} gives an output that differs by "
             f"{differences[worst]:.2g} from the run's, more than {tolerance:g}; the artefact must not be served"
         )
     return differences
@@ -46,27 +49,7 @@ def apart(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(differences), np.inf, differences)
 
 
-def _ranking(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
-    """Return the largest difference of each row, (rows,)."""
-    outputs = model.run(model.features(recorded["rows"]))
-    expected = recorded["outputs"]
-    wanted = {name: np.asarray(values, np.float32) for name, values in expected.items()}
-    parts = [apart(outputs[name], x) for name, x in wanted.items()]
-    return np.max(np.stack(parts), axis=0) if len(recorded["rows"]) else np.zeros(0)
-
-
-def _retrieval(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
-    """Return the largest difference of the scores of each query, infinity if other items are in a list, (queries,)."""
-    queries = [Query(rows, recorded["k"]) for rows in recorded["rows"]]
-    differences = []
-    for (items, scores), expected in zip(model.recommend(queries), recorded["outputs"], strict=True):
-        wanted = np.asarray(expected["scores"], np.float32)
-        same = len(scores) == len(wanted) and _same_items(items, expected["items"], wanted)
-        differences.append(np.max(apart(np.asarray(scores, np.float32), wanted), initial=0.0) if same else np.inf)
-    return np.asarray(differences)
-
-
-def _same_items(items: list[Any], expected: list[Any], scores: np.ndarray) -> bool:
+def same_items(items: list[Any], expected: list[Any], scores: np.ndarray) -> bool:
     """Return whether two lists hold the same items; items of (nearly) equal scores may have another order."""
     if [str(i) for i in items] == [str(i) for i in expected]:
         return True

@@ -26,7 +26,7 @@ from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.names import check_name
 from recsys.online.raw_rows import RawRows
-from recsys.online.servable import Datatype, Row, TensorSpec
+from recsys.online.servable import Datatype, TensorSpec
 
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
@@ -89,6 +89,11 @@ class Artefact:
     def kind(self) -> str:
         return str(self.about["kind"])
 
+    @property
+    def has_graph(self) -> bool:
+        """Return whether ONNX Runtime runs a part of the model."""
+        return any((self.folder / name).is_file() for name in (GRAPH, SCORER))
+
     def raw_rows(self) -> RawRows:
         """Load the transforms. Raises UserError if they would read files that are not in the artefact."""
         folder = self.folder / PIPELINE
@@ -97,11 +102,10 @@ class Artefact:
             raise UserError(f"{folder}: names a folder of raw data, which no artefact has; export the run again")
         return RawRows.load(folder)
 
-    @property
-    def example(self) -> list[Row]:
-        """One recorded row or, for retrieval, the rows of one history."""
-        rows: list[Any] = manifest.read_json(self.folder / EXAMPLES, "rows")["rows"][:1]
-        return rows[0] if rows and self.kind == "retrieval" else rows
+    def examples(self) -> list[Any]:
+        """Return the recorded rows or, for retrieval, the rows of each recorded history."""
+        rows: list[Any] = manifest.read_json(self.folder / EXAMPLES, "rows")["rows"]
+        return rows
 
     @cached_property
     def signature(self) -> dict[str, tuple[TensorSpec, ...]]:

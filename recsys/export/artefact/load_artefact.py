@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 from recsys.export.artefact.applied_versions import applied
 from recsys.export.artefact.apply_delta import is_delta
 from recsys.export.artefact.compare_examples import check_examples
-from recsys.export.artefact.folder import GRAPH, SCORER, Artefact
+from recsys.export.artefact.folder import Artefact
+from recsys.export.artefact.served_ranking import ServedRanking
+from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.export.artefact.session import providers
 from recsys.files import manifest
-from recsys.online.servable import Query
 
 if TYPE_CHECKING:
     from recsys.data.features import Fitted
     from recsys.online.servable import Servable
+
+KINDS: dict[str, type[ServedRanking | ServedRetrieval]] = {
+    model.kind: model for model in (ServedRanking, ServedRetrieval)
+}
 
 
 def load(
@@ -25,7 +30,7 @@ def load(
     digests: bool = True,
     before: Servable | None = None,
     device: str = "auto",
-) -> Servable:
+) -> ServedRanking | ServedRetrieval:
     """Load the model of an artefact.
 
     Args:
@@ -54,7 +59,7 @@ def model_of(
     *,
     exact: bool = False,
     device: str = "auto",
-) -> Servable:
+) -> ServedRanking | ServedRetrieval:
     """Load the model of an artefact whose files have been checked.
 
     Args:
@@ -65,30 +70,11 @@ def model_of(
         device: auto | cpu | cuda, as for `load`.
     """
 
-    def made(exact: bool) -> Servable:
-        if artefact.kind == "ranking":
-            from recsys.export.artefact.served_ranking import ServedRanking
-
-            return ServedRanking(artefact, threads, before, device=device)
-        from recsys.export.artefact.served_retrieval import ServedRetrieval
-
-        return ServedRetrieval(artefact, threads, before, exact=exact, device=device)
-
+    kind = KINDS[artefact.kind]
     with manifest.from_elsewhere(artefact.folder):
-        model = _tried(made(exact))
-    has_graph = any((artefact.folder / name).is_file() for name in (GRAPH, SCORER))
-    if device != "cpu" and has_graph and len(providers(device)) > 1:
-        check_examples(made(exact=True) if artefact.about.get("index") and not exact else model, artefact)
-    return model
-
-
-def _tried(model: Servable) -> Servable:
-    """Return a model after one call with its recorded example. Raises ValueError if its graph does not fit."""
-    if model.kind == "retrieval":
-        model.recommend([Query(model.example)])
-    elif model.example:
-        features = model.features(model.example)
-        for name, values in model.run(features).items():
-            if values.dtype.kind != "f" or len(values) != features.rows:
-                raise ValueError(f"{name} has shape {list(values.shape)} for {features.rows} rows")
+        model = kind(artefact, threads, before, exact=exact, device=device)
+        model.check_example()
+    if device != "cpu" and artefact.has_graph and len(providers(device)) > 1:
+        searches = artefact.about.get("index") and not exact
+        check_examples(kind(artefact, threads, before, exact=True, device=device) if searches else model, artefact)
     return model

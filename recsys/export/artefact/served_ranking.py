@@ -10,6 +10,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays, single_valued
+from recsys.export.artefact.compare_examples import apart
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session
@@ -22,11 +23,19 @@ class ServedRanking:
     """A Servable that predicts the labels of rows. Threads may share it."""
 
     kind: Literal["ranking"] = "ranking"
+    unit = "row"  # of a recorded example
     context: tuple[str, ...] = ()
 
     def __init__(
-        self, artefact: Artefact, threads: int = 1, before: Fitted | None = None, *, device: str = "auto"
+        self,
+        artefact: Artefact,
+        threads: int = 1,
+        before: Fitted | None = None,
+        *,
+        exact: bool = False,
+        device: str = "auto",
     ) -> None:
+        """exact: has no effect, as all predictions are exact."""
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
@@ -36,12 +45,27 @@ class ServedRanking:
             raw_rows.fitted.share_tables(before)
         self.pipeline = RowTransforms(raw_rows)
         self.columns = self.pipeline.columns
-        self.example = artefact.example
+        self.example = artefact.examples()[:1]
         self.shared_columns = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
         self._longest = longest_lists(self.pipeline.fitted.data)
         self._session = open_session(artefact.folder / GRAPH, threads, device=device)
         self._names = [s.name for s in self.outputs]
+
+    def check_example(self) -> None:
+        """Raise ValueError if the outputs of the recorded example have not the form of predictions."""
+        if self.example:
+            features = self.features(self.example)
+            for name, values in self.run(features).items():
+                if values.dtype.kind != "f" or len(values) != features.rows:
+                    raise ValueError(f"{name} has shape {list(values.shape)} for {features.rows} rows")
+
+    def differences(self, recorded: Mapping[str, Any]) -> np.ndarray:
+        """Return the largest difference of each recorded row, (rows,)."""
+        outputs = self.run(self.features(recorded["rows"]))
+        wanted = {name: np.asarray(values, np.float32) for name, values in recorded["outputs"].items()}
+        parts = [apart(outputs[name], x) for name, x in wanted.items()]
+        return np.max(np.stack(parts), axis=0) if len(recorded["rows"]) else np.zeros(0)
 
     @property
     def fitted(self) -> Fitted:

@@ -12,6 +12,7 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, ORDER, Fitted
 from recsys.data.features.blocks import LINE
+from recsys.export.artefact.compare_examples import apart, same_items
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
@@ -33,8 +34,9 @@ class ServedRetrieval:
     """A Servable that lists the best items for a history. Threads may share it."""
 
     kind: Literal["retrieval"] = "retrieval"
-    rows_depend_on_others = True
+    unit = "query"  # of a recorded example
     context: tuple[str, ...] = ()
+    rows_depend_on_others = True
 
     def __init__(
         self,
@@ -53,7 +55,8 @@ class ServedRetrieval:
         if before is not None:
             raw_rows.fitted.share_tables(before)
         self._frames = RowFrames(raw_rows)
-        self.columns, self.example = self._frames.names, artefact.example
+        self.columns, examples = self._frames.names, artefact.examples()
+        self.example: list[Row] = examples[0] if examples else []
         self.fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._fast = FastQueries.from_frames(self._frames)
         self._scorer = scorer_of(artefact, threads, exact=exact, device=device)
@@ -69,6 +72,20 @@ class ServedRetrieval:
         self._unknown_item = _unknown_item(self._item_type)
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
+
+    def check_example(self) -> None:
+        """Raise an error of any class if the recorded example has no answer."""
+        self.recommend([Query(self.example)])
+
+    def differences(self, recorded: Mapping[str, Any]) -> np.ndarray:
+        """Return the largest difference of the scores of each query, infinity if it lists other items, (queries,)."""
+        queries = [Query(rows, recorded["k"]) for rows in recorded["rows"]]
+        differences = []
+        for (items, scores), expected in zip(self.recommend(queries), recorded["outputs"], strict=True):
+            wanted = np.asarray(expected["scores"], np.float32)
+            same = len(scores) == len(wanted) and same_items(items, expected["items"], wanted)
+            differences.append(np.max(apart(np.asarray(scores, np.float32), wanted), initial=0.0) if same else np.inf)
+        return np.asarray(differences)
 
     @property
     def names(self) -> pl.Series:

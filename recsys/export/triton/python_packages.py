@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-from recsys.export.artefact.folder import GRAPH, SCORER, Artefact
+from recsys.export.artefact.folder import Artefact
 
 REQUIREMENTS = "requirements.txt"  # in the repository; Triton reads only its folders
 ALWAYS = ("numpy", "polars", "pyarrow", "omegaconf", "pydantic", "rich", "xxhash", "filelock")
@@ -27,13 +27,10 @@ def packages_of(artefact: Artefact, python_graph: bool) -> list[str]:
 
     Args:
         artefact: the artefact that is served.
-        python_graph: the graph of a ranking model runs in the Python backend, too.
+        python_graph: whether a graph runs in the Python backend.
     """
-    if artefact.kind == "ranking":
-        return [*ALWAYS, *([RUNTIME] if python_graph else [])]
-    has_graph = any((artefact.folder / name).is_file() for name in (GRAPH, SCORER))
     index = INDEXES.get((artefact.about.get("index") or {}).get("kind", ""))
-    return [*ALWAYS, *([RUNTIME] if has_graph else []), *([] if index is None else [index])]
+    return [*ALWAYS, *([RUNTIME] if python_graph else []), *([] if index is None else [index])]
 
 
 def with_versions(packages: Iterable[str]) -> dict[str, str]:

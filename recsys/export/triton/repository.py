@@ -102,14 +102,7 @@ class Options:
 
 def write_repository(artefact: Artefact, folder: Path, options: Options) -> None:
     """Write the repository of a complete artefact. Large files are linked, not copied, if the file system can."""
-    if artefact.kind == "ranking":
-        _write_ranking(artefact, folder, options)
-    else:
-        own = folder / artefact.name
-        _write_model(own, _retrieval_config(artefact, options))
-        _write_python(own, "recommend", packages_of(artefact, python_graph=False))
-        _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
-    packages = packages_of(artefact, python_graph=options.dense_backend == "python")
+    packages = WRITERS[artefact.kind](artefact, folder, options)
     write_requirements(folder, with_versions(packages))
     if options.python_path == BUNDLE:
         for model in sorted(folder.glob("*/1/model.py")):
@@ -117,7 +110,18 @@ def write_repository(artefact: Artefact, folder: Path, options: Options) -> None
             shutil.copytree(package, model.parent / package.name, ignore=shutil.ignore_patterns("__pycache__", "conf"))
 
 
-def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
+def _write_retrieval(artefact: Artefact, folder: Path, options: Options) -> list[str]:
+    """Write the one model of the Python backend, and return the packages that it imports."""
+    own = folder / artefact.name
+    packages = packages_of(artefact, python_graph=artefact.has_graph)
+    _write_model(own, _retrieval_config(artefact, options))
+    _write_python(own, "recommend", packages)
+    _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+    return packages
+
+
+def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> list[str]:
+    """Write the transforms, the graph and their ensemble, and return the packages that the Python models import."""
     name = artefact.name
     first, second = f"{name}_transforms", f"{name}_model"
     signature = artefact.signature
@@ -136,6 +140,10 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
         numbered = options.dense_backend == "pytorch"
         steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
     _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
+    return packages_of(artefact, python_graph=options.dense_backend == "python")
+
+
+WRITERS = {"ranking": _write_ranking, "retrieval": _write_retrieval}  # by the kind of the artefact
 
 
 def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Step]:
