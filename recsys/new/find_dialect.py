@@ -1,22 +1,20 @@
-"""Find out how the lines of a text file are divided into values: encoding, separator, quote, comment, header."""
+"""Find out how the lines of a text file are divided into values: format, separator, quote, comment, header."""
 
-import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import pairwise
 
 from recsys.data.raw import slots
 from recsys.data.raw.dialect import SPACES
+from recsys.new import layouts
 from recsys.new.find_separator import STEADY, count_fields, quote_of, separator_of
 from recsys.new.known_names import KNOWN, plain, words
+from recsys.new.layouts import CsvLayout, OtherRows, TextLayout
 from recsys.new.value_marks import NULLS
 
 LINES = 400  # lines that a guess looks at
-LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
-COMMENTS = ("#", "%", "//")
 FEWEST_ROWS = 3  # after a first line that is no row
-EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows may begin with
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
@@ -28,134 +26,125 @@ RECORDS = (
     "python -c \"import json,sys; [print(json.dumps(dict(l.split(': ', 1) for l in r.splitlines() if ': ' in l))) "
     "for r in sys.stdin.read().split('\\n\\n') if r.strip()]\" < FILE > rows.jsonl"
 )
-SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
-LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
+LINE_FORMATS: dict[type[TextLayout], re.Pattern[str]] = {
+    layouts.LibFmLayout: re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$"),
+    layouts.SvmLightLayout: re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$"),
+}
 SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
-LONGEST_NAME = 80  # of a column, usually
 MOST_TITLE = 20  # lines above or below a table
-MOST_LEADING = 6  # fields without a slot at the start of a line
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
-@dataclass
-class Dialect:
-    """How a text file is read, in the words of `source:`, and why."""
+def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> TextLayout:
+    """Return how a file is read, by its first lines without line ends.
 
-    format: str = "csv"  # csv | lists | libfm | svmlight | slots | jsonl
-    encoding: str = "utf-8"
-    separator: str = ","
-    quote: str | None = '"'
-    escape: bool = False  # a backslash stands before quotes within values
-    line_breaks: bool = False  # quoted values hold line breaks
-    comment: str | None = None
-    strip: bool = False
-    header: bool = False
-    columns: list[str] = field(default_factory=list)  # their names; with a header too, where its names cannot be used
-    renamed: bool = False  # `columns` replaces the header's names
-    width: int = 0  # number of columns
-    sure_of_header: bool = True
-    first: str = ""  # the first line
-    trailing: bool = False  # lines end with a separator, after which there is no column
-    title: str = ""  # how the first line differs from all others, if it is no row and cannot be skipped
-    reasons: dict[str, str] = field(default_factory=dict)  # key -> why
+    Args:
+        lines: the lines.
+        encoding: the encoding of the file.
+        header: whether the first line names the columns; None to look at it.
 
-
-def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
-    """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
-    dialect = Dialect(encoding=encoding)
-    whole = without_excel([line for line in lines if line.strip()])
-    dialect.comment, lines = _comment(whole[:LINES])
+    Raises:
+        OtherRows: the rows have to be converted before they can be read.
+    """
+    whole = layouts.without_excel([line for line in lines if line.strip()])
+    comment, lines = _comment(whole[:LINES])
     if not lines:
-        return dialect
-    dialect.first = lines[0]
-    if _as_other_format(dialect, lines):
-        return dialect
-    title = _around_table([line for line in whole if dialect.comment is None or not line.startswith(dialect.comment)])
-    if title is not None:
-        dialect.title = title
-        return dialect
-    lines = _without_title(dialect, lines)
-    dialect.quote = quote_of(lines)
-    separator_and_width = separator_of(lines, dialect.quote)
+        return CsvLayout(encoding=encoding)
+    problem = _several_lines(lines)
+    if problem is None and (other := _other_format(lines)) is not None:
+        return replace(other, encoding=encoding, comment=comment, first=lines[0])
+    uncommented = [line for line in whole if comment is None or not line.startswith(comment)]
+    if problem := problem or _title(uncommented):
+        raise OtherRows(problem)
+    layout = CsvLayout(encoding=encoding, comment=comment, first=lines[0])
+    lines = _without_title(layout, lines)
+    layout.quote = quote_of(lines)
+    separator_and_width = separator_of(lines, layout.quote)
     if separator_and_width is None:
-        _as_list(dialect, lines)
-        return dialect
-    dialect.separator, dialect.width = separator_and_width
-    if len(dialect.separator) > 1:
-        dialect.quote = None
-    dialect.strip = _padded(lines, dialect)
-    if dialect.separator == "\t" and not any('"' in line for line in lines):
-        dialect.quote = None
-    rows = [fields(line, dialect) for line in lines]
-    dialect.trailing = _trailing(rows, dialect.width)
-    dialect.width -= dialect.trailing
-    first_rows = [row[: dialect.width] for row in rows[:200] if len(row) >= dialect.width - 1]
-    dialect.header, dialect.sure_of_header = _find_header(first_rows) if header is None else (header, True)
-    _name_columns(dialect, rows[0])
-    return dialect
+        items = _lists(lines)
+        return layout if items is None else replace(items, encoding=encoding, comment=comment, first=lines[0])
+    layout.separator, layout.width = separator_and_width
+    if len(layout.separator) > 1:
+        layout.quote = None
+    if layout.separator not in (SPACES, " "):  # spaces may surround values
+        values = [v for line in lines[:100] for v in layout.fields(line)[1:]]
+        layout.strip = sum(v != v.strip() for v in values) > 0.02 * len(values)
+    if layout.separator == "\t" and not any('"' in line for line in lines):
+        layout.quote = None
+    rows = [layout.fields(line) for line in lines]
+    layout.trailing = _trailing(rows, layout.width)
+    layout.width -= layout.trailing
+    first_rows = [row[: layout.width] for row in rows[:200] if len(row) >= layout.width - 1]
+    layout.header, layout.sure_of_header = _find_header(first_rows) if header is None else (header, True)
+    _name_columns(layout, rows[0])
+    return layout
 
 
-def _as_other_format(dialect: Dialect, lines: Sequence[str]) -> bool:
-    """Return True for lines that are not a table: set their format, or write into `title` why they are unreadable."""
-    if _are_records(lines):
-        dialect.title = RECORDS.format(lines[0].partition(":")[0])
-        return True
+def _several_lines(lines: Sequence[str]) -> str | None:
+    """Return how to write rows on a line each, if they are records of several lines, or have headings; None if not."""
+    names = [line.partition(": ")[0] if ": " in line else "" for line in lines]
+    different, period = set(names) - {""}, next((i for i, n in enumerate(names[1:], 1) if n == names[0]), 0)
+    repeat = period >= 2 and len(different) <= 2 * period and names.count(names[0]) >= FEWEST_ROWS  # in an order
+    are_names = all(re.fullmatch(r"[A-Za-z][\w/ .-]{0,40}", n) for n in different)
+    if repeat and are_names and sum(n != "" for n in names) > STEADY * len(names):
+        return RECORDS.format(names[0])
+    has_headings = HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines)
+    return HEADINGS.format(lines[0].strip()) if has_headings else None
+
+
+def _other_format(lines: Sequence[str]) -> TextLayout | None:
+    """Return the layout of lines that are not a table; None for a table."""
     if all(line.lstrip().startswith("{") for line in lines):
-        dialect.format = "jsonl"
-        return True
-    if _as_slots(dialect, lines):
-        return True
-    for name, pattern in (("libfm", LIBFM), ("svmlight", SVMLIGHT)):
+        return layouts.JsonLinesLayout()
+    if (in_slots := _slots(lines)) is not None:
+        return in_slots
+    for layout, pattern in LINE_FORMATS.items():
         if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
-            dialect.format, dialect.separator, dialect.width = name, " ", len(lines[0].split())
-            return True
-    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
-        dialect.title = HEADINGS.format(lines[0].strip())
-        return True
-    return False
+            return layout(separator=" ", width=len(lines[0].split()))
+    return None
 
 
-def _as_slots(dialect: Dialect, lines: Sequence[str]) -> bool:
-    """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
+def _slots(lines: Sequence[str]) -> TextLayout | None:
+    """Return the layout of lines of slot:value, in which a slot occurs several times, or a label is a slot."""
     if sum(":" in line for line in lines) <= STEADY * len(lines):
-        return False
+        return None
     for separator in (" ", ",", ";"):
-        few = [slots.parts(line, separator) for line in lines]
         leading, names = slots.slots(list(lines), separator)
-        fields = [row[leading:] for row in few]
-        fits = sum(len(row) > 1 and all(SLOT.match(f) for f in row) for row in fields)
-        keys = [[f.partition(":")[0] for f in row] for row in fields]
+        rows = [slots.parts(line, separator)[leading:] for line in lines]
+        fits = sum(len(row) > 1 and all(SLOT.match(f) for f in row) for row in rows)
+        keys = [[f.partition(":")[0] for f in row] for row in rows]
         often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
         repeated = any(len(set(row)) < len(row) for row in keys)
-        if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading < MOST_LEADING:
-            dialect.format, dialect.separator, dialect.width = "slots", separator, leading + len(names)
-            dialect.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
-            if leading > 1:
-                dialect.reasons["columns"] = "the fields without a slot"
-            return True
-    return False
+        if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading <= 5:
+            columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
+            reasons = {"columns": "the fields without a slot"} if leading > 1 else {}
+            width = leading + len(names)
+            return layouts.SlotsLayout(separator=separator, width=width, leading=columns, reasons=reasons)
+    return None
 
 
-def _are_records(lines: Sequence[str]) -> bool:
-    """Return True for records of several lines `name: value`, whose names repeat in an order."""
-    names = [line.partition(": ")[0] if ": " in line else "" for line in lines]
-    different = set(names) - {""}
-    period = next((i for i, name in enumerate(names[1:], 1) if name == names[0]), 0)
-    if (
-        period < 2
-        or len(different) > 2 * period
-        or not all(re.fullmatch(r"[A-Za-z][\w/ .-]{0,40}", n) for n in different)
-    ):
-        return False
-    return sum(name != "" for name in names) > STEADY * len(names) and names.count(names[0]) >= FEWEST_ROWS
+def _lists(lines: Sequence[str]) -> TextLayout | None:
+    """Return the layout of lines of different numbers of short words, which are lists of items; None for others."""
+    for separator in (" ", "\t", ",", ";", "|"):
+        parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
+        tokens = [p for row in parts for p in row]
+        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines):
+            continue
+        ids = sum(bool(re.search(r"\d", p)) for p in tokens)
+        if ids <= 0.9 * len(tokens) or not all(re.fullmatch(r"[\w.:-]{1,40}", p) for p in tokens):
+            continue
+        firsts, later = [row[0] for row in parts], {p for row in parts for p in row[1:]}
+        count_up = all(f.isdecimal() for f in firsts) and all(int(a) < int(b) for a, b in pairwise(firsts))
+        by_user = len(set(firsts)) == len(firsts) and (count_up or not later & set(firsts))
+        columns = ["user", "item"] if by_user else ["item"]
+        why = "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
+        return layouts.ListsLayout(
+            separator=separator, width=len(columns), columns=columns, leading=columns, reasons={"columns": why}
+        )
+    return None
 
 
-def without_excel(lines: list[str]) -> list[str]:
-    """Return the lines without a first line such as sep=;"""
-    return lines[1:] if lines and EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
-
-
-def _around_table(lines: Sequence[str]) -> str | None:
+def _title(lines: Sequence[str]) -> str | None:
     """Return how to remove the title above a table, as spreadsheets write it; None if no title stands there."""
     middle = lines[len(lines) // 4 :][:LINES]
     quote = quote_of(middle)
@@ -163,36 +152,32 @@ def _around_table(lines: Sequence[str]) -> str | None:
     if separator_and_width is None or separator_and_width[1] < FEWEST_ROWS or len(separator_and_width[0]) > 1:
         return None
     separator, width = separator_and_width
-    filled = [
-        sum(bool(v.strip()) for v in next(csv.reader([line], delimiter=separator, quotechar=quote), []))
-        for line in (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
-    ]
+    table = CsvLayout(separator=separator, quote=quote)
+    ends = (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
+    filled = [sum(bool(v.strip()) for v in table.fields(line)) for line in ends]
     few = width // 3
     first = next((i for i, n in enumerate(filled) if n > few), 0)
-    if (
-        not 0 < first <= MOST_TITLE
-        or filled[first] < STEADY * width
-        or any(map(_is_number, lines[first].split(separator)))
-    ):
+    is_title = 0 < first <= MOST_TITLE and filled[first] >= STEADY * width
+    if not is_title or any(map(_is_number, lines[first].split(separator))):
         return None
     last = next(i for i, n in enumerate(reversed(filled)) if n > few)
     if first == 1 and not last and count_fields(lines[0], separator, quote) != width:
         return None  # `_without_title` says it
-    ends = f" | head -n -{last}" if last else ""
+    tail = f" | head -n -{last}" if last else ""
     what = f", and its last {last} {'line is' if last == 1 else 'lines are'} a footer" if last else ""
-    return f"its first {first} lines are a title{what}; remove them: tail -n +{first + 1} FILE{ends} > rows.csv"
+    hint = f"remove them: tail -n +{first + 1} FILE{tail} > rows.csv"
+    return f"its first {first} lines are a title{what}; {hint}"
 
 
-def _without_title(dialect: Dialect, lines: list[str]) -> list[str]:
+def _without_title(layout: TextLayout, lines: list[str]) -> list[str]:
     """Return the rows without a first line that has another number of fields than all others.
 
-    If it begins with a character that no row begins with, it is a comment; otherwise, `dialect.title` says what it is.
+    If it begins with a character that no row begins with, it is a comment. Raises OtherRows otherwise.
     """
     first, rest = lines[0], lines[1:]
     quote = quote_of(rest)
-    if (all_ := separator_of(lines, quote)) is not None and all(
-        count_fields(line, all_[0], quote) == all_[1] for line in lines
-    ):
+    of_all = separator_of(lines, quote)
+    if of_all is not None and all(count_fields(line, of_all[0], quote) == of_all[1] for line in lines):
         return lines
     separator_and_width = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
     if separator_and_width is None or separator_and_width[1] < 3:
@@ -203,87 +188,26 @@ def _without_title(dialect: Dialect, lines: list[str]) -> list[str]:
         return lines
     mark = first[0]
     is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
-    if is_mark and dialect.comment is None and not any(line.startswith(mark) for line in rest):
-        dialect.comment, dialect.reasons["comment"] = mark, "the first line is no row of the table"
+    if is_mark and layout.comment is None and not any(line.startswith(mark) for line in rest):
+        layout.comment, layout.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
     if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
-        dialect.title = (
-            f"its first line has {count} of the {width} fields of all other lines; remove it, or put # before it"
-        )
-        return rest
+        has = f"its first line has {count} of the {width} fields of all other lines"
+        raise OtherRows(f"{has}; remove it, or put # before it")
     return lines
 
 
 def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
     """Return the text that comment lines begin with, and the other lines; a header that begins with # is not one."""
-    for mark in COMMENTS:
-        comments = [line for line in lines if line.startswith(mark)]
+    for mark in ("#", "%", "//"):
         rest = [line for line in lines if not line.startswith(mark)]
-        if not comments or not rest or not lines[0].startswith(mark):
+        if not rest or not lines[0].startswith(mark):
             continue
-        if (
-            len(comments) == 1
-            and (separator_and_width := separator_of(lines, None))
-            and count_fields(lines[0], separator_and_width[0], None) == separator_and_width[1]
-        ):
+        found = separator_of(lines, None) if len(rest) == len(lines) - 1 else None
+        if found is not None and count_fields(lines[0], found[0], None) == found[1]:
             return None, lines  # it has as many fields as the rows
         return mark, rest
     return None, lines
-
-
-def _as_list(dialect: Dialect, lines: Sequence[str]) -> None:
-    """Take lines of different numbers of short words for lists of items; set the width to 0 for other lines."""
-    for separator in LIST_SEPARATORS:
-        parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
-        tokens = [p for row in parts for p in row]
-        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines):
-            continue
-        simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
-        ids = sum(bool(re.search(r"\d", p)) for p in tokens)
-        if simple == len(tokens) and ids > 0.9 * len(tokens):
-            dialect.format, dialect.separator, dialect.header, dialect.quote = "lists", separator, False, '"'
-            firsts = [row[0] for row in parts]
-            later = {p for row in parts for p in row[1:]}
-            by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
-            dialect.columns = ["user", "item"] if by_user else ["item"]
-            dialect.reasons["columns"] = (
-                "the first value of each line occurs once"
-                if by_user
-                else "first values occur in several lines: no user"
-            )
-            dialect.width = len(dialect.columns)
-            return
-    dialect.width = 0
-
-
-def _counts_up(values: Sequence[str]) -> bool:
-    """Return True for 1 2 3 ...: mostly increasing numbers."""
-    numbers = [int(v) for v in values if v.isdecimal()]
-    return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
-
-
-def _padded(lines: Sequence[str], dialect: Dialect) -> bool:
-    """Return True if spaces surround values, so that they have to be removed."""
-    if dialect.separator in (SPACES, " "):
-        return False
-    values = [v for line in lines[:100] for v in _raw_fields(line, dialect)[1:]]
-    return sum(v != v.strip() for v in values) > 0.02 * len(values)
-
-
-def _raw_fields(line: str, dialect: Dialect) -> list[str]:
-    if dialect.separator == SPACES:
-        return line.split()
-    if dialect.quote is not None and dialect.quote in line and len(dialect.separator) == 1:
-        return next(
-            csv.reader([line], delimiter=dialect.separator, quotechar=dialect.quote, skipinitialspace=dialect.strip), []
-        )
-    return line.split(dialect.separator)
-
-
-def fields(line: str, dialect: Dialect) -> list[str]:
-    """Return the values of a line."""
-    raw = _raw_fields(line.rstrip("\r"), dialect)
-    return [v.strip() for v in raw] if dialect.strip else raw
 
 
 def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
@@ -303,15 +227,17 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     if len(rows) < 2:
         half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
         return half and not any(map(_is_number, rows[0])), True
-    first, rest = [v.strip() for v in rows[0]], rows[1:]
+    first = [v.strip() for v in rows[0]]
+    columns = [
+        [v for r in rows[1:] if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in range(len(first))
+    ]
     if any(map(_is_number, first)):
-        return _names_and_numbers(first, rest)
+        return _names_and_numbers(first, columns)
     blank = sum(not v or v in NULLS for v in first)
-    if blank > max(1, len(first) // 20) or sum(len(v) > LONGEST_NAME for v in first) * 2 >= len(first):
+    if blank > max(1, len(first) // 20) or sum(len(v) > 80 for v in first) * 2 >= len(first):
         return False, True
     for_, against = 0, 0
-    for i, name in enumerate(first):
-        column = [r[i].strip() for r in rest if i < len(r) and r[i].strip() and r[i].strip() not in NULLS]
+    for name, column in zip(first, columns, strict=True):
         if not column or not name:
             continue
         if sum(map(_is_number, column)) > 0.9 * len(column):
@@ -325,8 +251,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     return is_header, abs(for_ + known - against) > 1 or (known > 0) == is_header
 
 
-def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, bool]:
-    """Return whether a first row with numbers is a header, and if that is sure.
+def _names_and_numbers(first: Sequence[str], columns: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+    """Return whether a first row with numbers is a header, and whether that is sure.
 
     pandas names columns without names 0, 1, 2, ...; a table may also have columns that are named by the ids of
     features, such as click,purchase,101,121. Its names stand above numbers.
@@ -334,14 +260,13 @@ def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> t
     given = [v for v in first if v]
     if given == [str(i) for i in range(len(given))] and len(first) > 3:
         return True, True
-    named = [i for i, v in enumerate(first) if v and not _is_number(v) and v not in NULLS]
-    below = {i: [v for r in rest if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in named}
-    above = [i for i in named if below[i] and all(map(_is_number, below[i]))]
-    known = sum(bool(set(words(first[i])) & KNOWN) for i in named)
+    named = [(v, below) for v, below in zip(first, columns, strict=True) if v and not _is_number(v) and v not in NULLS]
+    above = sum(bool(below) and all(map(_is_number, below)) for _, below in named)
+    known = sum(bool(set(words(v)) & KNOWN) for v, _ in named)
     numbers = [v for v in first if _is_number(v)]
     distinct = len(set(numbers)) == len(numbers)
-    unlike = all(first[i] not in below[i] for i in named)
-    is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
+    unlike = all(v not in below for v, below in named)
+    is_header = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above > 0) or above > 1)
     return is_header, is_header or not (above and distinct)
 
 
@@ -351,13 +276,14 @@ def _shape(value: str) -> str:
     return shape if "9" in shape else value
 
 
-def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
+def _name_columns(layout: TextLayout, first: Sequence[str]) -> None:
     """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
-    if not dialect.header:
-        dialect.columns = [f"column_{i}" for i in range(1, dialect.width + 1)]
+    if not layout.header:
+        layout.columns = [f"column_{i}" for i in range(1, layout.width + 1)]
         return
-    names = [v.strip().lstrip("\ufeff") for v in first][: dialect.width]
-    if len(names) == dialect.width - 1:  # R leaves out the name of the rows
+    given = [v.strip().lstrip("\ufeff") for v in first]
+    names = given[: layout.width]
+    if len(names) == layout.width - 1:  # R leaves out the name of the rows
         names = ["row", *names]
     clean: list[str] = []
     for i, name in enumerate(names, 1):
@@ -366,9 +292,7 @@ def _name_columns(dialect: Dialect, first: Sequence[str]) -> None:
         while new in clean:
             new, n = f"{name or 'column'}_{n}", n + 1
         clean.append(new)
-    dialect.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, dialect.width + 1)]
-    dialect.renamed = [v.strip().lstrip("\ufeff") for v in first] != dialect.columns
-    if dialect.trailing and names == dialect.columns:
-        dialect.renamed = False
-    if dialect.renamed:
-        dialect.reasons["columns"] = "the header names some columns twice, not at all or *"
+    layout.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, layout.width + 1)]
+    layout.renamed = given != layout.columns and not (layout.trailing and names == layout.columns)
+    if layout.renamed:
+        layout.reasons["columns"] = "the header names some columns twice, not at all or *"

@@ -30,11 +30,8 @@ def encoding_of(text: bytes) -> tuple[str, str]:
     lines = text.split(b"\n")[: 50 * LINES]
     lines = lines[:-1] or lines  # the last one may be cut in a character
     not_utf8 = [line for line in lines if not _decodes(line, "utf-8")]
-    if len(not_utf8) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in not_utf8):
-        return "utf-8", ""
-    if not not_utf8:
-        return "utf-8", ""
-    return _likeliest(not_utf8)
+    few = len(not_utf8) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in not_utf8)
+    return ("utf-8", "") if few or not not_utf8 else _likeliest(not_utf8)
 
 
 def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
@@ -27,43 +27,36 @@ WITHIN = 5  # of the words of a split, those that a word may begin with
 
 @dataclass(frozen=True)
 class Found:
-    """Files, and how a config names them.
+    """Files, and how a config names them."""
 
-    root: the folder, relative if the user's paths are
-    globs: relative to the folder; empty if the user named a folder, whose files the globs have to be made for
-    named: whether the user has named each file
-    empty: files without a byte
-    """
-
-    root: str
+    root: str  # the folder, relative if the user's paths are
     files: tuple[Path, ...]
-    globs: tuple[str, ...]
-    named: bool = False
-    empty: tuple[Path, ...] = ()
+    globs: tuple[str, ...]  # relative to the folder; empty if the user named a folder
+    named: bool  # whether the user has named each file
+    empty: tuple[Path, ...]  # files without a byte
 
 
 def find(given: Sequence[str]) -> Found:
     """Return the files that the paths, folders and globs name. Raises UserError if they name no file."""
-    for name in given:
-        if is_remote(name):
-            raise UserError(
-                f"files={name}: must be files of this machine; copy some of them here, and set data.root later"
-            )
+    if remote := next(filter(is_remote, given), None):
+        hint = "copy some of them here, and set data.root later"
+        raise UserError(f"files={remote}: must be files of this machine; {hint}")
     paths = [os.path.expanduser(str(name)) for name in given]
+    files, globs = list[Path](), list[str]()
     if len(paths) == 1 and Path(paths[0]).is_dir():
         root = Path(paths[0])
         outputs = Outputs(root, DEFAULT)
         files = [p for p in root.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))]
         files = [p for p in files if p.suffix.lower() not in NO_DATA and not outputs.contains(p)]
-        return _found(root, files, (), given)
-    parents = [_fixed_parent(p) for p in paths]
-    root = Path(os.path.commonpath(parents)) if len({p.is_absolute() for p in parents}) == 1 else Path.cwd()
-    files, globs = list[Path](), list[str]()
+        paths, named = [], False
+    else:
+        parents = [_fixed_parent(p) for p in paths]
+        root = Path(os.path.commonpath(parents)) if len({p.is_absolute() for p in parents}) == 1 else Path.cwd()
+        named = all(Path(p).is_file() for p in paths)
     for path in paths:
         matches = [Path(path)] if Path(path).is_file() else [Path(p) for p in glob.glob(path, recursive=True)]
-        problem = next(
-            (why for p in matches or [Path(path)] if not p.is_dir() and (why := problem_of(p))), "no such file"
-        )
+        problems = (problem_of(p) for p in matches or [Path(path)] if not p.is_dir())
+        problem = next(filter(None, problems), "no such file")
         inside = [p / "**" / "*" if p.is_dir() else p for p in matches]
         matches = [f for p in inside for f in ([p] if p.is_file() else map(Path, glob.glob(str(p), recursive=True)))]
         matches = [p for p in matches if p.is_file() and not _hidden(Path(os.path.relpath(p, root)))]
@@ -75,14 +68,11 @@ def find(given: Sequence[str]) -> Found:
         files += matches
         relative = os.path.relpath(path, root)
         globs.append(glob.escape(relative) if Path(path).is_file() else relative)
-    return replace(_found(root, files, tuple(globs), given), named=all(Path(p).is_file() for p in paths))
-
-
-def _found(root: Path, files: Sequence[Path], globs: tuple[str, ...], given: Sequence[str]) -> Found:
-    kept = natural_sort({f for f in files if f.stat().st_size})
-    if not kept:
+    filled = natural_sort({f for f in files if f.stat().st_size})
+    if not filled:
         raise UserError(f"files={','.join(given)}: no file there holds data; type {HINT}")
-    return Found(str(root), tuple(kept), globs, empty=tuple(f for f in dict.fromkeys(files) if f not in kept))
+    empty = tuple(f for f in dict.fromkeys(files) if f not in filled)
+    return Found(str(root), tuple(filled), tuple(globs), named, empty)
 
 
 def _hidden(path: Path) -> bool:
@@ -92,10 +82,10 @@ def _hidden(path: Path) -> bool:
 def _fixed_parent(path: str) -> Path:
     """Return the deepest folder that a path or glob names without a wildcard."""
     parts = Path(path).parts
-    first = next(
-        (i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()), None
-    )
-    return Path(path).parent if first is None else Path(*parts[:first]) if first else Path()
+    for i, part in enumerate(parts):
+        if glob.has_magic(part) and not Path(*parts[: i + 1]).exists():
+            return Path(*parts[:i])
+    return Path(path).parent
 
 
 def split_of(file: Path, root: Path = Path()) -> str | None:
@@ -125,22 +115,21 @@ def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -
     """
     if len(files) > 1:
         relative = [os.path.relpath(f, root) for f in files]
-        suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))
+        suffixes = [Path(r).suffixes for r in relative]  # they may share .csv or .csv.gz
+        ends = {"".join(s[-2:]) for s in suffixes}
+        ends = (
+            ends
+            if len(ends) == 1 and not any(c.isdigit() for c in "".join(ends))
+            else {"".join(s[-1:]) for s in suffixes}
+        )
+        suffix = glob.escape(ends.pop()) if len(ends) == 1 else ""
         folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
         same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))
         start = glob.escape("".join(characters[0] for characters in same))
         for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
-            if not pattern.startswith("/") and _matches(root, pattern) - set(empty) == set(files):
+            if pattern.startswith("/"):
+                continue
+            matched = {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}
+            if matched - set(empty) == set(files):
                 return [pattern]
     return [glob.escape(os.path.relpath(f, root)) for f in files]
-
-
-def _matches(root: Path, pattern: str) -> set[Path]:
-    return {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}
-
-
-def _common_suffix(names: Sequence[str]) -> str:
-    """Return the end that names share, from a dot on: .csv or .csv.gz."""
-    ends = {"".join(Path(n).suffixes[-2:]) for n in names}
-    ends = ends if len(ends) == 1 and not any(c.isdigit() for c in "".join(ends)) else {Path(n).suffix for n in names}
-    return ends.pop() if len(ends) == 1 else ""

@@ -1,34 +1,60 @@
-"""Find the separator and the quote that most lines of a text file agree on."""
+"""Find the separator and the quote that most lines of a text file agree on, and make quoted values plain."""
 
 import csv
 import re
 from collections import Counter
 from collections.abc import Sequence
 
-from recsys.data.raw.dialect import SPACES
+from recsys.data.raw.dialect import BREAK, CARRIAGE, SPACES, without_breaks, without_carriages
+from recsys.schema.data_schema import TextConfig
 
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
+ESCAPED = re.compile(r'\\"')
+AT_END = re.compile(r'\\"[,;\t|]|\\"\r?$', re.M)  # such as C:\dir\ at the end of a value
 
 
-def _times(line: str) -> bool:
-    return bool(re.search(r"\d\d:\d\d:\d\d", line))
+def quoting_of(text: str) -> tuple[bool, str | None]:
+    """Return whether backslashes escape quotes within values, and the separator of values that hold line breaks."""
+    if '"' not in text or text.lstrip()[:1] in ("{", "["):
+        return False, None
+    escape = len(AT_END.findall(text)) < 0.8 * len(ESCAPED.findall(text))
+
+    def odd_lines(text: str) -> int:
+        return sum(line.count('"') % 2 for line in text.split("\n"))
+
+    text = plain_quotes(text, ",", escape=escape, line_breaks=False)
+    if not (before := odd_lines(text)):
+        return escape, None
+    after = {s: odd_lines(plain_quotes(text, s, escape=False, line_breaks=True)) for s in (",", ";", "\t", "|")}
+    best = min(after, key=lambda s: after[s])
+    return escape, best if after[best] < 0.1 * before else None
+
+
+def plain_quotes(text: str, separator: str, *, escape: bool, line_breaks: bool) -> str:
+    """Return the text with quotes doubled instead of escaped, and spaces instead of line breaks within values."""
+    if "\r" in text:
+        text = without_carriages(text.encode()).decode().replace(CARRIAGE, " ")
+    if escape:
+        text = ESCAPED.sub('""', text)
+    if line_breaks:
+        whole, _ = without_breaks(TextConfig(separator=separator), text.encode(), at_end=True)
+        text = whole.decode().replace(BREAK, " ")
+    return text
 
 
 def quote_of(lines: Sequence[str]) -> str | None:
     """Return the character that encloses values: the usual one if no line has any, None if quotes enclose no values."""
     for quote in ('"', "'"):
         lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
-        whole = "".join(lines)
-        if quote not in whole:
+        text, q = "\n".join(lines), re.escape(quote)
+        if quote not in text:
             continue
-        q = re.escape(quote)
-        at_edges = len(re.findall(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", "\n".join(lines), re.M))
+        at_edges = re.search(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", text, re.M)
+        opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", text, re.M))
+        closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", text, re.M))
         even = sum(line.count(quote) % 2 == 0 for line in lines)
-        opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", "\n".join(lines), re.M))
-        closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", "\n".join(lines), re.M))
-        count = whole.count(quote)
-        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * count and at_edges:
+        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * text.count(quote) and at_edges:
             return quote
         if quote == '"':
             return None  # such as inches: 5"
@@ -48,41 +74,28 @@ def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | N
     """Return the separator and the number of fields of most lines; None if the lines differ too much."""
     valid: dict[str, tuple[float, bool, int]] = {}
     for s in SEPARATORS:
-        counts = Counter(count_fields(line, s, quote) for line in lines)
-        fields_, often = counts.most_common(1)[0]
-        share = often / len(lines)
-        first = count_fields(lines[0], s, quote)
-        agrees = abs(first - fields_) <= 1 or not lines[1:]
-        if fields_ > 1 and share >= STEADY and agrees:
-            valid[s] = (share, first == fields_, fields_)
+        [(width, often)] = Counter(count_fields(line, s, quote) for line in lines).most_common(1)
+        share, first = often / len(lines), count_fields(lines[0], s, quote)
+        if width > 1 and share >= STEADY and (abs(first - width) <= 1 or not lines[1:]):
+            valid[s] = (share, first == width, width)
     for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
         if double in valid:
             alone = sum(single in line.replace(double, "") for line in lines)  # else a double one is an empty value
             valid.pop(double if alone > (1 - STEADY) * len(lines) else single, None)
-    if "," in valid and set(valid) & {";", "\t", "|"} and _all_decimal(lines[1:] or lines):
-        valid.pop(",")
+    if "," in valid and set(valid) & {";", "\t", "|"}:  # all commas may be those of decimals, such as 1,5
+        commas = sum(line.count(",") for line in lines[1:] or lines)
+        decimals = sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines[1:] or lines)
+        if 0 < commas == decimals:
+            valid.pop(",")
     if valid:
         best = max(valid, key=lambda s: (valid[s][0] >= 0.98, valid[s][1], valid[s][2], -SEPARATORS.index(s)))
         return best, valid[best][2]
-    return _spaces(lines)
-
-
-def _all_decimal(lines: Sequence[str]) -> bool:
-    """Return True if all commas are decimal commas, such as 1,5, with nothing but a separator around the numbers."""
-    commas = sum(line.count(",") for line in lines)
-    return commas > 0 and commas == sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines)
-
-
-def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
-    """Return a space, or runs of spaces, if they divide nearly all lines into as many fields, unlike prose."""
-    counts = Counter(len(line.split()) for line in lines)
-    number, often = counts.most_common(1)[0]
-    if number < 2 or often < 0.98 * len(lines):
-        return (":", 1 + lines[0].count(":")) if _colons(lines) else None
-    if all(line.count(" ") == number - 1 and line == line.strip() for line in lines if len(line.split()) == number):
-        return " ", number
-    return SPACES, number
-
-
-def _colons(lines: Sequence[str]) -> bool:
-    return len({line.count(":") for line in lines}) == 1 and ":" in lines[0] and not _times(lines[-1])
+    [(width, often)] = Counter(len(line.split()) for line in lines).most_common(1)
+    if width < 2 or often < 0.98 * len(lines):  # as in prose
+        colons = {line.count(":") for line in lines}
+        is_time = re.search(r"\d\d:\d\d:\d\d", lines[-1])
+        return (":", 1 + colons.pop()) if len(colons) == 1 and ":" in lines[0] and not is_time else None
+    one_space = all(
+        line.count(" ") == width - 1 and line == line.strip() for line in lines if len(line.split()) == width
+    )
+    return " " if one_space else SPACES, width

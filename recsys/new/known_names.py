@@ -5,41 +5,24 @@ import tomllib
 import unicodedata
 from pathlib import Path
 
-_WORDS = {
-    name: tuple(text.split())
-    for name, text in tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8")).items()
+
+class _Names:
+    """The lists of names.toml, such as NAMES.labels."""
+
+    def __init__(self) -> None:
+        text = Path(__file__).with_name("names.toml").read_text(encoding="utf-8")
+        self._lists = {name: tuple(words.split()) for name, words in tomllib.loads(text).items()}
+
+    def __getattr__(self, name: str) -> tuple[str, ...]:
+        return self._lists[name]
+
+
+NAMES = _Names()
+KNOWN = {  # words that say what a column is
+    word
+    for names in (NAMES.labels, NAMES.ratings, NAMES.events, NAMES.weights, NAMES.users, NAMES.items, NAMES.times)
+    for word in (*names, *NAMES.codes, *NAMES.quantities, *NAMES.sessions)
 }
-LABELS = _WORDS["labels"]
-OUTCOMES = frozenset(_WORDS["outcomes"])
-SPENT = frozenset(_WORDS["spent"])
-PREDICTIONS = _WORDS["predictions"]
-MODELS = _WORDS["models"]
-AMOUNTS = _WORDS["amounts"]
-PERHAPS_AMOUNTS = _WORDS["perhaps_amounts"]
-RATINGS = _WORDS["ratings"]
-EVENTS = _WORDS["events"]
-EVENT_POSITIVES = _WORDS["event_positives"]
-WEIGHTS = _WORDS["weights"]
-USERS = _WORDS["users"]
-SESSIONS = _WORDS["sessions"]
-ITEMS = _WORDS["items"]
-TIMES = _WORDS["times"]
-BIRTHS = _WORDS["births"]
-CODES = _WORDS["codes"]
-RANGES = _WORDS["ranges"]
-QUANTITIES = _WORDS["quantities"]
-ID_WORDS = frozenset(_WORDS["id_words"])
-ID_ENDINGS = _WORDS["id_endings"]
-STATUSES = _WORDS["statuses"]
-REFUSALS = _WORDS["refusals"]
-CONTEXT = _WORDS["context"]
-AFTER = _WORDS["after"]
-REASONS = _WORDS["reasons"]
-DURATIONS = _WORDS["durations"]
-WATCHED = _WORDS["watched"]
-LASTING = _WORDS["lasting"]
-SURVEYS = _WORDS["surveys"]
-KNOWN = frozenset({*LABELS, *RATINGS, *EVENTS, *WEIGHTS, *USERS, *ITEMS, *TIMES, *CODES, *QUANTITIES, *SESSIONS})
 
 
 def words(name: str) -> list[str]:
@@ -79,27 +62,8 @@ def has_word(name: str, among: tuple[str, ...]) -> bool:
 def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     """Return True for user, user_id, userId, uid, reviewerID and the like, but not for user_age."""
     name_words = words(name)
-    about = {
-        *(
-            "parent",
-            "hashed",
-            "index",
-            "idx",
-            "name",
-            "the",
-            "target",
-            "buying",
-            "pseudo",
-            "from",
-            "to",
-            "source",
-            "ean",
-        ),
-        *("click", "clicked", "viewed", "bought", "purchased", "played", "watched", "review", "rating", "unique"),
-        *("anon", "anonymous", "sha", "md5", "नंबर", "आईडी"),
-    }
     stems = [stem if (stem := w.removesuffix("id")) in among else w for w in name_words]  # beer_beerid
-    rest = list(dict.fromkeys(w for w in stems if w not in ID_WORDS and w not in about))
+    rest = list(dict.fromkeys(w for w in stems if w not in NAMES.id_words and w not in NAMES.about_ids))
     joined = "".join(name_words)
-    ends = {joined.removesuffix(end) for end in ID_ENDINGS}
+    ends = {joined.removesuffix(end) for end in NAMES.id_endings}
     return (len(rest) == 1 and rest[0] in among and len(name_words) <= 3) or joined in among or bool(ends & set(among))

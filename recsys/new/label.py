@@ -1,14 +1,14 @@
-"""Choose the label of a sample's rows, and find the columns that give it away."""
+"""What a column is as the label of the rows: positive or negative, a number, or one of several classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
 from recsys.new.column_kinds import Column
-from recsys.new.known_names import EVENT_POSITIVES, EVENTS, REFUSALS, has_word, rank_of, words
-from recsys.new.statistics import SKEWED, counts_of, mean, skewness
+from recsys.new.known_names import NAMES, has_word, rank_of, words
+from recsys.new.statistics import counts_of, is_skewed, mean
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 MOST_CLASSES = 1000
@@ -16,37 +16,22 @@ YES = ("yes", "y", "s", "o", "true", "t", "positive", "1", "1.0", "ja", "j", "ou
 NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1", "nein", "nee", "non", "nao", "não", "нет", "否")
 NEGATIONS = {"not", "no", "non", "un", "never"}
 UNDONE = {"remove", "removed", "cancel", "cancelled", "un", "undo", "delete", "return", "no", "not"}
-MOST_SPELLINGS = 6  # of yes and no in a column
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LabelGuess:
-    """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
+    """The label of a row, as the YAML writes it, and its values in the sample."""
 
-    column, values: the column, and the label of each row of the sample
-    at_least: the smallest positive number, for a label of numbers
-    positive: the positive values, for a label of text
-    kind, classes: binary | regression | classes, and the classes in order
-    log: whether the logarithm of the number is predicted
-    reason: why this column, and why this value is positive
-    doubt: the question, if this column is not certainly the label
-    undecided: the question, if it is not certain which of its values are positive
-    alternatives: other columns that may be the label
-    family: columns whose names begin or end like that of a label that is a guess; they may be labels as well
-    """
+    is_binary: ClassVar[bool] = False
 
     column: Column
-    values: pl.Series
-    at_least: float | None = None
-    positive: list[str] = field(default_factory=list)
-    kind: str = "binary"
-    classes: list[str] = field(default_factory=list)
-    log: bool = False
-    reason: str = ""
-    doubt: str = ""
-    undecided: str = ""
-    alternatives: tuple[str, ...] = ()
-    family: tuple[str, ...] = ()
+    values: pl.Series  # 0 and 1, a number, or the number of a class
+    reason: str = ""  # why this column, and why this value is positive
+    doubt: str = ""  # the question, if this column is not certainly the label
+    undecided: str = ""  # the question, if it is not certain which of its values are positive
+    alternatives: tuple[str, ...] = ()  # other columns that may be the label
+    family: tuple[str, ...] = ()  # columns whose names begin or end like that of a label that is a guess
+    classes: list[str] = field(default_factory=list)  # the values of the column in order, if each is a class
 
     @property
     def share(self) -> float:
@@ -56,24 +41,65 @@ class LabelGuess:
     @property
     def settings(self) -> dict[str, Any]:
         """The keys of `label:`."""
-        settings: dict[str, Any] = {"column": self.column.name}
-        if self.at_least is not None:
-            settings["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
-        keys = (("positive", self.positive), ("classes", self.classes), ("log", self.log))
-        settings |= {"kind": self.kind} if self.kind != "binary" else {}
-        return settings | {key: value for key, value in keys if value}
+        return {"column": self.column.name}
+
+    @property
+    def guess(self) -> str:
+        """What is taken for now, if it is not certain which values are positive."""
+        return "each is a class"
 
     @property
     def what(self) -> str:
         """A few words about its values."""
-        if self.kind == "binary":
-            return f"{self.share:.1%} of the rows are positive".replace("%", " %")
-        return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
+        return f"one of {len(self.classes)} classes"
 
 
-def codes_of(c: Column) -> list[str]:
-    """Return the different numbers of a column in order, as text."""
-    return [f"{v:g}" for v in distinct_numbers(c)]
+@dataclass(kw_only=True)
+class BinaryGuess(LabelGuess):
+    """Rows are positive or negative."""
+
+    is_binary = True
+
+    at_least: float | None = None  # the smallest positive number, for a column of numbers
+    positive: list[str] = field(default_factory=list)  # the positive values, for a column of text
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings | ({"positive": self.positive} if self.positive else {})
+        if self.at_least is not None:
+            settings["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
+        return settings
+
+    @property
+    def guess(self) -> str:
+        return f"{self.at_least:g} and more"
+
+    @property
+    def what(self) -> str:
+        return f"{self.share:.1%} of the rows are positive".replace("%", " %")
+
+
+@dataclass(kw_only=True)
+class NumberGuess(LabelGuess):
+    """Rows have a number, whose logarithm may be what is predicted."""
+
+    log: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"kind": "regression"} | ({"log": True} if self.log else {})
+
+    @property
+    def what(self) -> str:
+        return "a number"
+
+
+class ClassGuess(LabelGuess):
+    """Rows are of one of several classes."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return super().settings | {"kind": "classes", "classes": self.classes}
 
 
 def distinct_numbers(c: Column) -> list[float]:
@@ -94,57 +120,39 @@ def is_event(c: Column) -> bool:
 def _positive_event(c: Column) -> str | None:
     """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
     values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
-    event = next(
-        (v for word in EVENT_POSITIVES for v, event_words in values.items() if "_".join(event_words) == word), None
-    )
-    if event is not None or rank_of(c.name, EVENTS) is None:
+    whole = (v for word in NAMES.event_positives for v, event in values.items() if "_".join(event) == word)
+    if (event := next(whole, None)) is not None or rank_of(c.name, NAMES.events) is None:
         return event
-    return next(
-        (
-            v
-            for word in EVENT_POSITIVES
-            for v, event_words in values.items()
-            if word in event_words and not UNDONE & {*event_words}
-        ),
-        None,
+    parts = (
+        v for word in NAMES.event_positives for v, event in values.items() if word in event and not UNDONE & {*event}
     )
+    return next(parts, None)
 
 
 def label_of(c: Column) -> LabelGuess | None:
     """Return the label that a column makes; None for a column of one value, of times, of lists or of too many texts."""
-    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time") or c.sql:
+    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind.says_nothing or c.time is not None or c.sql:
         return None
     if c.values.dtype == pl.Boolean:
-        return LabelGuess(c, c.values.cast(pl.Float64))
+        return BinaryGuess(column=c, values=c.values.cast(pl.Float64))
     if c.numbers is None:
         return _of_text(c)
-    distinct = sorted(c.numbers.drop_nulls().unique().to_list())
+    distinct = distinct_numbers(c)
     if distinct == [0.0, 1.0]:
-        return LabelGuess(c, c.numbers)
-    if len(distinct) == 2:
-        return LabelGuess(
-            c,
-            (c.numbers >= distinct[1]).cast(pl.Float64),
-            at_least=distinct[1],
-            reason="; the larger of two values is positive",
-        )
+        return BinaryGuess(column=c, values=c.numbers)
     if len(distinct) > MOST_RATINGS:
-        log = distinct[0] >= 0 and skewness(c.numbers) > SKEWED
-        why = "; its many values are predicted as numbers" + (
-            ", by their logarithm since they are skewed" if log else ""
-        )
-        return LabelGuess(c, c.numbers, kind="regression", log=log, reason=why)
-    limit = _threshold(c.numbers.drop_nulls(), distinct)
-    values = (c.numbers >= limit).cast(pl.Float64)
-    why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
-    return LabelGuess(c, values, at_least=limit, reason=why)
-
-
-def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
-    """Return 4 of ratings up to 5; otherwise the smallest value that at most half of the rows reach."""
-    if distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < mean(x >= 4) < 0.98:
-        return 4.0
-    return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
+        log = distinct[0] >= 0 and is_skewed(c.numbers)
+        why = "; its many values are predicted as numbers"
+        why += ", by their logarithm since they are skewed" if log else ""
+        return NumberGuess(column=c, values=c.numbers, log=log, reason=why)
+    x = c.numbers.drop_nulls()
+    if len(distinct) == 2:
+        limit, why = distinct[1], "; the larger of two values is positive"
+    else:  # 4 of ratings up to 5, otherwise the smallest value that at most half of the rows reach
+        is_rating = distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < mean(x >= 4) < 0.98
+        limit = 4.0 if is_rating else next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
+        why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
+    return BinaryGuess(column=c, values=(c.numbers >= limit).cast(pl.Float64), at_least=limit, reason=why)
 
 
 def spellings_of(c: Column) -> dict[str, list[str]]:
@@ -152,52 +160,45 @@ def spellings_of(c: Column) -> dict[str, list[str]]:
 
     Return nothing if this joins no values.
     """
-    if c.values.dtype == pl.String and 2 < c.distinct <= MOST_SPELLINGS:
-        texts = sorted(set(c.values.drop_nulls().str.strip_chars().to_list()))
-        answers = {"yes": [t for t in texts if t.lower() in YES], "no": [t for t in texts if t.lower() in NO]}
-        if all(answers.values()) and sum(map(len, answers.values())) == len(texts):
-            return answers
-    if c.values.dtype != pl.String or c.numbers is not None or not 2 < c.distinct <= 4:
+    if c.values.dtype != pl.String or not 2 < c.distinct <= 6:
         return {}
+    texts = sorted(set(c.values.drop_nulls().str.strip_chars().to_list()))
+    answers = {"yes": [t for t in texts if t.lower() in YES], "no": [t for t in texts if t.lower() in NO]}
+    if all(answers.values()) and sum(map(len, answers.values())) == len(texts):
+        return answers
     groups: dict[str, list[str]] = {}
-    for v in sorted(set(c.values.drop_nulls().str.strip_chars().to_list())):
-        groups.setdefault(v.removesuffix("."), []).append(v)
-    return groups if len(groups) < c.distinct else {}
+    for text in texts:
+        groups.setdefault(text.removesuffix("."), []).append(text)
+    return groups if c.numbers is None and c.distinct <= 4 and len(groups) < c.distinct else {}
 
 
-def is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
-    """Return 1 for rows with one of the positive values, 0 for other rows, and null for missing values."""
-    return c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
+def of_values(c: Column, positive: Sequence[str], reason: str) -> BinaryGuess:
+    """Return the label that is 1 for rows with one of the positive values, and null for missing values."""
+    values = c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
+    return BinaryGuess(column=c, values=values, positive=list(positive), reason=reason)
 
 
 def _of_text(c: Column) -> LabelGuess | None:
-    counts = counts_of(c.values.cast(pl.String).str.strip_chars())
-    values, shares = counts["value"].to_list(), (counts["count"] / c.rows).to_list()
+    texts = c.values.cast(pl.String).str.strip_chars()
+    counts = dict(counts_of(texts).iter_rows())
+    values = list(counts)
     if len(groups := spellings_of(c)) == 2:
         if "yes" in groups:
-            return LabelGuess(
-                c, is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes"
-            )
-        rarer = min(
-            groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
-        )
-        why = "; the rarer of two values is positive, with and without a dot at its end"
-        return LabelGuess(c, is_one_of(c, rarer), positive=rarer, reason=why)
+            return of_values(c, groups["yes"], "; several spellings of yes")
+        rarer = min(groups.values(), key=lambda spellings: sum(counts.get(v, 0) for v in spellings))
+        return of_values(c, rarer, "; the rarer of two values is positive, with and without a dot at its end")
     if len(values) == 2:
-        positive, why = values[-1], "; the rarer of two values is positive"
         yes = [v for v in values if v.lower() in YES] if are_answers(c) else []
+        if yes and has_word(c.name, NAMES.refusals) and not NEGATIONS & {*words(c.name)}:
+            no = [v for v in values if v != yes[0]]
+            return of_values(c, no, "; yes means that the user did not want the item")
         if yes:  # by its meaning, however frequent
-            positive, why = yes[0], ""
-        if yes and has_word(c.name, REFUSALS) and not NEGATIONS & {*words(c.name)}:
-            positive, why = next(v for v in values if v != yes[0]), "; yes means that the user did not want the item"
-    elif is_event(c):
-        positive = (_positive_event(c) or "").strip()
+            return of_values(c, yes[:1], "")
+        return of_values(c, values[-1:], "; the rarer of two values is positive")
+    if is_event(c):
         why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])
-    elif len(values) <= MOST_CLASSES:
-        classes = pl.Series(values)
-        numbers = c.values.cast(pl.String).str.strip_chars().replace_strict(classes, range(len(values)), default=None)
-        why = "; the values of the sample are its classes"
-        return LabelGuess(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
-    else:
+        return of_values(c, [(_positive_event(c) or "").strip()], why)
+    if len(values) > MOST_CLASSES:
         return None
-    return LabelGuess(c, is_one_of(c, [positive]), positive=[positive], reason=why)
+    numbers = texts.replace_strict(pl.Series(values), range(len(values)), default=None).cast(pl.Float64)
+    return ClassGuess(column=c, values=numbers, classes=values, reason="; the values of the sample are its classes")

@@ -15,22 +15,15 @@ def typed(key: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """The user's answers about the data: names of columns, None for no such column, or auto.
-
-    label: the label
-    user, item, time: who chose, what was chosen, and when
-    positive: the values of a label of text or codes that are positive; None for a class of each, or auto
-    header: whether the first line of text names the columns; None if the user does not say
-    sure: whether to take the likeliest answers instead of asking
-    """
+    """The user's answers about the data: names of columns, None for no such column, or auto."""
 
     label: str | None = "auto"
-    user: str | None = "auto"
-    item: str | None = "auto"
-    time: str | None = "auto"
-    positive: tuple[str, ...] | str | None = "auto"
-    header: bool | None = None
-    sure: bool = False
+    user: str | None = "auto"  # who chose
+    item: str | None = "auto"  # what was chosen
+    time: str | None = "auto"  # when
+    positive: tuple[str, ...] | str | None = "auto"  # the positive values of the label; None for a class of each
+    header: bool | None = None  # whether the first line of text names the columns; None if the user does not say
+    sure: bool = False  # whether to take the likeliest answers instead of asking
 
     def names(self) -> dict[str, str]:
         """Return the columns that the user names, by role."""
@@ -40,16 +33,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the data.
+    """A question about the data."""
 
-    text: what is not certain, and why
-    guess: what the YAML takes
-    answers: what to type, the likeliest first
-    """
-
-    text: str
-    guess: str
-    answers: tuple[str, ...] = ()
+    text: str  # what is not certain, and why
+    guess: str  # what the YAML takes
+    answers: tuple[str, ...] = ()  # what to type, the likeliest first
 
     def lines(self) -> tuple[str, ...]:
         """Return the question, what is taken, and what to type."""

@@ -1,9 +1,14 @@
 """Read pieces of a file, decompressed: its head, and whole lines of its middle and its tail."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from zipfile import BadZipFile
+
+import polars as pl
+import pyarrow as pa
 
 from recsys.base.errors import UserError
 from recsys.data.raw.byte_ranges import UNREADABLE, is_compressed, open_bytes
@@ -12,6 +17,23 @@ HEAD = 4 << 20  # bytes
 PIECE = 2 << 20
 PACKED = 4  # bytes of text in a byte of a compressed file, about
 MOST_DECOMPRESSED = 1 << 28
+DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error),
+    *(pa.ArrowException, pl.exceptions.PolarsError),
+)
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Turn the errors that libraries raise about a damaged file into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except DAMAGED as e:
+        is_system = isinstance(e, OSError) and e.strerror and not isinstance(e, pa.ArrowException)
+        why = f" ({e.strerror})" if is_system else ""  # type: ignore[union-attr]
+        raise UserError(f"{file}: is damaged, or not what its first bytes say{why}; check it, or leave it out") from e
 
 
 @contextmanager
@@ -42,7 +64,7 @@ def pieces(file: Path, pieces: int = 5, share: float = 1) -> tuple[list[bytes], 
     with file.open("rb") as raw:
         if size <= first + pieces * each:
             return [raw.read()], size
-        parts = [_up_to_line_end(raw.read(first))]
+        parts = [_whole_lines(raw.read(first), at_start=True)]
         last = size - each
         for i in range(1, pieces):
             raw.seek(first + (last - first) * i // (pieces - 1))
@@ -65,14 +87,10 @@ def _decompressed_pieces(file: Path, most: int, share: float) -> tuple[list[byte
         rest = read_pieces == len(samples)  # nothing was left out: the pieces are adjacent
     if rest:
         return [b"".join([*parts, *samples])], size
-    return [_up_to_line_end(parts[0]), *(_whole_lines(k, at_end=False) for k in samples)], size
+    return [_whole_lines(parts[0], at_start=True), *map(_whole_lines, samples)], size
 
 
-def _up_to_line_end(text: bytes) -> bytes:
-    return text[: text.rfind(b"\n") + 1] or text
-
-
-def _whole_lines(text: bytes, *, at_end: bool) -> bytes:
-    """Leave out the line that the piece begins in and, if the file goes on, the line that it ends in."""
-    text = text[text.find(b"\n") + 1 :]
-    return text if at_end else text[: text.rfind(b"\n") + 1]
+def _whole_lines(text: bytes, *, at_start: bool = False, at_end: bool = False) -> bytes:
+    """Leave out the lines that a piece begins or ends in, but at the start and at the end of a file."""
+    whole = text if at_start else text[text.find(b"\n") + 1 :]
+    return whole if at_end else whole[: whole.rfind(b"\n") + 1] or (text if at_start else b"")

@@ -4,7 +4,9 @@ from typing import Any
 
 import polars as pl
 
-SKEWED = 2.0  # the third standardised moment from which a logarithm helps
+
+def _plain(value: Any) -> float:
+    return 0.0 if value is None else float(value)
 
 
 def mean(x: pl.Series) -> float:
@@ -27,9 +29,9 @@ def quantile(x: pl.Series, share: float) -> float:
     return _plain(x.quantile(share))
 
 
-def skewness(x: pl.Series) -> float:
-    """Return the third standardised moment; 0 for an empty column."""
-    return _plain(x.cast(pl.Float64).skew())
+def is_skewed(x: pl.Series) -> bool:
+    """Return whether a logarithm helps, by the third standardised moment."""
+    return _plain(x.cast(pl.Float64).skew()) > 2
 
 
 def counts_of(x: pl.Series) -> pl.DataFrame:
@@ -37,5 +39,6 @@ def counts_of(x: pl.Series) -> pl.DataFrame:
     return x.drop_nulls().alias("value").value_counts(sort=True)
 
 
-def _plain(value: Any) -> float:
-    return 0.0 if value is None else float(value)
+def runs_of(x: pl.Series) -> int:
+    """Return the number of runs of equal values."""
+    return int((x != x.shift()).sum() or 0) + 1

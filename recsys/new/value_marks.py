@@ -4,7 +4,6 @@ Such as decimal commas, 2.233,58 € and 45,5 %, NA and -, and Action|Comedy.
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -18,9 +17,6 @@ THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
 THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([ {SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
 PLAIN_SPACE = r"^[+-]?\d{1,3}( \d{3})+,\d{1,2}$"  # 39 725,00
-MANY_GROUPS = 0.1  # share of texts with a plain space between groups, from which the texts are not lists of codes
-SHARED_IDS = 0.5  # share of the parts behind a comma that also stand before one, if both are ids
-FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 AMOUNT_SPACES = " " + SPACES_WITHIN  # between thousands
 AMOUNT = rf"[+-]?\d[\d.,]*(?:[{AMOUNT_SPACES}]\d{{3}}(?:[.,]\d+)?)*"
 CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR|zł|PLN|kr|SEK|NOK|DKK|Kč|₺|TL|₽|руб|R\\$|₩|元|円"
@@ -29,32 +25,22 @@ UNIT = rf"^\s*((?:{CURRENCY})\s?)?{AMOUNT}(\s?(?:{CURRENCY}|{MEASURE}))?\s*$"
 AMOUNTS = 0.995  # share of texts that are amounts with a unit
 # separators of several values, the surest first
 VALUE_SEPARATORS = ("\x01", "\x02", "\x03", "\x1d", "|", ";", "^", ",", "::", "/", " ")
-STOP_WORDS = frozenset(
-    ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
-)
+STOP_WORDS = ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
 RANGE = r"^\D*\d{1,3}(,\d{3})*\s*(\+|(-|–|to|bis)\s*\D?\d{1,3}(,\d{3})*)\D*$"  # 1,000 - 5,000 and 10,000+
-MOSTLY_RANGES = 0.5  # share of texts that are ranges, whose commas divide thousands
-MOST_NUMBERS = 64  # in a text
-MOSTLY_FRACTIONS = 0.9  # share of texts with a decimal point, if the texts hold fractions
 
 
 @dataclass
 class Marks:
-    """How all columns of text write numbers and missing values.
+    """How all columns of text write numbers and missing values."""
 
-    null_values: texts that stand for missing values
-    decimal, thousands: the marks before decimals, and between thousands
-    """
-
-    null_values: list[str] = field(default_factory=list)
+    null_values: list[str] = field(default_factory=list)  # texts that stand for missing values
     decimal: str = "."
     thousands: str | None = None
 
 
 def marks_of(frame: pl.DataFrame) -> Marks:
     """Find the marks in numbers, and the text that stands for missing values, in all columns together."""
-    marks, dotted = Marks(), False
-    nulls: Counter[str] = Counter()
+    marks, dotted, nulls = Marks(), False, set[str]()
     for name in frame.select(pl.col(pl.String)).columns:
         numbers = frame[name].cast(pl.Float64, strict=False).fill_nan(None)
         if numbers.null_count() == frame[name].null_count():
@@ -65,14 +51,15 @@ def marks_of(frame: pl.DataFrame) -> Marks:
         if not plain.len():
             continue
         spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
-        if mean(plain.str.contains(PLAIN_SPACE)) > MANY_GROUPS:
+        if mean(plain.str.contains(PLAIN_SPACE)) > 0.1:  # otherwise, lists of codes
             spaces = plain.str.extract("( )").drop_nulls()
+        has_comma = plain.str.contains(",", literal=True).any()
         if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
-            marks.thousands = spaces[0]
-            marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal
-        elif plain.str.contains(",", literal=True).any() and not _are_pairs_of_ids(plain):
+            marks.thousands, marks.decimal = spaces[0], "," if has_comma else marks.decimal
+        elif has_comma and not _are_pairs_of_ids(plain):
             points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
-            if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
+            groups = plain.str.contains(r"\.|^[+-]?\d{1,3}(,\d{3})+$").any()
+            if thousands and (groups or not points):
                 marks.thousands = ","
             elif points:
                 marks.decimal = ","
@@ -81,10 +68,9 @@ def marks_of(frame: pl.DataFrame) -> Marks:
         dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
         sure = values.is_in(SURE_NULLS)
         numeric = mean(as_numbers(plain, marks).is_not_null()) >= 0.99
-        missing = values.filter(sure | values.is_in(NULLS) if numeric else sure)
-        if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
-            nulls["NA"] += 1
-        nulls.update(missing.unique().to_list())
+        nulls |= {*values.filter(sure | values.is_in(NULLS) if numeric else sure)}
+        if values.is_in(["NA"]).any() and mean(plain.str.len_chars() == 2) <= 0.9:  # NA of countries is Namibia
+            nulls.add("NA")
     if (dotted and marks.thousands == ".") or marks.thousands == marks.decimal:  # 3,000 is 3 beside 67,95
         marks.thousands = None
     marks.null_values = [n for n in NULLS if n in nulls]
@@ -94,19 +80,10 @@ def marks_of(frame: pl.DataFrame) -> Marks:
 def _are_pairs_of_ids(plain: pl.Series) -> bool:
     """Return True for texts such as 12,45 whose parts are of one kind, as two ids of a list are, and not decimals."""
     parts = plain.str.split_exact(",", 1).struct.unnest().drop_nulls()
-    if parts.height < FEWEST_PAIRS or not mean(plain.str.count_matches(",") <= 1):
+    if parts.height < 20 or not mean(plain.str.count_matches(",") <= 1):
         return False
     left, right = (parts[name].unique() for name in parts.columns)
-    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > SHARED_IDS
-
-
-def _no_group_of_three(plain: pl.Series) -> bool:
-    return not plain.str.contains(r"^[+-]?\d{1,3}(,\d{3})+$").any()
-
-
-def _are_two_letters(values: pl.Series) -> bool:
-    """Return True for codes of countries, among which NA is Namibia."""
-    return mean(values.str.len_chars() == 2) > 0.9
+    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > 0.5
 
 
 def as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
@@ -127,23 +104,19 @@ def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
     All values have the same unit, before or after the number.
     """
     known = values.drop_nulls()
-    if (
-        not known.len()
-        or mean(known.head(200).str.contains(UNIT)) < AMOUNTS
-        or mean(known.str.contains(UNIT)) < AMOUNTS
-    ):
+    if not known.len() or any(mean(texts.str.contains(UNIT)) < AMOUNTS for texts in (known.head(200), known)):
         return None
     units = known.str.replace(AMOUNT, "", literal=False).str.strip_chars().unique().to_list()
     if len(units) != 1 or not units[0] or len(units[0].split()) != 1 or re.search(r"\d", units[0]):
         return None
     amounts = known.str.extract(f"({AMOUNT})")
     spaces = [(s, "") for s in AMOUNT_SPACES if amounts.str.contains(s, literal=True).any()]
-    amounts = amounts.str.replace_all(f"[{AMOUNT_SPACES}]", "")
-    if (replacements := _replacements(amounts)) is None:
+    if (replacements := _replacements(amounts.str.replace_all(f"[{AMOUNT_SPACES}]", ""))) is None:
         return None
     sql = "{}"
     for old, new in ((units[0], ""), *spaces, *replacements):
-        sql = f"REPLACE({sql}, '{_quoted(old)}', '{new}')"
+        quoted = old.replace("'", "''").replace("{", "{{").replace("}", "}}")
+        sql = f"REPLACE({sql}, '{quoted}', '{new}')"
     sql = f"TRY_CAST(TRIM({sql}) AS DOUBLE)"
     numbers = values.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
     return (numbers, sql) if numbers.drop_nulls().len() >= AMOUNTS * known.len() else None
@@ -156,16 +129,11 @@ def _replacements(amounts: pl.Series) -> list[tuple[str, str]] | None:
     """
     comma, point = (amounts.str.contains(mark, literal=True).any() for mark in (",", "."))
     if not comma:
-        groups = point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all()
-        return None if groups else []
+        return None if point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all() else []
     if not point:
         return [(",", "")] if amounts.str.contains(r"^[+-]?\d{1,3}(,\d{3})*$").all() else [(",", ".")]
     last_is_comma = mean(amounts.str.contains(r"\.\d{3}.*,|^[^.]*,\d+$|^[^,]*$")) > AMOUNTS
     return [(".", ""), (",", ".")] if last_is_comma else [(",", "")]
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''").replace("{", "{{").replace("}", "}}")
 
 
 def same_numbers(head: pl.Series) -> tuple[str, int] | None:
@@ -173,33 +141,32 @@ def same_numbers(head: pl.Series) -> tuple[str, int] | None:
     for separator in (" ", ";", "|"):
         counts = head.str.count_matches(separator, literal=True)
         width = round(largest(counts)) + 1
-        if not 2 <= width <= MOST_NUMBERS or counts.n_unique() > 1:
+        if not 2 <= width <= 64 or counts.n_unique() > 1:
             continue
         numbers = head.str.split(separator).explode().cast(pl.Float64, strict=False)
-        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > MOSTLY_FRACTIONS:
+        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > 0.9:
             return separator, width
     return None
 
 
 def separator_of_values(head: pl.Series) -> str | None:
     """Return the separator of several values in a text, None if a text is one value."""
-    return next(
-        (s for s in VALUE_SEPARATORS if mean(head.str.contains(s, literal=True)) >= 0.05 and _separates(head, s)), None
-    )
+    often = (s for s in VALUE_SEPARATORS if mean(head.str.contains(s, literal=True)) >= 0.05)
+    return next((s for s in often if _separates(head, s)), None)
 
 
 def _separates(head: pl.Series, separator: str) -> bool:
     """Return True if the separator divides texts into parts that occur again and again in other texts."""
-    if separator == "," and mean(head.str.contains(RANGE)) > MOSTLY_RANGES:
-        return False
-    if separator == "/" and head.str.contains(r"^(https?:)?/").any():
+    is_range = separator == "," and mean(head.str.contains(RANGE)) > 0.5
+    if is_range or (separator == "/" and head.str.contains(r"^(https?:)?/").any()):
         return False
     lengths = head.str.split(separator).list.len()
     parts = _parts(head, separator)
     whole, distinct = head.n_unique(), parts.n_unique()
     repeats = parts.len() / max(distinct, 1)
     if separator == " ":
-        return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
+        is_prose = mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02
+        return not is_prose and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
     if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
         return repeats >= 2 and distinct <= 0.5 * whole
     shared = mean(counts_of(_parts(head.unique(), separator))["count"] > 1)  # parts of several different texts
@@ -211,8 +178,3 @@ def _separates(head: pl.Series, separator: str) -> bool:
 def _parts(texts: pl.Series, separator: str) -> pl.Series:
     parts = texts.str.split(separator).explode().str.strip_chars()
     return parts.filter(parts != "")
-
-
-def _is_prose(parts: pl.Series) -> bool:
-    """Return True if stop words are among the words."""
-    return mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02

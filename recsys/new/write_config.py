@@ -3,7 +3,6 @@
 import keyword
 import re
 import sys
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ def new_data(name: str, files: Any, answers: Answers) -> bool:
     from recsys.new.read_back import verify
 
     path = _config_path("data", name)
-    given = _paths(files)
-    proposal = propose(given, answers)
+    if files is None or files in ("", []):
+        raise UserError("files: missing; type files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]")
+    proposal = propose([str(f) for f in files] if isinstance(files, list) else [str(files)], answers)
     results.print(table(proposal, SHOWN))
     if len(proposal.columns) > SHOWN:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
@@ -84,12 +84,6 @@ def new_experiment(name: str) -> None:
     _write({path: skeletons.EXPERIMENT.format(name=name)})
     say(f"written: {path}; name its data and its model there")
     say(f"train with: python -m recsys.train experiment={name}")
-
-
-def _paths(files: Any) -> Sequence[str]:
-    if files is None or files in ("", []):
-        raise UserError("files: missing; type files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]")
-    return [str(f) for f in files] if isinstance(files, list) else [str(files)]
 
 
 def _config_path(kind: str, name: str) -> Path:

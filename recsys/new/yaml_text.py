@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 WIDTH = 120
-SHORT = {"\t": "\\t", "\n": "\\n"}
 PLAIN = re.compile(r"(?:[A-Za-z_]|\.{0,2}/|\.{1,2}$)[\w./+-]*(?: [\w./+-]+)*")
 
 
@@ -25,14 +24,9 @@ def scalar(value: Any) -> str:
         return text
     if "\\" in text and text.isprintable() and "${" not in text:
         return "'" + text.replace("'", "''") + "'"
-    return '"' + "".join(map(_character, text)).replace("${", "\\\\${") + '"'
-
-
-def _character(c: str) -> str:
-    """Return a character as it stands within double quotes."""
-    if c in '"\\':
-        return f"\\{c}"
-    return c if c.isprintable() else f"\\U{ord(c):08x}" if c not in SHORT else SHORT[c]
+    marks = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+    characters = (marks.get(c) or (c if c.isprintable() else f"\\U{ord(c):08x}") for c in text)
+    return '"' + "".join(characters).replace("${", "\\\\${") + '"'
 
 
 def flow(value: Any) -> str:
@@ -51,25 +45,13 @@ def _printable(text: str) -> str:
 
 def comment(text: str, indent: str = "") -> list[str]:
     """Return a comment of one or several lines."""
-    return textwrap.wrap(
-        _printable(text),
-        WIDTH - len(indent),
-        initial_indent=f"{indent}# ",
-        subsequent_indent=f"{indent}# ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    start = f"{indent}# "
+    wrap = textwrap.TextWrapper(WIDTH - len(indent), start, start, break_long_words=False, break_on_hyphens=False)
+    return wrap.wrap(_printable(text))
 
 
 def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
-    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it.
-
-    Args:
-        key: the key.
-        value: the value.
-        reason: the comment, if any.
-        indent: the spaces before the key.
-    """
+    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
     reason = _printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"
     if len(line) > WIDTH:

@@ -9,7 +9,7 @@ from file_shapes import lines
 
 from recsys.base.errors import UserError
 from recsys.new.choose_label import choose
-from recsys.new.column_kinds import columns_of
+from recsys.new.find_kinds import columns_of
 from recsys.new.propose import propose
 
 RNG = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from recsys.base.errors import UserError
 from recsys.new import raw_bytes
 from recsys.new.find_files import find, globs_for, split_of
+from recsys.new.find_layout import layout_of
 from recsys.new.gather import gather
-from recsys.new.layout import layout_of
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
 from recsys.new.sample import read_sample

@@ -9,7 +9,7 @@ from file_shapes import clicks, lines
 
 from recsys.base.errors import UserError
 from recsys.new.find_dialect import dialect_of
-from recsys.new.layout import layout_of
+from recsys.new.find_layout import layout_of
 from recsys.new.propose import propose
 from recsys.new.sample import read_sample
 
@@ -40,7 +40,7 @@ def test_the_first_line_of_excel(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("sep=;\n" + lines(clicks(), ";"))
     layout = layout_of(file)
-    assert layout.columns == clicks().columns and layout.dialect is not None and layout.dialect.comment is None
+    assert layout.columns == clicks().columns and layout.comment is None
     assert read_sample([file], layout).frame.height == clicks().height
 
 
@@ -55,7 +55,7 @@ def test_a_title_is_said(tmp_path: Path, title: str) -> None:
 
 def test_a_short_header_is_no_title() -> None:
     d = dialect_of(["a,b,c", *(f"{i},{i % 3},x,{i * 7 % 5}" for i in range(30))])
-    assert not d.title and d.comment is None and d.width == 4
+    assert d.comment is None and d.width == 4
 
 
 def test_messages_of_libraries_do_not_leak(tmp_path: Path) -> None:

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from recsys.base.errors import UserError
 from recsys.new.choose_label import choose
 from recsys.new.choose_split import by_time
-from recsys.new.column_kinds import Column, columns_of
-from recsys.new.find_dialect import SPACES, Dialect, dialect_of, fields
+from recsys.new.column_kinds import Column
+from recsys.new.find_dialect import SPACES, dialect_of
 from recsys.new.find_encoding import encoding_of
-from recsys.new.known_names import LABELS, names_an_id_of, rank_of, words
-from recsys.new.label import label_of
+from recsys.new.find_kinds import columns_of
+from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
+from recsys.new.label import BinaryGuess, label_of
+from recsys.new.layouts import ListsLayout
 from recsys.new.leaks import leaks
 from recsys.new.propose_features import feature_name, features_of
 from recsys.new.roles import assign, name_unnamed
-from recsys.new.text_rows import lines_frame
 
 WORDS = st.text("abcdefghijkl", min_size=1, max_size=8)
 SEPARATORS = ["\t", ",", ";", "|", "::", "||", "\x01"]
@@ -53,7 +54,7 @@ def test_separator_and_header(table: tuple[list[str], list[list[str]]], separato
     assert d.header == header and d.width == len(names)
     assert d.strip == (separator == ", ")
     assert d.columns == names if header else len(d.columns) == len(names)
-    assert fields(separator.join(rows[0]), d) == rows[0]
+    assert d.fields(separator.join(rows[0])) == rows[0]
 
 
 @settings(deadline=None, max_examples=40)
@@ -67,7 +68,7 @@ def test_quotes(table: tuple[list[str], list[list[str]]], separator: str) -> Non
     assume("where" not in names)
     d = dialect_of(text.getvalue().split("\n"))
     assert (d.separator, d.quote, d.width) == (separator, '"', len(names) + 1)
-    assert fields(text.getvalue().split("\n")[1], d) == quoted[0]
+    assert d.fields(text.getvalue().split("\n")[1]) == quoted[0]
 
 
 def test_inches_are_no_quotes() -> None:
@@ -92,7 +93,7 @@ def test_formats_of_text(lines: list[str], format_: str, columns: list[str]) -> 
 
 def test_lists_without_users_are_numbered() -> None:
     lines = ["i1 i2", "i3", "i1 i4 i2"]
-    rows = lines_frame(lines, Dialect(format="lists", separator=" ", columns=["item"]))
+    rows = ListsLayout(separator=" ", columns=["item"], leading=["item"]).parse(lines)
     assert rows.to_dict(as_series=False) == {"list": [*"001222"], "item": ["i1", "i2", "i3", "i1", "i4", "i2"]}
 
 
@@ -148,7 +149,7 @@ def test_decimal_commas_do_not_divide() -> None:
     ],
 )
 def test_kinds(name: str, values: list[Any], kind: str) -> None:
-    assert column(name, values).kind == kind
+    assert column(name, values).kind.name == kind
 
 
 def test_kinds_of_typed_columns() -> None:
@@ -163,7 +164,7 @@ def test_kinds_of_typed_columns() -> None:
             "flag": [True, False] * 25,
         }
     )
-    kinds = {c.name: c.kind for c in columns_of(frame)[0]}
+    kinds = {c.name: c.kind.name for c in columns_of(frame)[0]}
     assert kinds == {
         "vector": "vector", "ids": "list", "ragged": "nested", "nested": "nested", "at": "time", "flag": "category",
     }  # fmt: skip
@@ -191,7 +192,7 @@ def test_missing_values() -> None:
 def test_marks_in_numbers(values: list[str], decimal: str, thousands: str | None) -> None:
     (c,), marks = columns_of(pl.DataFrame({"x": [f"{v}" for v in values for _ in range(30)]}))
     assert (marks.decimal, marks.thousands) == (decimal, thousands)
-    assert c.kind in ("number", "category") and c.numbers is not None
+    assert c.kind.name in ("number", "category") and c.numbers is not None
 
 
 @settings(deadline=None, max_examples=40)
@@ -218,7 +219,7 @@ def test_times_are_those_that_were_written(form: str, start: datetime, hours: in
     texts = [m.strftime(form) for m in moments]
     assume(len(set(texts)) > 20)
     c = column("event_time", texts)
-    assert c.kind == "time" and c.time is not None and c.time.moments is not None
+    assert c.time is not None and c.time.moments is not None
     assert c.time.moments.to_list() == [datetime.strptime(t, form) for t in texts]
     if c.time.sql is not None:  # the SQL reads the same
         made = pl.DataFrame({"x": texts}).select(pl.sql_expr(c.time.sql.format("x"))).to_series()
@@ -240,8 +241,8 @@ def test_times_are_those_that_were_written(form: str, start: datetime, hours: in
 )
 def test_labels(values: list[Any], at_least: float | None, positive: list[str]) -> None:
     made = label_of(column("y", values * 40))
-    assert made is not None and (made.at_least, made.positive) == (at_least, positive)
-    assert made.kind == "binary" and 0 < made.share < 1
+    assert isinstance(made, BinaryGuess) and (made.at_least, made.positive) == (at_least, positive)
+    assert 0 < made.share < 1
 
 
 def test_labels_of_many_values() -> None:
@@ -322,7 +323,7 @@ def test_roles() -> None:
 def test_names() -> None:
     assert words("userId") == words("user_id") == words("user-id:token") == ["user", "id"]
     assert names_an_id_of("userId", ("user",)) and not names_an_id_of("user_age", ("user",))
-    assert rank_of("isClick", LABELS) is not None and rank_of("clicker", LABELS) is None
+    assert rank_of("isClick", NAMES.labels) is not None and rank_of("clicker", NAMES.labels) is None
     taken: set[str] = set()
     made = [feature_name(n, taken) for n in ("user.id", "user/id", " a ", "label", "a", "[x]*", "7")]
     assert made == ["user_id", "user_id_2", "a", "label_", "a_2", "x", "c_7"]

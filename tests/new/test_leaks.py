@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.new.column_kinds import columns_of
+from recsys.new.find_kinds import columns_of
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
 
@@ -92,6 +92,6 @@ def test_a_value_that_is_missing_with_one_class() -> None:
     )
     columns, _ = columns_of(frame)
     label = label_of(columns[0])
-    assert label is not None and label.kind == "classes"
+    assert label is not None and label.classes
     found = leaks(columns, label)
     assert set(found) == {"booked", "code"} and "exactly if the label is NDF" in found["booked"]

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from recsys.base.errors import UserError
 from recsys.new.document import document
 from recsys.new.explode import explode
-from recsys.new.layout import Layout
+from recsys.new.layouts import CsvLayout, ParquetLayout
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
 
@@ -93,9 +93,9 @@ def test_the_time_for_many_columns_grows_with_their_number() -> None:
     width = 800
     frame = pl.DataFrame({f"c{i}": ["a b c", "a b", "a", "d e f"] for i in range(width)})
     started = time.process_time()
-    explode(frame, Layout("csv", frame.columns), Answers(label=None))
+    explode(frame, CsvLayout(columns=frame.columns), Answers(label=None))
     lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
-    explode(lists, Layout("parquet", lists.columns), Answers(label=None))
+    explode(lists, ParquetLayout(columns=lists.columns), Answers(label=None))
     assert time.process_time() - started < 15
 
 

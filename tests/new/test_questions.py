@@ -17,9 +17,11 @@ from small_csv import Commands
 
 from recsys.base.errors import NeedsAnswer, UserError
 from recsys.new.document import document
-from recsys.new.known_names import ITEMS, USERS, names_an_id_of
+from recsys.new.known_names import NAMES, names_an_id_of
+from recsys.new.label import BinaryGuess, NumberGuess
 from recsys.new.leaks import AFTERWARDS
-from recsys.new.propose import Proposal, propose
+from recsys.new.proposal import Proposal
+from recsys.new.propose import propose
 from recsys.new.questions import MARK, Answers
 from recsys.new.value_marks import separator_of_values
 
@@ -493,7 +495,7 @@ def test_ratings_with_many_values_ask_who_rates(tmp_path: Path) -> None:
     [text] = asked(tmp_path)
     assert "which column is the user and which the item of rating?" in text
     p = proposed(tmp_path, user="who", item="joke")
-    assert p.label is not None and p.label.kind == "regression" and not p.questions
+    assert p.label is not None and isinstance(p.label, NumberGuess) and not p.questions
     assert {"who", "joke"} <= {f.name for f in p.features.sparse}
     assert not asked(tmp_path, user=None, item=None)
 
@@ -546,7 +548,7 @@ def test_spaces_between_thousands(amount: str, tmp_path: Path) -> None:
     write(tmp_path / "log.csv", clicks().select("user", "item", "ts", pl.Series("cost", prices), LABEL), ";")
     p = proposed(tmp_path)
     cost = next(c for c in p.columns if c.name == "cost")
-    assert cost.kind == "number" and cost.numbers is not None and cost.numbers[0] == 1293.39
+    assert cost.kind.is_number and cost.numbers is not None and cost.numbers[0] == 1293.39
 
 
 def test_times_in_chinese_letters(tmp_path: Path) -> None:
@@ -784,7 +786,9 @@ def test_answers_in_other_languages(yes: str, no: str, tmp_path: Path) -> None:
     )
     write(tmp_path / "log.csv", frame)
     p = proposed(tmp_path)
-    assert p.label is not None and p.label.column.name == "zzz" and p.label.positive == [yes] and p.questions
+    assert (
+        isinstance(p.label, BinaryGuess) and p.label.column.name == "zzz" and p.label.positive == [yes] and p.questions
+    )
 
 
 def test_arms_of_an_experiment_are_no_label(tmp_path: Path) -> None:
@@ -877,7 +881,7 @@ def test_kinds_of_events_of_several_words(tmp_path: Path) -> None:
     )
     write(tmp_path / "log.csv", frame)
     p = proposed(tmp_path)
-    assert p.label is not None and p.label.positive == ["clickout item"] and p.label.doubt
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == ["clickout item"] and p.label.doubt
 
 
 def test_an_answer_to_several_logs_keeps_the_side_tables(tmp_path: Path) -> None:
@@ -922,11 +926,11 @@ def test_states_are_asked_which_are_positive(tmp_path: Path, name: str, states: 
     [question] = [q for q in proposed(tmp_path, label=name).questions if "positive" in q.text]
     assert any(a.endswith(f"'positive={states[2]}'") for a in question.answers)
     p = proposed(tmp_path, label=name, positive=(states[2],))
-    assert p.label is not None and p.label.positive == [states[2]] and not p.questions
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == [states[2]] and not p.questions
     with pytest.raises(UserError, match=f"^positive=won: {name} has no such value"):
         proposed(tmp_path, label=name, positive=("won",))
     made = proposed(tmp_path, label=name, positive=None)
-    assert made.label is not None and made.label.kind == "classes" and not made.questions
+    assert made.label is not None and made.label.classes and not made.questions
 
 
 def test_codes_of_answers_are_asked_about(tmp_path: Path) -> None:
@@ -939,7 +943,7 @@ def test_yes_to_a_refusal_is_not_positive(tmp_path: Path) -> None:
     frame = clicks().with_columns(pl.when(pl.col(LABEL) == 1).then(pl.lit("N")).otherwise(pl.lit("Y")).alias("skipped"))
     write(tmp_path / "log.csv", frame.drop(LABEL))
     p = proposed(tmp_path)
-    assert p.label is not None and p.label.positive == ["N"]
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == ["N"]
 
 
 def test_what_may_be_written_with_a_rating_is_asked_about(tmp_path: Path) -> None:
@@ -1204,7 +1208,7 @@ def test_yes_is_positive_however_frequent(tmp_path: Path, yes: str, no: str) -> 
     often = pl.Series("completed", [yes if x < 0.8 else no for x in np.random.default_rng(0).random(len(clicks()))])
     write(tmp_path / "log.csv", clicks().drop(LABEL).with_columns(often))
     p = proposed(tmp_path, label="completed")
-    assert p.label is not None and p.label.positive == [yes]
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == [yes]
 
 
 def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:
@@ -1213,7 +1217,7 @@ def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:
     )
     write(tmp_path / "log.csv", frame.drop(LABEL))
     p = proposed(tmp_path, label="not_skipped")
-    assert p.label is not None and p.label.positive == ["yes"]
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == ["yes"]
 
 
 def test_counts_of_outcomes_are_no_features(tmp_path: Path) -> None:
@@ -1290,15 +1294,15 @@ def test_an_item_under_the_name_of_an_event(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "of"),
     [
-        ("beer_beerid", ITEMS),
-        ("review_profilename", USERS),
-        ("會員卡號", USERS),
-        ("商品編碼", ITEMS),
-        ("商品编码", ITEMS),
+        ("beer_beerid", NAMES.items),
+        ("review_profilename", NAMES.users),
+        ("會員卡號", NAMES.users),
+        ("商品編碼", NAMES.items),
+        ("商品编码", NAMES.items),
     ],
 )
 def test_names_of_users_and_items(name: str, of: tuple[str, ...]) -> None:
-    assert names_an_id_of(name, of) and not names_an_id_of(name, USERS if of is ITEMS else ITEMS)
+    assert names_an_id_of(name, of) and not names_an_id_of(name, NAMES.users if of is NAMES.items else NAMES.items)
 
 
 def test_pictures_of_a_review_are_written_with_it(tmp_path: Path) -> None:
@@ -1395,7 +1399,7 @@ def test_counts_in_svmlight_are_numbers(tmp_path: Path) -> None:
         for i in range(900)
     ]
     (tmp_path / "train.txt").write_text("\n".join(rows) + "\n")
-    kinds = {c.name: c.kind for c in proposed(tmp_path).columns}
+    kinds = {c.name: c.kind.name for c in proposed(tmp_path).columns}
     assert (kinds["f1"], kinds["f2"], kinds["f3"]) == ("number", "category", "number")
 
 
@@ -1568,7 +1572,7 @@ def test_columns_that_mostly_hold_times_or_numbers(tmp_path: Path, share: float,
     [found] = [c for c in p.columns if c.name == column]
     text = document(p, "mine")
     if kinds == 1:
-        assert found.kind == {"at": "time", "price": "number"}[column] and found.nulls == ["unknown x0"]
+        assert found.kind.name == {"at": "time", "price": "number"}[column] and found.nulls == ["unknown x0"]
         assert len(p.questions) == (column == "at" and share > 0.1)
     else:
         assert any(q.text.startswith(f"what does {column} hold?") for q in p.questions)
