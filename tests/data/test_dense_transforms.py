@@ -108,6 +108,7 @@ MISTAKES = [
     ("x: {transform: [{target: {smothing: 1}}]}", r"target has no option smothing; did you mean smoothing\?"),
     ("x: {transform: [log, count]}", r"count reads the raw column; put it first"),
     ("x: {fill: 0, transform: [count]}", r"x.fill=0: is ignored with count"),
+    ("x: {difference: 1, transform: [count]}", r"x.difference=1: is ignored with count"),
     ("x: {fill: medain}", r"x.fill=medain: must be a number, mean or median; did you mean median\?"),
     ("x: {fill: [1]}", r"x.fill=\[1\]: must be a number"),
     ("x: {fill: .nan}", r"x.fill=nan: must be finite"),

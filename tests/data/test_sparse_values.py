@@ -96,6 +96,7 @@ MISTAKES = [
     ("s: {quantiles: 2000000000}", r"must be from 2 to 100000"),
     ("s: {quantiles: 9, encode: hash}", r"data.sparse.s.encode=hash: does not apply to quantiles"),
     ("s: {quantiles: 9, min_count: 2}", r"data.sparse.s.min_count=2: does not apply to quantiles"),
+    ("s: {evict: oldest}", r"data.sparse.s.evict=oldest: unknown"),
     ("s: {encode: quantiles}", r"data.sparse.s.encode=quantiles: unknown"),
     ("s: {quantiles: 9}, t: {table: s}", r"data.sparse.t: shares its table with s"),
     ("s: {quantiles: 9}, t: {quantiles: 8, table: s}", r"data.sparse.t: shares its table with s"),
