@@ -275,7 +275,7 @@ def _check_calibration(cfg: RunConfig) -> None:
         raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
     if cfg.calibration == "none":
         return
-    if all(label.kind == "classes" for label in cfg.data.label_configs.values()):
+    if not any(label.is_calibrated for label in cfg.data.label_kinds.values()):
         why = "calibrates binary labels and numbers, and this data has neither"
         raise UserError(f"calibration={cfg.calibration}: {why}")
     if not cfg.data.split.validation and not cfg.data.split.validation_files:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.features import LABEL
+from recsys.data.features.label_kinds import NumberLabel
 from recsys.data.features.labels import label_columns
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.binary import binary_metrics
@@ -36,11 +37,11 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
     test = pl.concat(pl.read_parquet(f, columns=list(columns), glob=False) for f in prepared.files("test"))
     metrics: dict[str, float] = {}
     for (column, c), name in zip(columns.items(), data.label_configs, strict=True):
-        if c.at_least is not None or c.positive or c.kind == "classes":
+        if c.is_text or c.config.at_least is not None:
             continue  # the teacher knows the expectation of the column alone
-        known = _known(teacher, c.column or "", test[column])
+        known = _known(teacher, c.column, test[column])
         if known is not None:
-            best = _regression(*known) if c.kind == "regression" else _binary(*known)
+            best = _regression(*known) if isinstance(c, NumberLabel) else _binary(*known)
             metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
     return metrics or None
 

@@ -52,6 +52,6 @@ def feature_spec(
 def plain_labels(data: ResolvedData) -> tuple[Label, ...]:
     """Return the labels without what is fitted."""
     return tuple(
-        Label(name, c.kind, tuple(c.classes), c.log, sampled=data.sample_negatives)  # type: ignore[arg-type]
-        for name, c in data.label_configs.items()
+        Label(name, c.kind, tuple(c.config.classes), c.config.log, sampled=data.sample_negatives)
+        for name, c in data.label_kinds.items()
     )

@@ -7,6 +7,7 @@ from functools import cached_property
 from recsys.base.errors import UserError
 from recsys.data.features.column_names import HISTORY, TARGETS
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
+from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.look_back import LookBack
 from recsys.data.features.row_sources import C, FeatureEntry, RowSource
 from recsys.data.features.sparse_columns import SparseColumn
@@ -100,6 +101,11 @@ class ResolvedData(DataConfig):
         if self.labels:
             return {name: replace(c, column=c.column or name) for name, c in self.labels.items()}
         return {} if self.label.column is None else {"label": self.label}
+
+    @cached_property
+    def label_kinds(self) -> Mapping[str, LabelColumn]:
+        """The labels by name, as objects of their kinds. Raises UserError if the config of a label is invalid."""
+        return {name: LabelColumn.from_config(c, self.label_key(name)) for name, c in self.label_configs.items()}
 
     @property
     def label_columns(self) -> list[str]:

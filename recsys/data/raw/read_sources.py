@@ -285,7 +285,7 @@ def _unlabelled_columns(data: ResolvedData) -> list[str]:
 
 def _number_columns(data: ResolvedData) -> set[str]:
     """Return the columns of labels and weight that are read as numbers only."""
-    text = {c.column for c in data.label_configs.values() if c.positive or c.kind == "classes"}
+    text = {c.column for c in data.label_kinds.values() if c.is_text}
     return set(_unlabelled_columns(data)) - text
 
 

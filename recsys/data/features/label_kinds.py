@@ -1,0 +1,168 @@
+"""The kinds of labels: how the column of a label is read, which of its values are valid, and what is fitted to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import polars as pl
+
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import BLANK
+from recsys.data.features.training_statistics import Moments
+from recsys.data.features.value_types import as_number, as_value
+from recsys.features import Label, LabelKind
+from recsys.schema.data_schema import LabelConfig, SourceConfig
+
+TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
+MOST_CLASSES = 10_000
+
+
+class LogMoments(Moments):
+    """Moments of ln(1 + value)."""
+
+    def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
+        super().add(values.cast(pl.Float64).log1p(), frame)
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """A label of a row. What is made of a config raises UserError if a key does not apply to its kind.
+
+    key: its config key, for messages
+    config: its config, with the name of its column
+    """
+
+    kind: ClassVar[LabelKind]
+    keys: ClassVar[tuple[str, ...]] = ()  # the keys that only some kinds take, and that this one does
+    is_calibrated: ClassVar[bool] = True  # whether its predictions can be calibrated
+    key: str
+    config: LabelConfig
+
+    @staticmethod
+    def from_config(c: LabelConfig, key: str) -> LabelColumn:
+        """Return the label of a config."""
+        if c.kind not in KINDS:
+            raise UserError(f"{key}.kind={c.kind}: unknown{did_you_mean(c.kind, KINDS)}")
+        for name in ("at_least", "positive", "log", "classes"):
+            if getattr(c, name) not in (None, [], False) and name not in KINDS[c.kind].keys:
+                owner = next(kind.kind for kind in KINDS.values() if name in kind.keys)
+                raise UserError(f"{key}.{name}: applies only to kind {owner}; the kind of this label is {c.kind}")
+        if c.positive and c.at_least is not None:
+            raise UserError(f"{key}: positive and at_least cannot be combined; remove one of them")
+        return KINDS[c.kind](key, c)
+
+    @property
+    def column(self) -> str:
+        """The raw column."""
+        return self.config.column or ""
+
+    @property
+    def is_text(self) -> bool:
+        """True if its values are compared as text."""
+        return False
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with a value that is not valid."""
+        return "is not a number"
+
+    def value(self, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
+        """Return the label, null for values that cannot be read."""
+        return as_number(source, schema, self.column)
+
+    def valid(self, x: pl.Series) -> pl.Series:
+        """Return which labels are valid, null for missing ones."""
+        return x.is_finite()
+
+    def statistic(self) -> Moments:
+        """Return the statistic of the training rows that have the label."""
+        return Moments()
+
+    def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
+        """Return the label with what is fitted to its statistic. hint: what to do if nothing can be fitted"""
+        return label
+
+
+class BinaryLabel(LabelColumn):
+    """0 or 1: read as such, or by a limit of a number, or by positive texts."""
+
+    kind, keys = "binary", ("at_least", "positive")
+
+    @property
+    def is_text(self) -> bool:
+        return bool(self.config.positive)
+
+    @property
+    def problem(self) -> str:
+        if self.is_text:
+            return "is missing"
+        return "is neither 0 nor 1" if self.config.at_least is None else super().problem
+
+    def value(self, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
+        if self.is_text:
+            return as_value(schema, self.column).str.strip_chars(BLANK).is_in([*self.config.positive])
+        x = super().value(source, schema)
+        if schema[self.column] == pl.String:
+            truth = pl.col(self.column).str.strip_chars(BLANK).str.to_lowercase()
+            x = pl.coalesce(x, truth.replace_strict(TRUTH, default=None, return_dtype=pl.Float64))
+        return x if self.config.at_least is None else x >= self.config.at_least
+
+    def valid(self, x: pl.Series) -> pl.Series:
+        return x.is_in([0.0, 1.0])
+
+    def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
+        """Return the label. Raises UserError if all training rows have the same."""
+        if seen.min != seen.max:
+            return label
+        other, value = ("negative", "1") if seen.max else ("positive", "0")
+        c = self.config
+        rule = f" by {self.key}.positive={c.positive}" if c.positive else ""
+        rule = f" by {self.key}.at_least={c.at_least}" if c.at_least is not None else rule
+        raise UserError(
+            f"{self.key}: no training row is {other}: the label from column {c.column} is {value} in all of "
+            f"them{rule}; {hint}"
+        )
+
+
+class NumberLabel(LabelColumn):
+    """A number, or its logarithm."""
+
+    kind, keys = "regression", ("log",)
+
+    @property
+    def problem(self) -> str:
+        return "is not a number of at least 0" if self.config.log else super().problem
+
+    def valid(self, x: pl.Series) -> pl.Series:
+        return x.is_finite() & (x >= 0) if self.config.log else x.is_finite()
+
+    def statistic(self) -> Moments:
+        return LogMoments() if self.config.log else Moments()
+
+    def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
+        statistics = seen.params()
+        return replace(label, mean=statistics["mean"], std=statistics["std"] or 1.0)
+
+
+@dataclass(frozen=True)
+class ClassLabel(LabelColumn):
+    """One of several classes, by its place among them."""
+
+    kind, keys = "classes", ("classes",)
+    is_calibrated = False
+    is_text = True  # type: ignore[assignment]
+    problem = "is not one of its classes"  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if not self.config.classes:
+            raise UserError(f"{self.key}.classes: missing; list its values")
+        if not 2 <= len(set(self.config.classes)) == len(self.config.classes) <= MOST_CLASSES:
+            raise UserError(f"{self.key}.classes: must be 2 to {MOST_CLASSES} different values")
+
+    def value(self, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
+        text = as_value(schema, self.column).str.strip_chars(BLANK)
+        return text.replace_strict({v: float(i) for i, v in enumerate(self.config.classes)}, default=None)
+
+
+KINDS: dict[str, type[LabelColumn]] = {k.kind: k for k in (BinaryLabel, NumberLabel, ClassLabel)}
