@@ -12,6 +12,7 @@ import random
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -91,12 +92,12 @@ class RequestLog:
             self._unsaid, self._said = 0, time.monotonic()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what waits, and end the thread."""
-        try:
+        """Write what waits, and end the thread; after `timeout` seconds, say that requests are lost."""
+        with suppress(queue.Full):
             self._queue.put(None, timeout=timeout)
-        except queue.Full:
-            return
-        self._thread.join(timeout)
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            log("error", "request log", error=f"closed before it was written: {timeout:g} s were not enough")
 
     def _run(self) -> None:
         while True:
