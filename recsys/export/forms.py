@@ -58,15 +58,9 @@ def write_forms(
     expected: Mapping[str, list[float]],
     tolerance: float,
 ) -> None:
-    """Write the forms that `formats` names.
+    """Write the forms that `formats` names, and compare their outputs for raw rows with those that the run gave.
 
-    Args:
-        raw: raw rows.
-        expected: the run's outputs for these rows.
-        tolerance: the largest difference that is not an error.
-
-    Raises:
-        UserError: the graph has no such form, or its outputs differ.
+    Raises UserError if the graph has no such form, or an output differs by more than the tolerance.
     """
     folder = written.folder
     if "single_graph" in formats:

@@ -21,14 +21,7 @@ TORCHSCRIPT, AOTI, AOTI_CUDA = "model.pt", "model.pt2", "model_cuda.pt2"
 
 
 class Standalone(nn.Module):
-    """A graph that holds the arrays of its tables. Inputs are positional.
-
-    Args:
-        graph: the graph, which takes the arrays and the inputs by name.
-        parts: the arrays, by name.
-        inputs: names of the inputs, in order.
-        outputs: names of the outputs, in order.
-    """
+    """A graph that takes its arrays and its inputs by name, as one that holds the arrays and has positional inputs."""
 
     def __init__(self, graph: nn.Module, parts: Mapping[str, Tensor], inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
@@ -53,12 +46,8 @@ def standalone(
 ) -> Standalone:
     """Return the graph with the tables of an artefact's folder in memory.
 
-    Args:
-        parts: the arrays of the tables; each is a file of the folder.
-        rows: number of rows of each array, by name.
-        folder: folder of the artefact.
-        inputs: example inputs, whose names are used.
-        outputs: names of the outputs.
+    parts, rows: the arrays of the tables, each a file of the folder, and their numbers of rows by name
+    inputs: example inputs, whose names are used
     """
     arrays = {}
     for part in parts:
