@@ -39,26 +39,22 @@ def _command(cfg: DictConfig) -> None:
         agree = f"{found.rows:,} rows agree within {found.difference:.1e}"
         say(f"{cfg.artefact}: {agree} (allowed: {found.tolerance:.0e})")
     elif cfg.action == "apply":
-        _apply(cfg)
+        from recsys.export.artefact.apply_delta import apply_delta
+
+        if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
+            raise UserError(
+                "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
+            )
+        output = Path(cfg.output)
+        _check_free(output)
+        if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
+            raise UserError(f"output={output}: is read by this command; name another folder")
+        apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
+        say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
     elif cfg.action == "write":
         write(cfg)
     else:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
-
-
-def _apply(cfg: DictConfig) -> None:
-    from recsys.export.artefact.apply_delta import apply_delta
-
-    if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
-        raise UserError(
-            "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
-        )
-    output = Path(cfg.output)
-    _check_free(output)
-    if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
-        raise UserError(f"output={output}: is read by this command; name another folder")
-    apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
-    say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
 
 
 def write(cfg: DictConfig) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -25,7 +26,6 @@ from recsys.export.torch_forms import (
     TORCHSCRIPT,
     Standalone,
     outputs_of,
-    standalone,
     write_aoti,
     write_torchscript,
 )
@@ -76,8 +76,11 @@ def write_forms(
     chosen = {n: writers[n] for n in formats if n in writers}
     if not chosen:
         return
-    graph, outputs = written.graph, written.graph.outputs
-    module = standalone(graph, written.parts, written.sizes, folder, written.inputs, outputs)
+    arrays = {}
+    for part in written.parts:
+        raw_bytes = torch.from_numpy(np.fromfile(folder / part.file, np.uint8))
+        arrays[part.name] = raw_bytes.view(part.dtype).view(written.sizes[part.name], part.columns)
+    module = Standalone(written.graph, arrays, list(written.inputs), written.graph.outputs).eval()
     feed = graph_inputs(RowTransforms(rows).arrays(raw), rows.fitted.features).feed
     for name, (file_name, write) in chosen.items():
         write(module, written.inputs, folder / file_name)

@@ -157,11 +157,10 @@ def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
     original = onnx.load(str(graph), load_external_data=False)
     names = [i.name for i in original.graph.input]
     built = Transforms(fitted)
-    types = {i.name: i.type for i in original.graph.input}
     outputs = []
-    for n in names:
-        kind = types[n].tensor_type
-        outputs.append(helper.make_tensor_value_info(n, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
+    for i in original.graph.input:
+        kind = i.type.tensor_type
+        outputs.append(helper.make_tensor_value_info(i.name, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
     first = helper.make_graph(built.nodes, "transforms", list(built.inputs.values()), outputs, built.constants)
     results = [o.name for o in original.graph.output]
     original = compose.add_prefix(original, PREFIX)

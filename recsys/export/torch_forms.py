@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 
 TORCHSCRIPT, AOTI, AOTI_CUDA = "model.pt", "model.pt2", "model_cuda.pt2"
@@ -34,26 +33,6 @@ class Standalone(nn.Module):
         parts = {name: getattr(self, f"table_{name}") for name in self._parts}
         found = self.scorer(parts, dict(zip(self._inputs, inputs, strict=True)))
         return tuple(found[name] for name in self._outputs)
-
-
-def standalone(
-    graph: nn.Module,
-    parts: Sequence[TablePart],
-    rows: Mapping[str, int],
-    folder: Path,
-    inputs: Inputs,
-    outputs: Sequence[str],
-) -> Standalone:
-    """Return the graph with the tables of an artefact's folder in memory.
-
-    parts, rows: the arrays of the tables, each a file of the folder, and their numbers of rows by name
-    inputs: example inputs, whose names are used
-    """
-    arrays = {}
-    for part in parts:
-        raw = torch.from_numpy(np.fromfile(folder / part.file, np.uint8)).view(part.dtype)
-        arrays[part.name] = raw.view(rows[part.name], part.columns)
-    return Standalone(graph, arrays, list(inputs), outputs).eval()
 
 
 def write_torchscript(module: Standalone, inputs: Inputs, file: Path) -> None:

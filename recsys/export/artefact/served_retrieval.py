@@ -67,8 +67,11 @@ class ServedRetrieval:
         self._item = data.sparse_columns[data.item_feature].column
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self.fitted.candidates
-        self._item_type = self._types.get(self._item, pl.String())
-        self._unknown_item = _unknown_item(self._item_type)
+        self.item_type = self._types.get(self._item, pl.String())  # in raw rows
+        self._unknown_item: Any = UNKNOWN if self.item_type == pl.String else None
+        if self.item_type.is_integer():  # a number that no vocabulary holds
+            least, largest = integer_bounds(self.item_type)
+            self._unknown_item = least if least < 0 else largest
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 
@@ -95,11 +98,6 @@ class ServedRetrieval:
     def vectors(self) -> np.ndarray | None:
         """The vectors (n, d) of the items in `names`, or None for a model without vectors."""
         return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
-
-    @property
-    def item_type(self) -> pl.DataType:
-        """The type that the items have in raw rows."""
-        return self._item_type
 
     @property
     def longest_history(self) -> int | None:
@@ -192,7 +190,7 @@ class ServedRetrieval:
 
     def _names(self, places: np.ndarray) -> list[Any]:
         names = self._candidates[places]
-        return (names if self._item_type == pl.String else names.cast(self._item_type, strict=False)).to_list()
+        return (names if self.item_type == pl.String else names.cast(self.item_type, strict=False)).to_list()
 
     def _completed(
         self, queries: Sequence[Query], start: int = 0, stop: int | None = None
@@ -244,14 +242,6 @@ class ServedRetrieval:
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""
         return {}
-
-
-def _unknown_item(dtype: pl.DataType) -> Any:
-    """Return a value of an item's type that no vocabulary holds, or None."""
-    if dtype.is_integer():
-        least, largest = integer_bounds(dtype)
-        return least if least < 0 else largest
-    return UNKNOWN if dtype == pl.String else None
 
 
 def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
