@@ -29,8 +29,7 @@ def _command(cfg: DictConfig) -> None:
             problems += [finding] if finding.state == "problem" else []
         results.print(table)
     if problems:
-        fixes = [f"; fix: {p.fix}" if p.fix else "" for p in problems]
-        say("\n".join(f"problem: {p.what}: {p.result}{fix}" for p, fix in zip(problems, fixes, strict=True)))
+        say("\n".join(f"problem: {p.what}: {p.result}{f'; fix: {p.fix}' if p.fix else ''}" for p in problems))
         raise SystemExit(1)
     say("everything that training needs works")
 

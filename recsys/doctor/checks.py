@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,9 +54,8 @@ def packages(_: DictConfig) -> Iterator[Finding]:
     yield Finding("ok" if fits else "problem", "Python", python, "" if fits else "use Python 3.11, 3.12 or 3.13")
     for name in PACKAGES:
         installed = version_of(name)
-        yield Finding(
-            "ok" if installed else "problem", name, installed or "missing", "" if installed else f"pip install {name}"
-        )
+        fix = "" if installed else f"pip install {name}"
+        yield Finding("ok" if installed else "problem", name, installed or "missing", fix)
     fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := version_of(n))), None)
     try:
         check_versions()
@@ -72,7 +72,11 @@ def packages(_: DictConfig) -> Iterator[Finding]:
 
 def kernels(_: DictConfig) -> Iterator[Finding]:
     """Run kernels and collectives on each device."""
-    gpus, driver = _gpus()
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    gpus: list[list[str]] = []  # name, memory and driver of each
+    with suppress(OSError, subprocess.SubprocessError):
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        gpus = [line.split(", ") for line in lines if line.strip()]
     on_gpus = {"cuda": "FBGEMM's kernels on the GPU", "nccl": "collectives on the GPU (NCCL)"}
     has_kernels = version_of("fbgemm-gpu") is not None
     tests = {"cpu": "FBGEMM's kernels on the CPU", "gloo": "collectives on the CPU (gloo)"}
@@ -81,7 +85,8 @@ def kernels(_: DictConfig) -> Iterator[Finding]:
     if not gpus:
         yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
-    yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
+    names = ", ".join(f"{name} ({memory})" for name, memory, _ in gpus)
+    yield Finding("ok", "GPUs", f"{names} (driver {gpus[0][2]})")
     if not has_kernels:
         fix = "uv sync --no-group cpu --group cuda"
         yield Finding("problem", on_gpus["cuda"], "fbgemm-gpu-cpu has no GPU kernels", fix)
@@ -90,19 +95,28 @@ def kernels(_: DictConfig) -> Iterator[Finding]:
 
 def machine(cfg: DictConfig) -> Iterator[Finding]:
     """Check cores, memory and disk."""
+    import numpy as np
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("ok", "CPU cores", f"{cores} of {os.cpu_count()} are available to this process")
-    if memory := _memory():
-        free, total = memory
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():  # on Linux
+        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines())
+        free, total = (int(lines[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
         low = free < 2 * GIB
         fix = "close other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
         yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", fix)
-    yield Finding("ok", "copying memory", f"{_copy_speed():.1f} GB/s")
+    source, times = np.ones(BYTES // 8), []
+    target = np.empty_like(source)
+    for _ in range(3):
+        begun = time.perf_counter()
+        np.copyto(target, source)
+        times.append(time.perf_counter() - begun)
+    speed = 2 * BYTES / min(times) / 1e9  # read and written, the best of three
+    yield Finding("ok", "copying memory", f"{speed:.1f} GB/s")
     shared = Path("/dev/shm")  # nosec B108
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
-        small = (
-            f"{size >> 20} MiB: less than the {LEAST_SHARED_MIB} MiB that processes on one machine may need to share"
-        )
+        small = f"{size >> 20} MiB: processes on one machine may need to share {LEAST_SHARED_MIB} MiB"
         yield Finding("note", str(shared), small, "docker run --shm-size=8g ...")
     yield from _disk(Path(cfg.data.prepared))
 
@@ -154,69 +168,25 @@ def _probe(tests: dict[str, str]) -> list[Finding]:
         tests: name of each test of recsys.doctor.probe, and what it tests.
     """
     command = [sys.executable, "-m", "recsys.doctor.probe", *tests]
-    results: dict[str, dict[str, Any]]
+    why = ""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=(len(tests) + 1) * SECONDS)
-    except subprocess.TimeoutExpired:
-        results = {name: {"failed": "PyTorch cannot be imported: no answer"} for name in tests}
-    else:
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
-            results = {name: {"failed": why} for name in tests}
-        else:
-            results = json.loads(done.stdout.splitlines()[-1])
-    return [_finding(name, what, results[name]) for name, what in tests.items()]
-
-
-def _finding(name: str, what: str, result: dict[str, Any]) -> Finding:
-    """Return the finding of a test's result."""
-    fix = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
-    if name in ("cuda", "nccl"):
-        fix = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
-    if "failed" in result:
-        return Finding("problem", what, result["failed"], fix)
-    if not result["right"]:
-        return Finding("problem", what, "returns wrong numbers", fix)
-    speed = result.get("lookups_per_second")
-    return Finding(
-        "ok", what, f"works; {speed / 1e6:,.1f} million rows looked up and updated per second" if speed else "works"
-    )
-
-
-def _gpus() -> tuple[list[str], str]:
-    """Return the GPUs' names and the driver's version, as nvidia-smi prints them."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return [], ""
-    fields = [line.split(", ") for line in lines if line.strip()]
-    return [f"{name} ({memory})" for name, memory, _ in fields], fields[0][2] if fields else ""
-
-
-def _memory() -> tuple[int, int] | None:
-    """Return the available and the total bytes of memory; None outside of Linux."""
-    file = Path("/proc/meminfo")
-    if not file.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in file.read_text(encoding="utf-8").splitlines())
-    free, total = (int(lines[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
-    return free, total
-
-
-def _copy_speed() -> float:
-    """Return the speed of copying memory in GB/s, read and written, the best of three."""
-    import numpy as np
-
-    source = np.ones(BYTES // 8)
-    target = np.empty_like(source)
-    times = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        np.copyto(target, source)
-        times.append(time.perf_counter() - begun)
-    return 2 * BYTES / min(times) / 1e9
+    except subprocess.TimeoutExpired:
+        why = "PyTorch cannot be imported: no answer"
+    findings = []
+    for name, what in tests.items():
+        result: dict[str, Any] = {"failed": why} if why else json.loads(done.stdout.splitlines()[-1])[name]
+        fix = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
+        if name in ("cuda", "nccl"):
+            fix = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
+        problem = result.get("failed") or ("" if result["right"] else "returns wrong numbers")
+        speed = result.get("lookups_per_second")
+        works = f"works; {speed / 1e6:,.1f} million rows looked up and updated per second" if speed else "works"
+        findings.append(Finding("problem", what, problem, fix) if problem else Finding("ok", what, works))
+    return findings
 
 
 def _disk(folder: Path) -> Iterator[Finding]:

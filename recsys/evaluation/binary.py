@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from recsys.base.errors import NotFinite
-from recsys.evaluation.collected_rows import RowCollector, Rows, is_distributed, on_rank_0, rank, summed_over_ranks
+from recsys.evaluation.collected_rows import RowCollector, Rows, from_rank_0, on_rank_0, rank, summed_over_ranks
 from recsys.evaluation.negatives import mix
 
 SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
@@ -216,10 +215,7 @@ def group_aucs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return AUC_g and W_g of `gauc`, both 0 without both classes, and the number of rows of each group.
 
-    They are (G,) each, in ascending order of the groups.
-
-    Args:
-        group, probability, label, weight: (R,) each, as for `gauc`.
+    They are (G,) each, in ascending order of the groups; the parameters are those of `gauc`.
     """
     if not len(group):
         return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
@@ -353,10 +349,7 @@ class BinaryMetrics:
                 metrics |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
             if group is not None:
                 metrics["gauc"], metrics["gauc_rows"] = gauc(group, rows.probability, rows.label, rows.weight)
-        box = [metrics]
-        if is_distributed():
-            dist.broadcast_object_list(box)
-        return box[0]
+        return from_rank_0(metrics)
 
 
 def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -372,12 +365,7 @@ def sampled(keys: np.ndarray, share: float) -> np.ndarray:
 
 
 def groups_at(groups: Callable[[int, int], np.ndarray], place: np.ndarray) -> np.ndarray:
-    """Return the group of each row, (R,).
-
-    Args:
-        groups: as in BinaryMetrics.
-        place: (R,) ascending row numbers in the split.
-    """
+    """Return the group of each row, (R,), of ascending row numbers in the split, (R,). groups: as in BinaryMetrics"""
     if not len(place):
         return np.zeros(0, np.int64)
     starts = np.arange(int(place[0]), int(place[-1]) + 1, BLOCK)
@@ -390,7 +378,7 @@ def undefined(metrics: Mapping[str, float]) -> str | None:
     """Return a line that names the metrics that are undefined because all rows have one label, or None."""
     if not math.isnan(metrics.get("auc", 0.0)):
         return None
-    no_positives, rows = math.isnan(metrics["calibration"]), int(metrics["rows"])
-    if no_positives:
+    rows = int(metrics["rows"])
+    if math.isnan(metrics["calibration"]):
         return f"auc, pr_auc, ne and calibration are undefined: no positives among {rows:,} rows"
     return f"auc and ne are undefined: no negatives among {rows:,} rows"

@@ -33,23 +33,16 @@ def calibrate(label: Label, rows: Rows, method: str) -> Label:
     """
     if len(np.unique(rows.label)) < 2:
         return label
-    if label.kind == "regression":
-        return _calibrate_numbers(label, rows, method)
-    p = np.clip(rows.probability.astype(np.float64), SMALLEST, 1 - SMALLEST)
-    weight = np.ones(len(p)) if rows.weight is None else rows.weight.astype(np.float64)
-    if method == "platt":
-        return replace(label, platt=_platt(np.log(p / (1 - p)), rows.label, weight))
-    at, values = _isotonic(p, rows.label.astype(np.float64), weight)
-    values = np.clip(values, SMALLEST, 1 - SMALLEST)
-    return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
-
-
-def _calibrate_numbers(label: Label, rows: Rows, method: str) -> Label:
+    numbers = label.kind == "regression"
     x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)
+    x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
     weight = np.ones(len(x)) if rows.weight is None else rows.weight.astype(np.float64)
     if method == "isotonic":
         at, values = _isotonic(x, y, weight)
+        values = values if numbers else np.clip(values, SMALLEST, 1 - SMALLEST)
         return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
+    if not numbers:
+        return replace(label, platt=_platt(np.log(x / (1 - x)), y, weight))
     root = np.sqrt(weight)
     features = np.stack([x, np.ones_like(x)], 1)
     a, b = np.linalg.lstsq(features * root[:, None], y * root, rcond=None)[0].tolist()

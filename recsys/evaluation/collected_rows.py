@@ -1,7 +1,7 @@
 """The measured rows of a split, collected from all ranks."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.base.errors import NotFinite
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,14 @@ def summed_over_ranks(x: np.ndarray) -> np.ndarray:
     sum_ = torch.from_numpy(x.copy())
     dist.all_reduce(sum_)
     return sum_.numpy()
+
+
+def from_rank_0(value: Value) -> Value:
+    """Return the value of rank 0 on every rank. Collective."""
+    box = [value]
+    if is_distributed():
+        dist.broadcast_object_list(box)
+    return box[0]
 
 
 def on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:

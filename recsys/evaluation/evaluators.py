@@ -11,15 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from recsys.base.errors import NotFinite
 from recsys.batch import Batch
 from recsys.data.features import GROUP, Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics, binary_metrics, groups_at, undefined
 from recsys.evaluation.calibration import calibrate
-from recsys.evaluation.collected_rows import Rows, is_distributed, rank
+from recsys.evaluation.collected_rows import Rows, from_rank_0, rank
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.metrics_table import TARGETS
 from recsys.evaluation.retrieval_counts import candidate_shard
@@ -62,11 +62,9 @@ class Evaluator(Protocol):
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         """Return the metrics for each value of some features, over the rows of the last `compute`.
 
-        Args:
-            names: the features.
-            loader: the loader of the rows.
-            fitted: has the vocabularies, which name the values.
-            max_values: number of values of a feature that are measured at most, the most frequent ones.
+        loader: the loader of the rows
+        fitted: has the vocabularies, which name the values
+        max_values: number of values of a feature that are measured at most, the most frequent ones
         """
         ...
 
@@ -149,33 +147,22 @@ class LabelsEvaluator:
 
     def _within_groups(self, loader: ParquetLoader) -> list[dict[str, float]]:
         """Return the metrics within groups of each label except labels of classes, on every rank. Collective."""
-        box: list[list[dict[str, float]]] = [[{} for _ in self.labels]]
+        parts: list[dict[str, float]] = [{} for _ in self.labels]
         if rank() == 0:
-            for own, label, metrics in zip(box[0], self.labels, self.metrics, strict=True):
+            for own, label, metrics in zip(parts, self.labels, self.metrics, strict=True):
                 rows = metrics.rows
                 if label.kind != "classes" and rows is not None and len(rows.place):
                     group = groups_at(partial(_column, loader, GROUP), rows.place)
                     own |= group_metrics(group, rows.probability, rows.label, self._group_ks, rows.weight)
-        if is_distributed():
-            dist.broadcast_object_list(box)
-        return box[0]
+        return from_rank_0(parts)
 
     def calibrate(self, method: str) -> None:
         """Calibrate all labels except labels of classes on the rows of the last `compute`. Collective."""
-        box = [self.labels]
-        if rank() == 0:
-            pairs = zip(self.labels, self.metrics, strict=True)
-            box = [
-                tuple(
-                    calibrate(label, metrics.rows, method)
-                    if label.kind != "classes" and metrics.rows is not None
-                    else label
-                    for label, metrics in pairs
-                )
-            ]
-        if is_distributed():
-            dist.broadcast_object_list(box)
-        self.labels = box[0]
+        labels = list(self.labels)
+        for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
+            if rank() == 0 and label.kind != "classes" and metrics.rows is not None:
+                labels[i] = calibrate(label, metrics.rows, method)
+        self.labels = from_rank_0(tuple(labels))
 
     def undefined(self, metrics: dict[str, float]) -> str | None:
         whys = []
@@ -190,12 +177,8 @@ class LabelsEvaluator:
         """Return the labels' metrics with the labels' names in front if there are several; `rows` is the largest."""
         if len(parts) == 1:
             return parts[0]
-        named = {
-            f"{x.name}/{n}": v
-            for x, part in zip(self.labels, parts, strict=True)
-            for n, v in part.items()
-            if n != "rows"
-        }
+        pairs = zip(self.labels, parts, strict=True)
+        named = {f"{x.name}/{n}": v for x, part in pairs for n, v in part.items() if n != "rows"}
         return named | {"rows": max(part["rows"] for part in parts)}
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
@@ -228,11 +211,28 @@ class LabelsEvaluator:
         return found or None
 
     def write(self, folder: Path, split: str) -> None:
+        """Write one row per measured row.
+
+        Columns: its number in the split (`row`), the prediction (`probability`; `prediction` of a number; a column for
+        each class), the label, and the weight and the group if rows have one.
+        """
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
-            assert metrics.rows is not None
+            rows = metrics.rows
+            assert rows is not None
+            columns: dict[str, Any] = {"row": rows.place}
+            if label.kind == "binary":
+                columns |= {"probability": rows.probability, "label": rows.label.astype(np.uint8)}
+            elif label.kind == "regression":
+                columns |= {"prediction": rows.probability, "label": rows.label}
+            else:
+                columns |= {f"probability_{c}": rows.probability[:, n] for n, c in enumerate(label.classes)}
+                columns["label"] = [label.classes[int(y)] for y in rows.label]
+            if rows.weight is not None:
+                columns["weight"] = rows.weight
+            if metrics.groups is not None:
+                columns["group"] = groups_at(metrics.groups, rows.place).astype(np.int64)
             name = f"{split}_predictions" + (f"_{label.name}" if i else "")
-            group = None if metrics.groups is None else groups_at(metrics.groups, metrics.rows.place)
-            _write_predictions(metrics.rows, label, folder / f"{name}.parquet", group)
+            pl.DataFrame(columns).write_parquet(folder / f"{name}.parquet")
 
 
 def _column(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
@@ -254,10 +254,7 @@ def _measure(label: Label, rows: Rows) -> dict[str, Any]:
 class RetrievalEvaluator:
     """Evaluator of retrieval models: ranks the targets of queries among the candidates.
 
-    Each rank scores a range of the candidates.
-
-    Args:
-        metrics: counts, for each target, the candidates that score higher.
+    Each rank scores a range of the candidates. metrics: counts, for each target, the candidates that score higher
     """
 
     def __init__(self, metrics: RetrievalMetrics) -> None:
@@ -282,7 +279,8 @@ class RetrievalEvaluator:
     def compute(self) -> dict[str, float]:
         self.items = None
         metrics = self.metrics.compute()
-        self.metrics.check_finite()
+        if self.metrics.not_finite:
+            raise NotFinite("the scores of some items are NaN or infinite")
         return metrics
 
     def undefined(self, metrics: dict[str, float]) -> str | None:
@@ -303,11 +301,8 @@ def retrieval_slices(
 ) -> dict[str, Any]:
     """Return the metrics for each value of some features, over the queries of the last `compute`.
 
-    If some targets are cold and others are not, `metrics_table.TARGETS` has the metrics of both.
-
-    Args:
-        metrics: the metrics, with the ranks of the last `compute`.
-        names, loader, fitted, max_values: as for `Evaluator.slices`.
+    If some targets are cold and others are not, `metrics_table.TARGETS` has the metrics of both. The parameters are
+    those of `Evaluator.slices`.
     """
     places, query = np.unique(metrics.ranks[:, 0], return_inverse=True)
 
@@ -315,38 +310,13 @@ def retrieval_slices(
         ranks = metrics.ranks[np.isin(query, at)]
         return metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
 
-    return _of_targets(metrics) | slices(names, loader, places, measure, fitted, max_values)
-
-
-def _of_targets(metrics: RetrievalMetrics) -> dict[str, Any]:
-    """Return the metrics of cold and of warm targets; {} if all targets are of one kind."""
+    found: dict[str, Any] = {}
     cold = metrics.ranks[:, 1] == 1
-    parts = {"cold": metrics.ranks[cold], "warm": metrics.ranks[~cold]}
-    if not all(len(ranks) for ranks in parts.values()):
-        return {}
-    rows = {value: {"rows": len(np.unique(ranks[:, 0])), "targets": len(ranks)} for value, ranks in parts.items()}
-    return {TARGETS: [{"value": value} | metrics.measure(ranks) | rows[value] for value, ranks in parts.items()]}
-
-
-def _write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | None = None) -> None:
-    """Write one row per measured row.
-
-    Columns: its number in the split (`row`), the prediction (`probability`; `prediction` of a number; a column for each
-    class), the label, and the weight and the group if rows have one.
-    """
-    columns: dict[str, Any] = {"row": rows.place}
-    if label.kind == "binary":
-        columns |= {"probability": rows.probability, "label": rows.label.astype(np.uint8)}
-    elif label.kind == "regression":
-        columns |= {"prediction": rows.probability, "label": rows.label}
-    else:
-        columns |= {f"probability_{c}": rows.probability[:, i] for i, c in enumerate(label.classes)}
-        columns["label"] = [label.classes[int(y)] for y in rows.label]
-    if rows.weight is not None:
-        columns["weight"] = rows.weight
-    if group is not None:
-        columns["group"] = group.astype(np.int64)
-    pl.DataFrame(columns).write_parquet(path)
+    if 0 < cold.sum() < len(cold):
+        parts = {"cold": metrics.ranks[cold], "warm": metrics.ranks[~cold]}
+        rows = {value: {"rows": len(np.unique(ranks[:, 0])), "targets": len(ranks)} for value, ranks in parts.items()}
+        found[TARGETS] = [{"value": value} | metrics.measure(ranks) | rows[value] for value, ranks in parts.items()]
+    return found | slices(names, loader, places, measure, fitted, max_values)
 
 
 def write_ranks(metrics: RetrievalMetrics, path: Path) -> None:

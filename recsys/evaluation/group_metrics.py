@@ -17,14 +17,7 @@ def group_metrics(
     mean of their gains, as in scikit-learn's ndcg_score (McSherry & Najork 2008), and count half for each other in a
     rank. A row is relevant if its label is above 0. Groups without a relevant row are omitted, and with weights a group
     counts by the mean weight of its rows. `groups` is the number of groups that remain. NDCG is NaN if a label is
-    negative or above 30; all are NaN if no group remains.
-
-    Args:
-        group: (R,) int64.
-        score: (R,) predictions.
-        label: (R,) labels of at least 0.
-        ks: values of k.
-        weight: (R,) weights; None if all rows have weight 1.
+    negative or above 30; all are NaN if no group remains. The parameters are those of `group_values`.
 
     >>> group_metrics(np.array([1, 1, 2, 2]), np.array([0.9, 0.1, 0.2, 0.3]), np.array([1, 0, 1, 0]), ks=[1])
     {'gndcg@1': 0.5, 'gmrr@1': 0.5, 'groups': 2}

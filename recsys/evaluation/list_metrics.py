@@ -83,10 +83,11 @@ class ListMetrics:
             dist.all_reduce(self._listed)
             dist.all_reduce(self._sums)
         information, differs, popularity, past, lists, pairs = self._sums.numpy()
+        listed = self._listed[:, 1:].numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
             values = {
-                "coverage": [_coverage(row[1:]) for row in self._listed.numpy()],
-                "gini": [gini(row[1:]) for row in self._listed.numpy()] if "gini" in self.names else [],
+                "coverage": [(counts > 0).mean() if counts.any() else math.nan for counts in listed],
+                "gini": [gini(counts) for counts in listed] if "gini" in self.names else [],
                 "novelty": information / lists,
                 "diversity": differs / pairs,
                 "popularity_lift": popularity / np.where(past, past, math.nan) - 1,
@@ -139,10 +140,6 @@ def similarities(lists: Tensor, vectors: Tensor, k: tuple[int, ...], candidates:
     sizes = torch.stack([(lists[:, :n] >= 0).sum(1) for n in k], 1)
     pairs = (sizes * (sizes - 1)).double()
     return torch.where(pairs > 0, (sums[:, :, 1:].square().sum(2) - sums[:, :, 0]) / pairs, math.nan)
-
-
-def _coverage(counts: np.ndarray) -> float:
-    return float((counts > 0).mean()) if len(counts) and counts.any() else math.nan
 
 
 def _means(values: Tensor, row: Tensor, rows: int) -> Tensor:

@@ -94,15 +94,8 @@ BY_KIND = {  # the metrics of each kind of label that are always measured
 }
 BY_GROUP = tuple(m.name for m in METRICS.values() if m.kind == "groups")  # measured if data.group.together is set
 MAIN = {"binary": "auc", "regression": "rmse", "classes": "logloss"}  # the main metric of each kind of label
-COUNTS = (
-    "rows",
-    "gauc_rows",
-    "groups",
-    "cold_rows",
-    "targets",
-    "cold_targets",
-    "candidates",
-)  # reported next to the metrics
+# reported next to the metrics
+COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "candidates")
 MAIN_RANKING = MAIN["binary"]
 TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
 MAIN_K = 10
@@ -159,12 +152,10 @@ def under(name: str, protocol: str) -> str:
 
 
 def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int] = ()) -> list[str]:
-    """Return the names of all metrics of labels, with the label's name in front if there are several.
+    """Return the names of all metrics of labels of these kinds, with the label's name in front if there are several.
 
-    Args:
-        kinds: the kind of each label by name.
-        gauc: whether a feature's values group the rows for GAUC of the first label.
-        group_ks: values of k of metrics within data.group; empty if the data has none.
+    gauc: whether a feature's values group the rows for GAUC of the first label
+    group_ks: values of k of metrics within data.group; empty if the data has none
 
     >>> label_names({"click": "binary"}, gauc=False)[:3]
     ['auc', 'pr_auc', 'logloss']
@@ -183,12 +174,10 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
 
 
 def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within_groups: bool = False) -> str:
-    """Return the default main metric of rows with these labels: that of the first label.
+    """Return the default main metric of rows with labels of these kinds, by name: that of the first label.
 
-    Args:
-        kinds: the kind of each label by name.
-        group_ks: values of k of metrics within data.group, by which grades are measured; empty if the data has none.
-        within_groups: whether the loss compares the rows of a group.
+    group_ks: values of k of metrics within data.group, by which grades are measured; empty if the data has none
+    within_groups: whether the loss compares the rows of a group
     """
     label, kind = next(iter(kinds.items()))
     main = MAIN[kind]

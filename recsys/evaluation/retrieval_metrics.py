@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.base.errors import NotFinite
 from recsys.batch import JaggedIds
 from recsys.distributed.ranks import gather_values
 from recsys.evaluation.list_metrics import ListMetrics, similarities
@@ -66,11 +65,7 @@ class Protocols:
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, float]:
-    """Return the means of `query_metrics` over queries; NaN without queries.
-
-    Args:
-        query, greater, ties, k, one_list: as for `query_metrics`.
-    """
+    """Return the means of `query_metrics`, which has the same parameters, over queries; NaN without queries."""
     found = query_metrics(query, greater, ties, k, one_list)
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
 
@@ -234,23 +229,21 @@ class RetrievalMetrics:
         )
         counts[ranked] = counted.cpu().numpy()
         if self._measures_lists:
-            self._add_lists(best, own_queries, history, vectors)
-        self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
+            similarity = None
+            if "diversity" in self.protocols.lists:
+                if vectors is None:
+                    raise ValueError("lists: diversity needs vectors of the candidates")
+                similarity = similarities(best, vectors, self.protocols.k, self.candidates)[own_queries]
+            self._lists.update(best[own_queries], history, similarity)
+        # of a target that can be ranked, its count in training says whether it is cold
+        cold = ~ranked | (self.popularity[np.where(ranked, item, 0)] == 0)
+        self._kept.append(np.column_stack([numbers[row], cold, counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
 
     @property
     def _measures_lists(self) -> bool:
         return self.with_lists and bool(self.protocols.lists) and "full" in self.protocols.protocols
-
-    def _add_lists(self, best: Tensor, own: slice, history: JaggedIds, vectors: Tensor | None) -> None:
-        """Add the best candidates (Q, k) of the queries of all processes, of which `own` are this one's. Collective."""
-        similarity = None
-        if "diversity" in self.protocols.lists:
-            if vectors is None:
-                raise ValueError("lists: diversity needs vectors of the candidates")
-            similarity = similarities(best, vectors, self.protocols.k, self.candidates)[own]
-        self._lists.update(best[own], history, similarity)
 
     def _watched(self, score: Score) -> Score:
         """Return `score`, which also notes the highest score."""
@@ -263,11 +256,6 @@ class RetrievalMetrics:
             return scores
 
         return watched
-
-    def _unseen(self, item: np.ndarray) -> np.ndarray:
-        """Return a mask of the items that do not occur in the training data, whether or not they can be ranked."""
-        unknown = (item < 1) | (item >= self.candidates)
-        return unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
     def _jagged_ids(
         self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
@@ -319,11 +307,6 @@ class RetrievalMetrics:
                 "candidates": self.candidates - 1,
             }
         )
-
-    def check_finite(self) -> None:
-        """Raise NotFinite on all ranks if a score was NaN or infinite at the last `compute`."""
-        if self.not_finite:
-            raise NotFinite("the scores of some items are NaN or infinite")
 
     def measure(self, ranks: np.ndarray) -> dict[str, float]:
         """Return the metrics of some rows of `ranks`, which must include all targets of each of their queries."""

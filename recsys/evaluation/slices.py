@@ -22,13 +22,8 @@ def slices(
     A row with several values counts for each of them. The rows of a dense feature are divided into PARTS ranges with
     the same number of rows, named by the range of the values that the model reads.
 
-    Args:
-        names: names of features.
-        loader: loader of the measured split.
-        place: (R,) row number in the split of each measured row.
-        measure: returns the metrics of the measured rows with these indices 0 ... R - 1.
-        fitted: fitted transforms of the prepared data, which map ids to values.
-        max_values: maximum number of values per feature.
+    place: (R,) row number in the split of each measured row
+    measure: returns the metrics of the measured rows with these indices 0 ... R - 1
     """
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in names:

@@ -79,14 +79,7 @@ class ValueMetrics:
         self._collected = RowCollector()
 
     def update(self, prediction: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """Collect the rows of a batch; rows whose label is NaN are left out.
-
-        Args:
-            prediction: (B,), or of classes (B, C).
-            label: (B,).
-            weight: (B,); None gives each row the weight 1.
-            first_row: number of the first row of the batch in the split.
-        """
+        """Collect the rows of a batch, as BinaryMetrics does. prediction: (B,), or of classes (B, C)"""
         self._collected.add(prediction.detach().float(), label, weight, first_row)
 
     def compute(self) -> dict[str, float]:

@@ -10,9 +10,10 @@ differs from an artefact; `apply` makes the full artefact of both.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,9 +26,6 @@ from recsys.export.artefact.folder import is_artefact
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
 
-if TYPE_CHECKING:
-    from recsys.export.write_artefact import ExportSource, Form
-
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
 
@@ -35,35 +33,28 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action == "verify":
         if cfg.artefact is None:
             raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
-        _verify(Path(cfg.artefact))
+        from recsys.export.artefact.verify import verify
+
+        found = verify(Path(cfg.artefact))
+        agree = f"{found.rows:,} rows agree within {found.difference:.1e}"
+        say(f"{cfg.artefact}: {agree} (allowed: {found.tolerance:.0e})")
     elif cfg.action == "apply":
-        _apply(cfg)
+        from recsys.export.artefact.apply_delta import apply_delta
+
+        if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
+            raise UserError(
+                "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
+            )
+        output = Path(cfg.output)
+        _check_free(output)
+        if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
+            raise UserError(f"output={output}: is read by this command; name another folder")
+        apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
+        say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
     elif cfg.action == "write":
         write(cfg)
     else:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
-
-
-def _apply(cfg: DictConfig) -> None:
-    from recsys.export.artefact.apply_delta import apply_delta
-
-    if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
-        raise UserError(
-            "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
-        )
-    output = Path(cfg.output)
-    _check_free(output)
-    if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
-        raise UserError(f"output={output}: is read by this command; name another folder")
-    apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
-    say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
-
-
-def _verify(folder: Path) -> None:
-    from recsys.export.artefact.verify import verify
-
-    found = verify(folder)
-    say(f"{folder}: {found.rows:,} rows agree within {found.difference:.1e} (allowed: {found.tolerance:.0e})")
 
 
 def write(cfg: DictConfig) -> None:
@@ -91,19 +82,15 @@ def write(cfg: DictConfig) -> None:
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index, cfg.events_until)
     source = ExportSource(run, trained, checkpoint, files)
-    if cfg.delta_from is not None:
-        _write_delta(source, form, Path(cfg.delta_from), output)
+    if (base := cfg.delta_from) is None:
+        _show(write_artefact(source, form, output))
+        size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
+        say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
         return
-    _show(write_artefact(source, form, output))
-    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
-    say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
-
-
-def _write_delta(source: ExportSource, form: Form, base: Path, output: Path) -> None:
     from recsys.export.write_delta import export_delta
 
-    written = export_delta(source, form, base, output)
-    _show(dict(written.about))
+    written = export_delta(source, form, Path(base), output)
+    _show(written.about)
     if written.is_delta:
         sizes = f"{written.bytes / 1e6:,.1f} MB of {written.full_bytes / 1e6:,.1f}"
         say(f"delta of {written.rows:,} rows in {output}: {sizes}")
@@ -124,11 +111,11 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     run = Path(cfg.run)
     if not (run / CONFIG).is_file():
         raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
-    if not any((run / "checkpoints").glob("[!.]*")):
+    checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
+    if not checkpoints:
         raise UserError(
             f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
         )
-    checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
     if cfg.checkpoint not in ("best", "last", *checkpoints):
         hint = f"write best, last or one of: {', '.join(checkpoints)}"
         raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
@@ -146,7 +133,12 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     _check_free(Path(cfg.output))
     if cfg.delta_from is not None and Path(cfg.delta_from).resolve() == Path(cfg.output).resolve():
         raise UserError(f"output={cfg.output}: is the artefact that the delta is based on; name another folder")
-    check_time(cfg.events_until)
+    try:
+        has_zone = cfg.events_until is None or datetime.fromisoformat(str(cfg.events_until)).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if not has_zone:
+        raise UserError(f"events_until={cfg.events_until}: must be a time with its zone, such as 2026-03-07T12:00:00Z")
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
         raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
     return tuple(f for f in formats if f != "onnx")
@@ -159,17 +151,7 @@ def _check_free(output: Path) -> None:
         raise UserError(f"output={output}: already exists, and is not an artefact; name another folder")
 
 
-def check_time(text: str | None) -> None:
-    """Raise UserError if this is not the time of an event."""
-    try:
-        known = text is None or datetime.fromisoformat(str(text)).tzinfo is not None
-    except ValueError:
-        known = False
-    if not known:
-        raise UserError(f"events_until={text}: must be a time with its zone, such as 2026-03-07T12:00:00Z")
-
-
-def _show(about: dict[str, Any]) -> None:
+def _show(about: Mapping[str, Any]) -> None:
     """Print the metrics of the run and of the artefact on the test split."""
     from recsys.training.show_metrics import show_tables
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -25,7 +26,6 @@ from recsys.export.torch_forms import (
     TORCHSCRIPT,
     Standalone,
     outputs_of,
-    standalone,
     write_aoti,
     write_torchscript,
 )
@@ -58,15 +58,9 @@ def write_forms(
     expected: Mapping[str, list[float]],
     tolerance: float,
 ) -> None:
-    """Write the forms that `formats` names.
+    """Write the forms that `formats` names, and compare their outputs for raw rows with those that the run gave.
 
-    Args:
-        raw: raw rows.
-        expected: the run's outputs for these rows.
-        tolerance: the largest difference that is not an error.
-
-    Raises:
-        UserError: the graph has no such form, or its outputs differ.
+    Raises UserError if the graph has no such form, or an output differs by more than the tolerance.
     """
     folder = written.folder
     if "single_graph" in formats:
@@ -82,8 +76,11 @@ def write_forms(
     chosen = {n: writers[n] for n in formats if n in writers}
     if not chosen:
         return
-    graph, outputs = written.graph, written.graph.outputs
-    module = standalone(graph, written.parts, written.sizes, folder, written.inputs, outputs)
+    arrays = {}
+    for part in written.parts:
+        raw_bytes = torch.from_numpy(np.fromfile(folder / part.file, np.uint8))
+        arrays[part.name] = raw_bytes.view(part.dtype).view(written.sizes[part.name], part.columns)
+    module = Standalone(written.graph, arrays, list(written.inputs), written.graph.outputs).eval()
     feed = graph_inputs(RowTransforms(rows).arrays(raw), rows.fitted.features).feed
     for name, (file_name, write) in chosen.items():
         write(module, written.inputs, folder / file_name)

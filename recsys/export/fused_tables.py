@@ -124,7 +124,13 @@ def write_tables(
     with bar("writing tables", sum(i.rows for i in infos.values()), "rows") as shown:
         for table in fused:
             own = [infos[name] for name in table.starts]
-            _write(table, folder, _blocks(stored, own, shown.advance))
+            with ExitStack() as stack:
+                files = [stack.enter_context((folder / p.file).open("wb")) for p in table.parts]
+                for block in _blocks(stored, own, shown.advance):
+                    for file, array in zip(files, table.encode(block), strict=True):
+                        file.write(np.ascontiguousarray(array.numpy()).data)
+                for file, part in zip(files, table.parts, strict=True):
+                    file.write(bytes(part.columns * part.dtype.itemsize))
 
 
 def _blocks(stored: StoredCheckpoint, infos: Iterable[TableInfo], advance: Callable[[int], Any]) -> Iterator[Tensor]:
@@ -136,13 +142,3 @@ def _blocks(stored: StoredCheckpoint, infos: Iterable[TableInfo], advance: Calla
             n = min(step, info.rows - first)
             yield stored.read(key, first, n)[:, : info.dim].float().contiguous()
             advance(n)
-
-
-def _write(table: FusedTable, folder: Path, blocks: Iterator[Tensor]) -> None:
-    with ExitStack() as stack:
-        files = [stack.enter_context((folder / p.file).open("wb")) for p in table.parts]
-        for block in blocks:
-            for file, array in zip(files, table.encode(block), strict=True):
-                file.write(np.ascontiguousarray(array.numpy()).data)
-        for file, part in zip(files, table.parts, strict=True):
-            file.write(bytes(part.columns * part.dtype.itemsize))

@@ -83,9 +83,8 @@ class RankingGraph(nn.Module):
 def dynamic_shapes(inputs: Inputs, *, one_length: bool = False, **bounds: int) -> dict[str, dict[int, Any]]:
     """Return the dynamic dimensions of each input: the number of rows and, of lists, the length.
 
-    Args:
-        one_length: whether the lists of all features are padded to the same length.
-        bounds: `min` and `max` of the dimensions.
+    one_length: whether the lists of all features are padded to the same length
+    bounds: `min` and `max` of the dimensions
     """
     batch, shared = (torch.export.Dim(name, **bounds) for name in ("batch", "length"))
     lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}", **bounds) for i, n in enumerate(inputs)}
@@ -127,17 +126,11 @@ def to_onnx(
     halved: bool = False,
     change: Callable[[Any], None] | None = None,
 ) -> None:
-    """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`.
+    """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`, which exist.
 
-    Args:
-        program: what `trace` returned.
-        parts: the arrays of the fused tables; their files exist already.
-        inputs: names of the inputs.
-        outputs: names of the outputs.
-        file: the file to write.
-        rows: the number of rows of each part.
-        halved: whether to store dense weights as bfloat16; ONNX Runtime converts them to float32 when it loads them.
-        change: changes the graph before it is written.
+    rows: the number of rows of each part
+    halved: whether to store dense weights as bfloat16; ONNX Runtime converts them to float32 when it loads them
+    change: changes the graph before it is written
     """
     import onnx
 

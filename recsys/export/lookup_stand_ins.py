@@ -70,7 +70,9 @@ class PaddedFeatures:
         if not lists:
             yield
             return
-        length = _longest([x.shape[1] for x in lists.values()])
+        length, *others = [x.shape[1] for x in lists.values()]
+        for n in others:  # a size may be symbolic, or, as TorchScript traces it, a tensor
+            length = torch.maximum(length, n) if isinstance(n, Tensor) else torch.sym_max(length, n)  # type: ignore[arg-type]
         before, self._lists = self._lists, self._lists | {n: _padded_to(x, length) for n, x in lists.items()}
         with padded_to(length):
             yield
@@ -88,14 +90,6 @@ class PaddedFeatures:
             f"model: it calls {name}() on its sparse features, for which an exported graph has no form; "
             "look ids up with PooledEmbeddings or SequenceEmbeddings"
         )
-
-
-def _longest(lengths: Sequence[int]) -> int:
-    """Return the largest length, which may be symbolic."""
-    first, *others = lengths
-    for n in others:  # TorchScript traces sizes as tensors
-        first = torch.maximum(first, n) if isinstance(n, Tensor) else torch.sym_max(first, n)  # type: ignore[arg-type]
-    return first
 
 
 def _padded_to(padded: Tensor, length: int) -> Tensor:
@@ -137,8 +131,11 @@ class PooledLookup(nn.Module):
 
     def forward(self, sparse: Any) -> Tensor:
         """Return the vectors of F features as `PooledEmbeddings.forward` does: (B, F, dim), or (B, width) if `flat`."""
-        if not isinstance(sparse, PaddedFeatures):
-            return self._one_list(sparse)
+        if not isinstance(sparse, PaddedFeatures):  # of one key, which the model itself has made of padded lists
+            length = padded_length()
+            assert length is not None and len(self.names) == 1
+            ids, inside = sparse.values().view(-1, length), torch.arange(length) < sparse.lengths()[:, None]
+            return self._pooled(self.names[0], torch.where(inside, ids, -1))[:, None]
         vectors: dict[str, Tensor] = {}
         for dim, names in self._single.items():
             rows = self._tables.look_up(dim, sparse.singles(names), self._starts_of[dim])
@@ -156,14 +153,6 @@ class PooledLookup(nn.Module):
         if name not in self._means:
             return pooled
         return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1).to(pooled.dtype)
-
-    def _one_list(self, sparse: Any) -> Tensor:
-        """Pool a KeyedJaggedTensor of one key that the model itself has made of padded lists."""
-        length = padded_length()
-        assert length is not None and len(self.names) == 1
-        ids, sizes = sparse.values().view(-1, length), sparse.lengths()
-        inside = torch.arange(length) < sizes[:, None]
-        return self._pooled(self.names[0], torch.where(inside, ids, -1))[:, None]
 
 
 class RowLookup(nn.Module):

@@ -43,9 +43,7 @@ def explained() -> Iterator[None]:
 def specialising_line(graph: nn.Module, export: Callable[[], Any]) -> str | None:
     """Trace a graph again whose trace fails, and return the line after which a dynamic size is a constant.
 
-    Args:
-        graph: takes the arrays of tables and the inputs.
-        export: traces the graph.
+    graph: takes the arrays of tables and the inputs
     """
     watch = _Watch()
     hook = graph.register_forward_pre_hook(lambda _, arguments: watch.begin(arguments[1]))

@@ -34,13 +34,9 @@ TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float
 def write_ranking(
     task: StoredTask, labels: tuple[Label, ...], table_type: TableType, precision: str, folder: Path
 ) -> Written:
-    """Write tables/ and model.onnx. Replaces the lookups of the task's model.
+    """Write tables/, with numbers of `table_type`, and model.onnx. Replaces the lookups of the task's model.
 
-    Args:
-        labels: the labels, which name the outputs.
-        table_type: type of the numbers in tables/.
-        precision: type of the dense weights and of the looked-up rows: fp32, fp16 or bf16.
-        folder: folder of the artefact.
+    precision: type of the dense weights and of the looked-up rows: fp32, fp16 or bf16
     """
     features, model = task.features, task.task.model
     fused = fuse(task.infos.values(), table_type)
@@ -74,11 +70,7 @@ def signature_of(rows: RawRows, features: FeatureSpec, outputs: list[str]) -> di
 def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Label, ...]) -> dict[str, float]:
     """Return the metrics of the graph's predictions for all rows of the test split.
 
-    Args:
-        session: session of the graph.
-        cfg: the run's config.
-        prepared: the data that the run is measured on.
-        labels: the labels with their calibration, which the graph applies.
+    labels: the labels with their calibration, which the graph applies
     """
     plain = tuple(label.uncalibrated() for label in labels)
     evaluator = LabelsEvaluator(plain, cfg.metrics.exact_rows, cfg.metrics.bins)

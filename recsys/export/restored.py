@@ -42,13 +42,22 @@ class StoredTask:
 
     @classmethod
     def load(cls, cfg: RunConfig, features: FeatureSpec, checkpoint: Path) -> StoredTask:
-        """Build the task and load its dense weights. Raises DamagedFile if the checkpoint is not as it was written."""
+        """Build the task and load its dense weights, or their moving average, if the run has one, and its buffers.
+
+        Raises DamagedFile if the checkpoint is not as it was written.
+        """
         check_files(checkpoint)
         features = with_dims(cfg, features)  # dims depend on the rows of tables, which with_rows makes fewer
         stored = StoredCheckpoint(checkpoint)
         task = cfg.kind.build_task(cfg, features, torch.device("meta"))
         infos = tables(task)
-        _load_dense(task, stored, {i.parameter for i in infos.values()})
+        parameters = {i.parameter for i in infos.values()}
+        dense = {n: x for n, x in task.state_dict().items() if n not in parameters}
+        stored.check_dense(dense)
+        state = {n: stored.read(f"model.{n}") for n in dense}
+        averages = RunState.load(checkpoint).state.get("ema", {}).get("average", {})
+        state |= {unwrapped(name): average for name, average in averages.items()}
+        task.load_state_dict(state, strict=False)
         return cls(cfg, features, stored, task.eval(), infos)
 
     def with_rows(self, ids: Mapping[str, np.ndarray]) -> tuple[Any, FeatureSpec]:
@@ -56,7 +65,8 @@ class StoredTask:
 
         ids: the sorted ids of the rows, by table of the data; id i is row i of the smaller table
         """
-        features = _narrowed(self.features, {t: len(x) for t, x in ids.items()})
+        sparse = tuple(replace(f, cardinality=len(ids[f.table])) for f in self.features.sparse)
+        features = replace(self.features, sparse=sparse)
         task = self.cfg.kind.build_task(self.cfg, features, torch.device("cpu"))
         own = tables(task)
         dense = {n: x for n, x in self.task.state_dict().items() if not x.is_meta}
@@ -71,7 +81,9 @@ class StoredTask:
         """Return the logits (B, L) of B rows of a ranking model, whose tables hold only the rows that these need."""
         singles = single_valued(self.features)
         ids = {n: arrays.ids[:, i] for i, n in enumerate(singles)} | arrays.values
-        kept = _used_ids(self.features, ids)
+        kept: dict[str, np.ndarray] = {}  # the sorted distinct ids of each table, row 0 included
+        for f in self.features.sparse:
+            kept[f.table] = np.union1d(kept.get(f.table, np.zeros(1, np.int64)), ids[f.name].astype(np.int64))
         task, narrow = self.with_rows(kept)
         for f in self.features.sparse:
             ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
@@ -96,26 +108,3 @@ def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor
     batch = BatchTensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
     logits: Tensor = model(batch.dense, batch.sparse)
     return logits
-
-
-def _used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the sorted distinct ids of each table, row 0 included. ids: the ids of each feature"""
-    found: dict[str, list[np.ndarray]] = {}
-    for f in features.sparse:
-        found.setdefault(f.table, [np.zeros(1, np.int64)]).append(ids[f.name].astype(np.int64))
-    return {table: np.unique(np.concatenate(parts)) for table, parts in found.items()}
-
-
-def _narrowed(features: FeatureSpec, rows: Mapping[str, int]) -> FeatureSpec:
-    return replace(features, sparse=tuple(replace(f, cardinality=rows[f.table]) for f in features.sparse))
-
-
-def _load_dense(task: nn.Module, stored: StoredCheckpoint, table_parameters: set[str]) -> None:
-    """Load everything but tables: weights, or their moving average if the run has one, and buffers."""
-    dense = {n: x for n, x in task.state_dict().items() if n not in table_parameters}
-    stored.check_dense(dense)
-    state = {n: stored.read(f"model.{n}") for n in dense}
-    saved = RunState.load(stored.path).state
-    for name, average in saved.get("ema", {}).get("average", {}).items():
-        state[unwrapped(name)] = average
-    task.load_state_dict(state, strict=False)

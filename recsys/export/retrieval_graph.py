@@ -74,11 +74,8 @@ class PairGraph(nn.Module):
 def write_retrieval(recommender: Recommender, task: StoredTask, table_type: TableType, folder: Path) -> dict[str, Any]:
     """Write the graph, tables and item vectors of a model that is trained step by step; return a description.
 
-    Args:
-        recommender: the run, with the vectors of all candidates.
-        task: the same run, with its stored tables.
-        table_type: type of the numbers in tables/.
-        folder: folder of the artefact.
+    recommender: the run, with the vectors of all candidates
+    task: the same run, with its stored tables
     """
     features = recommender.fitted.features
     vectors = recommender.items
@@ -102,20 +99,15 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     program = trace(graph, parts, inputs, one_length=True)
     to_onnx(program, parts, list(inputs), ["query"], folder / files.GRAPH, sizes)
     if type(scorer) is not Scorer:
-        [query] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
-        _write_scorer(scorer, query, vectors.shape[1], folder)
+        [width] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
+        pair = {"query": torch.zeros(1, width), "items": torch.zeros(5, vectors.shape[1])}
+        shapes = {"query": {}, "items": {0: torch.export.Dim("items")}}
+        module = PairGraph(scorer).eval()
+        program = torch.export.export(module, ({}, pair), dynamic_shapes=({}, shapes), strict=False)
+        to_onnx(program, [], list(pair), ["scores"], folder / files.SCORER, {})
     items = {part.file: {"row_bytes": 4 * vectors.shape[1], "starts": {ITEMS: [0, len(vectors)]}}}
     layout = layout_of(fused.values(), infos) | items
     return {"width": vectors.shape[1], "candidates": len(vectors), "layout": layout}
-
-
-def _write_scorer(scorer: Any, query: int, width: int, folder: Path) -> None:
-    items = torch.export.Dim("items")
-    inputs = {"query": torch.zeros(1, query), "items": torch.zeros(5, width)}
-    program = torch.export.export(
-        PairGraph(scorer).eval(), ({}, inputs), dynamic_shapes=({}, {"query": {}, "items": {0: items}}), strict=False
-    )
-    to_onnx(program, [], list(inputs), ["scores"], folder / files.SCORER, {})
 
 
 def write_closed_form(model: nn.Module, candidates: int, folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ form in ONNX: hashes, times, lists, joins, derived columns and features that rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,84 +17,53 @@ from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Identity
-from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Clip, Fill, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.ranges import FLOAT32_MAX
-from recsys.schema.data_schema import SourceConfig
 
 PREFIX = "model_"  # of the names in the model's own graph
 
 
 def check_single_graph(fitted: Fitted) -> None:
     """Raise UserError if a feature has no form in one graph; the message names all of them."""
-    if lacking := list(_formless(fitted)):
+    data, source, needs = fitted.data, fitted.data.source, FeatureInputs.from_config(fitted.data)
+    marks = (source.null_values, source.column_null_values, source.strip, source.thousands, source.decimal != ".")
+    reasons = [
+        (needs.sides, "data.source.joins has"),
+        (needs.derive, "data.derive has"),
+        (data.group is not None, "data.group: features that read other rows have"),
+        (any(marks), "data.source: null_values, strip, decimal and thousands marks have"),
+        *((c.formless, f"{c.key}: {c.formless} has") for c in data.columns),
+    ]
+    if lacking := [f"{reason} no form in ONNX" for applies, reason in reasons if applies]:
         shown = "; ".join(lacking[:5]) + (f"; and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise UserError(f"format=single_graph: {shown}; use format=onnx, which keeps the transforms beside the graph")
-
-
-def _formless(fitted: Fitted) -> Iterator[str]:
-    """Yield the reasons for which the data has no single graph."""
-    data = fitted.data
-    needs = FeatureInputs.from_config(data)
-    if needs.sides:
-        yield "data.source.joins has no form in ONNX"
-    if needs.derive:
-        yield "data.derive has no form in ONNX"
-    if data.group is not None:
-        yield "data.group: features that read other rows have no form in ONNX"
-    if any(_marks(data.source)):
-        yield "data.source: null_values, strip, decimal and thousands marks have no form in ONNX"
-    for c in data.columns:
-        if reason := c.formless:
-            yield f"{c.key}: {reason} has no form in ONNX"
-
-
-def _marks(source: SourceConfig) -> Iterator[Any]:
-    yield from (source.null_values, source.column_null_values, source.strip, source.thousands, source.decimal != ".")
 
 
 class Transforms:
     """Builder of the graph from raw values to the inputs `dense` and `ids` of a model's graph."""
 
     def __init__(self, fitted: Fitted) -> None:
-        self._fitted = fitted
+        from onnx import TensorProto
+
+        self._fitted, data, features = fitted, fitted.data, fitted.features
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.inputs: dict[str, Any] = {}
-        self._build()
-
-    def _build(self) -> None:
-        from onnx import TensorProto
-
-        data, features = self._fitted.data, self._fitted.features
         if features.dense:
             self._dense([(f.name, data.dense_columns[f.name]) for f in features.dense])
         columns = []
         for name in single_valued(features):
             c = data.sparse_columns[name]
-            columns.append(self._number_id(c.column) if isinstance(c.encoder, Identity) else self._id(c))
+            if isinstance(c.encoder, Identity):
+                columns.append(self._add("Cast", [self._input(c.column, TensorProto.DOUBLE)], to=TensorProto.INT64))
+                continue
+            text, values = self._input(c.column, TensorProto.STRING), fitted.vocabularies[c.table]["value"].to_list()
+            ids: dict[str, Any] = {"values_int64s": [*range(1, len(values) + 1)], "default_int64": 0}  # 0: unknown
+            columns.append(self._add("LabelEncoder", [text], domain=ML, keys_strings=values, **ids))
         if columns:
-            ids = self._add("Concat", columns, axis=1)
-            self._add("Cast", [ids], "ids", to=TensorProto.INT32)
-
-    def _id(self, c: SparseColumn) -> str:
-        """Return the ids of a column of text, (rows, 1) int64; 0 for values out of vocabulary."""
-        values = self._fitted.vocabularies[c.table]["value"].to_list()
-        return self._add(
-            "LabelEncoder",
-            [self._text(c.column)],
-            domain=ML,
-            keys_strings=values,
-            values_int64s=list(range(1, len(values) + 1)),
-            default_int64=0,
-        )
-
-    def _number_id(self, column: str) -> str:
-        from onnx import TensorProto
-
-        return self._add("Cast", [self._number(column)], to=TensorProto.INT64)
+            self._add("Cast", [self._add("Concat", columns, axis=1)], "ids", to=TensorProto.INT32)
 
     def _dense(self, columns: Sequence[tuple[str, DenseColumn]]) -> None:
         """Add all dense features: those with the same steps as one matrix (rows, F)."""
@@ -106,7 +75,7 @@ class Transforms:
         parts, order = [], list[int]()
         for places in groups.values():
             members = [columns[i] for i in places]
-            x = self._add("Concat", [self._number(c.column) for _, c in members], axis=1)
+            x = self._add("Concat", [self._input(c.column, TensorProto.DOUBLE) for _, c in members], axis=1)
             if members[0][1].fill is not None:
                 x = self._filled(x, [c.fill or 0.0 for _, c in members])
             for j, step in enumerate(members[0][1].steps):
@@ -145,16 +114,6 @@ class Transforms:
 
     def _clipped(self, x: str, low: np.ndarray, high: np.ndarray) -> str:
         return self._add("Min", [self._add("Max", [x, self._constant(low)]), self._constant(high)])
-
-    def _number(self, column: str) -> str:
-        from onnx import TensorProto
-
-        return self._input(column, TensorProto.DOUBLE)
-
-    def _text(self, column: str) -> str:
-        from onnx import TensorProto
-
-        return self._input(column, TensorProto.STRING)
 
     def _input(self, column: str, kind: int) -> str:
         """Return the input of a column; one that is read as text and as a number is two inputs."""
@@ -198,11 +157,10 @@ def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
     original = onnx.load(str(graph), load_external_data=False)
     names = [i.name for i in original.graph.input]
     built = Transforms(fitted)
-    types = {i.name: i.type for i in original.graph.input}
     outputs = []
-    for n in names:
-        kind = types[n].tensor_type
-        outputs.append(helper.make_tensor_value_info(n, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
+    for i in original.graph.input:
+        kind = i.type.tensor_type
+        outputs.append(helper.make_tensor_value_info(i.name, kind.elem_type, ["batch", kind.shape.dim[1].dim_value]))
     first = helper.make_graph(built.nodes, "transforms", list(built.inputs.values()), outputs, built.constants)
     results = [o.name for o in original.graph.output]
     original = compose.add_prefix(original, PREFIX)

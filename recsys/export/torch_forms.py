@@ -14,21 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 
 TORCHSCRIPT, AOTI, AOTI_CUDA = "model.pt", "model.pt2", "model_cuda.pt2"
 
 
 class Standalone(nn.Module):
-    """A graph that holds the arrays of its tables. Inputs are positional.
-
-    Args:
-        graph: the graph, which takes the arrays and the inputs by name.
-        parts: the arrays, by name.
-        inputs: names of the inputs, in order.
-        outputs: names of the outputs, in order.
-    """
+    """A graph that takes its arrays and its inputs by name, as one that holds the arrays and has positional inputs."""
 
     def __init__(self, graph: nn.Module, parts: Mapping[str, Tensor], inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
@@ -41,30 +33,6 @@ class Standalone(nn.Module):
         parts = {name: getattr(self, f"table_{name}") for name in self._parts}
         found = self.scorer(parts, dict(zip(self._inputs, inputs, strict=True)))
         return tuple(found[name] for name in self._outputs)
-
-
-def standalone(
-    graph: nn.Module,
-    parts: Sequence[TablePart],
-    rows: Mapping[str, int],
-    folder: Path,
-    inputs: Inputs,
-    outputs: Sequence[str],
-) -> Standalone:
-    """Return the graph with the tables of an artefact's folder in memory.
-
-    Args:
-        parts: the arrays of the tables; each is a file of the folder.
-        rows: number of rows of each array, by name.
-        folder: folder of the artefact.
-        inputs: example inputs, whose names are used.
-        outputs: names of the outputs.
-    """
-    arrays = {}
-    for part in parts:
-        raw = torch.from_numpy(np.fromfile(folder / part.file, np.uint8)).view(part.dtype)
-        arrays[part.name] = raw.view(rows[part.name], part.columns)
-    return Standalone(graph, arrays, list(inputs), outputs).eval()
 
 
 def write_torchscript(module: Standalone, inputs: Inputs, file: Path) -> None:

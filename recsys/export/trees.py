@@ -144,15 +144,13 @@ class Matrix(nn.Module):
         """Return the columns of B rows, (B, C) float32."""
         singles = single_valued(self._features)
         found = [dense, *([sparse.singles(singles)] if singles else [])]
-        found += [x for f in self._features.sparse if f.multi_valued for x in _of_list(sparse.padded(f.name))]
+        for f in self._features.sparse:
+            if f.multi_valued:  # the number of ids, the first and the last one
+                ids = sparse.padded(f.name)
+                count = (ids >= 0).sum(1, keepdim=True)
+                ends = ids[:, :1], ids.gather(1, (count - 1).clamp(min=0))
+                found += [count, *(x.clamp(min=0) for x in ends)]
         return torch.cat([x.float() for x in found], dim=1)
-
-
-def _of_list(ids: Tensor) -> list[Tensor]:
-    """Return the number of ids of padded lists (B, L), the first and the last one: (B, 1) each."""
-    count = (ids >= 0).sum(1, keepdim=True)
-    ends = ids[:, :1], ids.gather(1, (count - 1).clamp(min=0))
-    return [count, *(x.clamp(min=0) for x in ends)]
 
 
 class Forests(nn.Module):

@@ -155,8 +155,7 @@ def _check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
     if form.index is not None and (source.kind.scores_rows or source.kind.fitted_at_once):
-        why = "this model has no item vectors"
-        raise UserError(f"index={form.index.kind}: {why}; leave it out")
+        raise UserError(f"index={form.index.kind}: this model has no item vectors; leave it out")
     if form.index is not None and form.index.url is not None:
         connect(form.index.url)
     if source.kind.scores_rows and source.kind.fitted_at_once:
@@ -239,32 +238,27 @@ def _retrieval(
         task = StoredTask.load(source.cfg, features, source.checkpoint)
         described = write_retrieval(recommender, task, form.tables, folder)
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
-    about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
+    about: dict[str, Any] = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
     about |= {"items": recommender.nameable, "signature": signature_of(rows, features, read), "metrics": {}}
     about |= described
-    if form.index is not None:
-        about["index"] = _write_index(Artefact(folder, about), rows, raw, form.index)
-    return about, examples
-
-
-def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOptions) -> dict[str, Any]:
-    """Build an index of the item vectors, tuned with the queries of raw rows; return its description."""
-    scorer = VectorScorer(artefact, torch.get_num_threads())
+    if (options := form.index) is None:
+        return about, examples
+    scorer = VectorScorer(Artefact(folder, about), torch.get_num_threads())
     if not scorer.multiplies:
         raise UserError(f"index={options.kind}: this model's scores are not inner products of vectors; leave it out")
     parsed, _ = rows.parse(rows.keep_history(rows.from_frame(raw)))
     queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
     index = build(
-        scorer.items, kind=options.kind, queries=queries, k=max(artefact.about["k"], 100),
+        scorer.items, kind=options.kind, queries=queries, k=max(about["k"], 100),
         recall_target=options.recall_target, threads=torch.get_num_threads(), url=options.url,
     )  # fmt: skip
-    index.save(artefact.folder / files.INDEX, vectors=False)
-    about = index.about
+    index.save(folder / files.INDEX, vectors=False)
+    tuned = index.about
     say(
-        f"index of {len(index):,} items ({about.kind}): a search finds {about.recall:.1%} of the best "
-        f"{about.recall_at} ({about.queries} queries)"
+        f"index of {len(index):,} items ({tuned.kind}): a search finds {tuned.recall:.1%} of the best "
+        f"{tuned.recall_at} ({tuned.queries} queries)"
     )
-    return asdict(about)
+    return about | {"index": asdict(tuned)}, examples
 
 
 def _description(source: ExportSource, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:

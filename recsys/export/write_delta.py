@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,15 +61,11 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
     The full artefact is written and proves itself first. The delta is applied to the base again, and must make the same
     files.
 
-    Args:
-        source: the run, which went on from the run of the base.
-        form: how the artefact is stored.
-        base: the artefact that the delta is to be applied to, or a delta of it, beside its base.
-        output: the folder to write.
+    source: the run, which went on from the run of the base
+    base: the artefact that the delta is to be applied to, or a delta of it, beside its base
 
-    Raises:
-        UserError: `base` is not an artefact, or the outputs of the new one differ from the run's.
-        DamagedFile: a file of the base is not as it was written.
+    Raises UserError if `base` is not an artefact or the outputs of the new one differ from the run's, and DamagedFile
+    if a file of the base is not as it was written.
     """
     base = full_artefact(base)
     before = Artefact.open(base)
@@ -83,7 +79,9 @@ def export_delta(source: ExportSource, form: Form, base: Path, output: Path) -> 
             if (size := bytes_of(delta)) > WORTH * full_size:
                 why = f"a delta would have {size / full_size:.0%} of its bytes"
             else:
-                _prove(base, delta, building / ".proof")
+                apply_delta(base, delta, building / ".proof")  # as a server does
+                if digest_of(building / ".proof") != Delta.open(delta).about["result"]:
+                    raise UserError(f"{delta}: does not make what was exported")
         for path in list((full if why is not None else delta).iterdir()):
             path.rename(building / path.name)
         for folder in (full, delta, building / ".proof"):
@@ -148,7 +146,12 @@ def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) ->
         ids.append(np.arange(end, start))  # rows of no table
         if common:
             segments.append((old_start, start, common))
-            ids += [start + n for n in _differing(a[old_start : old_start + common], b[start : start + common])]
+            step = max(1, BLOCK_BYTES // width)
+            for first in range(0, common, step):
+                end_of_block = min(first + step, common)
+                old_rows = a[old_start + first : old_start + end_of_block]
+                differ = (old_rows != b[start + first : start + end_of_block]).any(axis=1)
+                ids.append(start + first + np.flatnonzero(differ))
         ids.append(np.arange(start + common, start + count))
         end = start + count
     ids.append(np.arange(end, len(b)))
@@ -157,13 +160,6 @@ def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) ->
     np.save(target.with_name(f"{target.name}.ids.npy"), changed.astype(np.uint32 if len(b) < 2**32 else np.uint64))
     np.save(target.with_name(f"{target.name}.bytes.npy"), b[changed])
     return {"row_bytes": width, "segments": segments}, len(changed)
-
-
-def _differing(a: np.ndarray, b: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the numbers of the rows that differ: (n, bytes) and (n, bytes), block by block."""
-    step = max(1, BLOCK_BYTES // a.shape[1])
-    for first in range(0, len(a), step):
-        yield first + np.flatnonzero((a[first : first + step] != b[first : first + step]).any(axis=1))
 
 
 def _write_values(base: Path, full: Path, name: str, folder: Path) -> bool:
@@ -180,10 +176,3 @@ def _write_values(base: Path, full: Path, name: str, folder: Path) -> bool:
     if same:
         write_vocabulary(values, target)
     return same
-
-
-def _prove(base: Path, delta: Path, output: Path) -> None:
-    """Apply a delta as a server does. Raises UserError if the result is not what was exported."""
-    apply_delta(base, delta, output)
-    if digest_of(output) != Delta.open(delta).about["result"]:
-        raise UserError(f"{delta}: does not make what was exported")

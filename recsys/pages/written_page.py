@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from recsys.base.errors import UserError
 from recsys.pages.charts.axes import LETTER, label
-from recsys.pages.elements import el, join
+from recsys.pages.elements import el
 
 PARTS = re.compile(  # of a page: its texts, legends and charts. Charts of class "cell" belong to tables
     r"<(?P<tag>h[1-4]|figcaption|p)\b[^>]*>(?P<text>.*?)</(?P=tag)>"
@@ -19,6 +19,7 @@ PARTS = re.compile(  # of a page: its texts, legends and charts. Charts of class
     r'|(?P<chart><svg\b(?! class="cell").*?</svg>)',
     re.DOTALL,
 )
+ENTRIES = re.compile(r'<span[^>]*><i style="background:([^"]*)"></i>(.*?)</span>', re.DOTALL)  # of a legend
 LONGEST = 60  # letters of a paragraph that can be the caption of a chart
 WIDEST = 1.3  # how much larger the texts of wide charts are drawn, since a cell shrinks these charts
 MARGIN = 24  # pixels beside a chart, which the larger texts need
@@ -57,7 +58,8 @@ class Page:
         for part in PARTS.finditer(self._text):
             if part["chart"]:
                 title = ": ".join(dict.fromkeys(t for t in (heading, caption) if t))
-                pictures.append(Picture(title, part["chart"], _entries(legend), self._text))
+                entries = [(colour, _plain(text)) for colour, text in ENTRIES.findall(legend)]
+                pictures.append(Picture(title, part["chart"], entries, self._text))
             elif part["legend"]:
                 legend = part["legend"]
             elif part["tag"] in ("h1", "h2"):
@@ -94,7 +96,15 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         wide, high = (float(n) for n in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', self._chart)[0])
-        legend, foot = _drawn_legend(self._legend, wide)
+        legend, x, y = [], 4.0, 38.0  # shapes in lines below the title
+        for colour, text in self._legend:
+            width = 17 + 1.06 * LETTER * _scale(wide) * len(text) + 16
+            if x > 4 and x + width > wide:
+                x, y = 4.0, y + 20
+            square = el("rect", x=x, y=y - 10, width=11, height=11, rx=2, fill=colour)
+            legend += [square, label(text, x + 17, y, "start")]
+            x += width
+        foot = y + 20 if legend else 32.0
         chart = re.sub(r' data-\w+="[^"]*"', "", self._chart)  # the values and tooltips for the page's scripts
         inner = chart.replace("<svg", f'<svg y="{foot:g}" width="{wide:g}" height="{high:g}" overflow="visible"', 1)
         title = label(self.title, 4, 16, "start", "title")
@@ -105,7 +115,7 @@ class Picture:
                 el("style", Markup(_style(self._page, wide))),  # nosec B704 (the style of our own page)
                 el("rect", x=-MARGIN, width=wide + 2 * MARGIN, height=foot + high + 6, class_="paper"),
                 title,
-                legend,
+                *legend,
                 Markup(inner),  # nosec B704 (a chart of our own page, whose texts are escaped)
                 xmlns="http://www.w3.org/2000/svg",
                 class_="recsys-picture",
@@ -118,24 +128,6 @@ class Picture:
 def _plain(html: str) -> str:
     """Return the text of an element, without its tags and what is in small letters."""
     return unescape(re.sub(r"<small>.*?</small>|<[^>]*>", "", html, flags=re.DOTALL)).strip()
-
-
-def _entries(legend: str) -> list[tuple[str, str]]:
-    """Return the (colour, text) of each entry of a legend."""
-    spans = re.findall(r'<span[^>]*><i style="background:([^"]*)"></i>(.*?)</span>', legend, re.DOTALL)
-    return [(colour, _plain(text)) for colour, text in spans]
-
-
-def _drawn_legend(entries: Sequence[tuple[str, str]], wide: float) -> tuple[Markup, float]:
-    """Draw a legend in lines below the title. Returns the shapes, and the pixel where the chart begins."""
-    shapes, x, y = [], 4.0, 38.0
-    for colour, text in entries:
-        width = 17 + 1.06 * LETTER * _scale(wide) * len(text) + 16
-        if x > 4 and x + width > wide:
-            x, y = 4.0, y + 20
-        shapes += [el("rect", x=x, y=y - 10, width=11, height=11, rx=2, fill=colour), label(text, x + 17, y, "start")]
-        x += width
-    return join(shapes), y + 20 if entries else 32.0
 
 
 def _scale(wide: float) -> float:

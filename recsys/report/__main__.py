@@ -23,8 +23,10 @@ USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 
 def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
     """Write the page about these runs and sweeps, and print the comparison."""
+    from rich.markup import escape
+
     from recsys.report.comparison import compare
-    from recsys.report.comparison_table import beaten_by_baseline, escaped, terminal, verdict
+    from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
     from recsys.report.compute import scaling_runs
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
@@ -45,13 +47,13 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))
-            results.print(escaped(verdict(group, main)))
+            results.print(escape(verdict(group, main)))
             if (text := beaten_by_baseline(group, main)) is not None:
-                results.print(escaped(text))
+                results.print(escape(text))
     for line in not_compared(groups):
         say(line)
     for model, runs in (of_model for found in scalings for of_model in found.items()):
-        results.print(escaped(sentence(model, runs)))
+        results.print(escape(sentence(model, runs)))
     for run in run_set.runs:
         if run.metrics is None:
             say(f"{run.name}: not finished (it has no metrics.json)")

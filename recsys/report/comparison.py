@@ -110,20 +110,20 @@ class Group:
         return next((line for line in lines if line.is_baseline and main in line.measures), None)
 
 
-def main_metric(run: ReportedRun) -> str:
-    """Return the metric by which a run is compared."""
-    return metrics_table.main_metric(run.test)
-
-
 def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Group]:
     """Return groups of finished runs; the first run is in the first group."""
-    lines = _lines([r for r in runs if r.metrics is not None])
     groups: list[tuple[dict[str, Any], dict[str, bytes], list[Line], list[dict[str, Measured]]]] = []
-    for line in lines:
-        rows, measured = _rows(line)
+    for line in _lines([r for r in runs if r.metrics is not None]):
+        # by label, a hash of the test rows; without labels whose rows were not kept, or differ between seeds
+        tested = [_read(run) for run in line.runs]
+        rows = {x: key for x, (key, _) in tested[0].items() if all(x in t and t[x][0] == key for t in tested)}
+        measured = [{x: t[x][1] for x in rows} for t in tested]
         protocol = _protocol(line.first)
+        labels = metrics_table.of_label(line.first.test).keys()
         for known, other, inside, data in groups:
-            if known == protocol and _same_rows(inside[0], other, line, rows):
+            # the lines have labels in common, and the same rows of each of them, as far as they were kept
+            common = labels & metrics_table.of_label(inside[0].first.test).keys()
+            if known == protocol and common and all(rows[x] == other[x] for x in rows.keys() & other.keys()):
                 inside.append(line)
                 data += measured
                 break
@@ -131,7 +131,9 @@ def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Grou
             groups.append((protocol, rows, [line], measured))
     made: list[Group] = []
     for protocol, _, inside, data in groups:
-        why = _why(groups[0][0], protocol) if made else ""
+        why = "other labels or weights, or another order of rows" if made else ""
+        if differ := [key for key, value in protocol.items() if value != groups[0][0][key]]:
+            why = f"{differ[0]} {protocol[differ[0]]}, not {groups[0][0][differ[0]]}"
         for line in inside[1:]:
             line.detail = differences(line.first, inside[0].first)
         group = Group(inside, int(inside[0].first.test.get("rows") or 0), why)
@@ -145,7 +147,8 @@ def _lines(runs: Sequence[ReportedRun]) -> list[Line]:
     lines: dict[tuple[Any, ...], list[Line]] = {}
     order: list[Line] = []
     for run in runs:
-        lines_of_config = lines.setdefault(run.config_key, [])
+        config = tuple(sorted((k, repr(v)) for k, v in run.config.items() if k not in UNCOMPARED))
+        lines_of_config = lines.setdefault(config, [])
         line = next((x for x in lines_of_config if run.seed not in [r.seed for r in x.runs]), None)
         if line is None:
             line = Line([], run.name)
@@ -153,17 +156,11 @@ def _lines(runs: Sequence[ReportedRun]) -> list[Line]:
             order.append(line)
         line.runs.append(run)
     for line in order:
-        if len(line.runs) > 1:
-            line.name = _common(line.runs)
+        if len(line.runs) > 1:  # the folder that has all runs names them, with the values of their trial: 0: lr=0.1
+            _, colon, values = line.name.partition(": ")
+            parent, *others = {str(Path(r.name.partition(": ")[0]).parent) for r in line.runs}
+            line.name = line.name if others or parent == "." else f"{parent}{colon}{values}"
     return order
-
-
-def _common(runs: list[ReportedRun]) -> str:
-    """Return the name of the folder that has all runs, with the values of their trial: 0: lr=0.1"""
-    _, colon, values = runs[0].name.partition(": ")
-    parents = {str(Path(r.name.partition(": ")[0]).parent) for r in runs}
-    parent = parents.pop()
-    return runs[0].name if parents or parent == "." else f"{parent}{colon}{values}"
 
 
 def differences(run: ReportedRun, first: ReportedRun) -> str:
@@ -200,29 +197,6 @@ def _protocol(run: ReportedRun) -> dict[str, Any]:
     }
 
 
-def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
-    for key, value in other.items():
-        if value != first[key]:
-            return f"{key} {value}, not {first[key]}"
-    return "other labels or weights, or another order of rows"
-
-
-def _same_rows(first: Line, first_rows: dict[str, bytes], line: Line, rows: dict[str, bytes]) -> bool:
-    """Return whether two lines have labels in common, and the same rows of each of them, as far as they were kept."""
-    labels = [set(metrics_table.of_label(x.first.test)) for x in (first, line)]
-    return bool(labels[0] & labels[1]) and all(rows[x] == first_rows[x] for x in rows.keys() & first_rows.keys())
-
-
-def _rows(line: Line) -> tuple[dict[str, bytes], list[dict[str, Measured]]]:
-    """Return, by label, a hash of the test rows, and the rows of each run.
-
-    Labels whose rows were not kept, or differ between seeds, are omitted.
-    """
-    tested = [_read(run) for run in line.runs]
-    keys = {x: key for x, (key, _) in tested[0].items() if all(x in t and t[x][0] == key for t in tested)}
-    return keys, [{x: t[x][1] for x in keys} for t in tested]
-
-
 def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
     """Return a hash of the test rows, and the rows, by label."""
     import polars as pl
@@ -233,7 +207,7 @@ def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
         try:
             frame = pl.read_parquet(run.path / f"{name}.parquet", glob=False)
             if frame.height:
-                found[label] = _ranks(run, frame) if run.retrieves else _predictions(frame)
+                found[label] = _queries(run, frame) if run.retrieves else _predictions(frame)
                 if "group" in frame.columns:
                     key, rows = found[label]
                     found[label] = key, _groups(metrics_table.of_label(run.test)[label], rows, frame)
@@ -249,7 +223,6 @@ def _predictions(frame: Any) -> tuple[bytes, Measured]:
     if "probability" in frame.columns:
         key = sha256(rows + label.astype(np.uint8).tobytes() + own).digest()
         return key, Predictions(frame["probability"].to_numpy(), label, weight)
-    from recsys.evaluation.metrics_table import BY_KIND
     from recsys.evaluation.value_metrics import row_values
 
     if "prediction" in frame.columns:
@@ -261,7 +234,9 @@ def _predictions(frame: Any) -> tuple[bytes, Measured]:
         prediction = frame.select(classes).to_numpy()
         label = frame["label"].replace_strict(of_class).to_numpy()
     key = sha256(rows + label.astype(np.float64).tobytes() + own).digest()
-    return key, Means(BY_KIND[kind], np.stack(row_values(prediction, label, kind), 1), weight, roots=("rmse",))
+    return key, Means(
+        metrics_table.BY_KIND[kind], np.stack(row_values(prediction, label, kind), 1), weight, roots=("rmse",)
+    )
 
 
 def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups:
@@ -286,15 +261,11 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups
     return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
 
 
-def _ranks(run: ReportedRun, frame: Any) -> tuple[bytes, Measured]:
-    query = frame["query"].to_numpy().astype(np.int64)
-    return sha256(query.tobytes()).digest(), _queries(run, query, frame)
-
-
-def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
+def _queries(run: ReportedRun, frame: Any) -> tuple[bytes, Means]:
     """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 
+    query = frame["query"].to_numpy().astype(np.int64)
     k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))
     k = k or tuple(sorted({int(m.split("@")[1].split("_")[0]) for m in run.test if m.startswith("ndcg@")}))
     columns: dict[str, np.ndarray] = {}
@@ -302,7 +273,7 @@ def _queries(run: ReportedRun, query: np.ndarray, frame: Any) -> Means:
         greater, ties = (frame[f"{c}_{name}"].to_numpy().astype(np.int64) for c in ("greater", "ties"))
         metrics = query_metrics(query, greater, ties, k, one_list=name == "full")
         columns |= {metrics_table.under(m, name): v for m, v in metrics.items()}
-    return Means(tuple(columns), np.stack(list(columns.values()), 1))
+    return sha256(query.tobytes()).digest(), Means(tuple(columns), np.stack(list(columns.values()), 1))
 
 
 def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed: int) -> None:
@@ -364,15 +335,11 @@ def _paired(
     own, base = resampled(line, metric), resampled(reference, metric)
     if own is None or base is None or metric not in reference.measures:
         return None
-    seeds = [*_seeds(line, metric), *_seeds(reference, metric)]
-    over_rows = (float(np.nanvar(own - base)), float("inf"))
-    return difference(value - reference.measures[metric].value, [over_rows, *seeds])
-
-
-def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
-    """Return the variance of the mean over seeds, and its degrees of freedom; an empty list for one seed."""
-    n = len(line.runs)
-    return [(variance(run.test[metric] for run in line.runs) / n, n - 1.0)] if n > 1 else []
+    parts = [(float(np.nanvar(own - base)), float("inf"))]  # of rows, then of the means over seeds
+    for runs in (line.runs, reference.runs):
+        if (n := len(runs)) > 1:
+            parts.append((variance(run.test[metric] for run in runs) / n, n - 1.0))
+    return difference(value - reference.measures[metric].value, parts)
 
 
 def _delong(group: Group, main: str, data: dict[ReportedRun, Any]) -> None:
@@ -397,6 +364,6 @@ def _shown(run: ReportedRun) -> list[str]:
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = metrics_table.by_protocol(run.test).get("full", {})
     shown = [m for names in metrics_table.shown_tables(full, several).values() for m in names]
-    main = main_metric(run)
+    main = metrics_table.main_metric(run.test)
     sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]
     return list(dict.fromkeys([main, *shown, *sampled]))

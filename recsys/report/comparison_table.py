@@ -15,15 +15,6 @@ TOP = 20  # number of rows before the rest is collapsed
 Interval = tuple[float, float]
 
 
-def _meaning(name: str) -> str:
-    """Return a metric's meaning and direction, for a tooltip."""
-    entry = metrics_table.metric(name)
-    if entry is None:
-        return ""
-    direction = f"; {entry.better} is better" if entry.better else ""
-    return f"{entry.meaning}{direction}{'' if entry.interval else '; no interval'}"
-
-
 def signed(value: float) -> str:
     """Format a number with its sign and four decimals."""
     return f"{value:+.4f}".replace("-", "−")
@@ -111,11 +102,8 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
 
 def comparison(group: Group, paints: dict[Line, Paint]) -> dict[str, Any]:
     """Return the comparison of a group for the template, with a table (or a note) for each label."""
-    several = len(group.mains) > 1
-    tables = [
-        (main.rpartition("/")[0] if several else "", group.about_rows(main), _comparison(group, main, paints))
-        for main in group.mains
-    ]
+    names = [main.rpartition("/")[0] if len(group.mains) > 1 else "" for main in group.mains]
+    tables = [(n, group.about_rows(m), _comparison(group, m, paints)) for n, m in zip(names, group.mains, strict=True)]
     weight = group.lines[0].first.weight
     return {"why": group.why, "sentences": sentences(group), "weight": weight, "tables": tables}
 
@@ -140,24 +128,26 @@ def _comparison(group: Group, main: str, paints: dict[Line, Paint]) -> PageTable
     for i in order:
         line = group.lines[i]
         paint, m = paints[line], line.measures.get(main)
-        cells: list[str | Cell] = [run_cell(line, paint), "" if m is None else _own(line, m, paint, bounds, main)]
-        if versus:
-            adjusted = group.holm.get((main, i))
-            cells.append("" if m is None else _versus(line, m, paint, versus_bounds, main, adjusted))
+        cells: list[str | Cell] = [run_cell(line, paint), "", *([""] if versus else [])]
+        if m is not None:
+            tip = f"{line.name}\n{label(main)} {m.value:.5f}"
+            tip += f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if m.low is not None and m.high is not None else ""
+            dot = Dot(m.value, paint.colour, tip, m.low, m.high, number=paint.number)
+            cells[1] = dots_in_cell([dot], bounds, wide=150)
+            if versus:
+                cells[2] = _versus(line, m, paint, versus_bounds, main, group.holm.get((main, i)))
         rows.append([*cells, *(_cell(n, line.measures.get(n)) for n in metrics)])
     columns = [Column("run", left=True), Column(f"{short(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(short(n), tooltip=_meaning(n)) for n in metrics]
+    for n in metrics:
+        meaning = ""
+        if (entry := metrics_table.metric(n)) is not None:
+            direction = f"; {entry.better} is better" if entry.better else ""
+            meaning = f"{entry.meaning}{direction}{'' if entry.interval else '; no interval'}"
+        columns.append(Column(short(n), tooltip=meaning))
     kinds = ["best" if i == order[0] and len(order) > 1 else "" for i in order]
     return PageTable(columns, rows, kinds, "plain", TOP, order.index(0))
-
-
-def _own(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str) -> str:
-    """Draw a line's value with its interval."""
-    tip = f"{line.name}\n{label(main)} {m.value:.5f}"
-    tip += f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if m.low is not None and m.high is not None else ""
-    return dots_in_cell([Dot(m.value, paint.colour, tip, m.low, m.high, number=paint.number)], bounds, wide=150)
 
 
 def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str, adjusted: float | None) -> str | Cell:
@@ -189,6 +179,7 @@ def _cell(metric: str, m: Measure | None) -> str | Cell:
 
 def terminal(group: Group, main: str) -> Any:
     """Return the comparison by the metrics of a label as a rich table."""
+    from rich.markup import escape
     from rich.table import Table
 
     shown = group.metrics(main)[:5]
@@ -203,12 +194,5 @@ def terminal(group: Group, main: str) -> Any:
         versus = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
         values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
         p = "" if d is None else _p_value(d.p).removeprefix("p ").removeprefix("= ")
-        rich_table.add_row(escaped(plain(line.name, 60) + seeds), *values, versus, p)
+        rich_table.add_row(escape(plain(line.name, 60) + seeds), *values, versus, p)
     return rich_table
-
-
-def escaped(text: str) -> str:
-    """Escape rich's markup."""
-    from rich.markup import escape as quoted
-
-    return quoted(text)

@@ -27,7 +27,7 @@ from recsys.pages.charts.plots import (
     upwards,
 )
 from recsys.pages.formatting import tail
-from recsys.pages.page_table import Column, PageTable, Paint, cut
+from recsys.pages.page_table import Cells, Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison
@@ -62,6 +62,8 @@ class Charts:
 def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Sequence[Scaling] = ()) -> str:
     """Return the page. scalings: the runs of each sweep of sizes"""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
+    heads = [Column("run", left=True), Column("last line of its log", left=True)]
+    logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
     compared = [run_line for group in groups for run_line in group.lines]
     paints = _paints(groups, unfinished)
     predicting = [run_line for run_line in compared if not run_line.first.retrieves]
@@ -75,7 +77,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, sc
         warnings=not_compared(groups),
         facts=_facts(groups[0], count) if groups else [],
         groups=[comparison(group, paints) for group in groups],
-        unfinished=_unfinished(unfinished) if unfinished else None,
+        unfinished=PageTable(heads, logs) if unfinished else None,
         charts=[
             *(_scaling(of_models) for of_models in scalings),
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
@@ -136,11 +138,6 @@ def _facts(group: Group, count: int) -> list[tuple[str, str]]:
     return facts
 
 
-def _unfinished(unfinished: Sequence[Line]) -> PageTable:
-    columns = [Column("run", left=True), Column("last line of its log", left=True)]
-    return PageTable(columns, [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished])
-
-
 def _series(run_lines: Sequence[Line], paints: dict[Line, Paint], name: str) -> list[Series]:
     """Return a series for each seed of each line."""
     series = []
@@ -176,14 +173,8 @@ def _scaling(runs: Scaling) -> Charts:
         if (law := scaling.fit(runs[model])) is not None:
             ends = (law.frontier[0].compute, law.frontier[-1].compute)
             series.append(Series(paint, [(c / BILLION, law.at(c)) for c in ends]))
-    picture = lines(
-        "test logloss above the teacher's",
-        series,
-        "billions of operations of the training",
-        x=x,
-        y=y,
-        under=under,
-    )
+    what = "billions of operations of the training"
+    picture = lines("test logloss above the teacher's", series, what, x=x, y=y, under=under)
     return Charts("Loss against compute", [(None, [picture])], scaling.ABOUT, list(paints.values()))
 
 
@@ -233,31 +224,21 @@ def _rates(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     groups = []
     for label_name, heading in _labels(run_lines):
         roc, pr = (
-            [
-                Series(paints[run_line], [(p[0], p[1]) for p in run_line.first.curve(label_name, name)])
-                for run_line in run_lines
-            ]
+            [Series(paints[x], [(p[0], p[1]) for p in x.first.curve(label_name, name)]) for x in run_lines]
             for name in ("roc", "pr")
         )
         if any(s.points for s in roc):
             first = lines("ROC: true positive rate", roc, "false positive rate", x=x, y=y, under=[chance])
             groups.append((heading, [first, lines("precision", pr, "recall", x=x, y=y)]))
-    heading, legend = (
-        "ROC and precision over recall",
-        [paints[run_line] for run_line in run_lines] if groups else [],
-    )
-    return Charts(heading, groups, "" if groups else "No run has curves.json.", legend)
+    legend = [paints[run_line] for run_line in run_lines] if groups else []
+    return Charts("ROC and precision over recall", groups, "" if groups else "No run has curves.json.", legend)
 
 
 def _calibration(run_lines: Sequence[Line], paints: dict[Line, Paint]) -> Charts:
     """Draw the share of positives over the mean probability of bins, of all runs on the same scale."""
     groups = []
     for label_name, heading in _labels(run_lines):
-        made = [
-            (run_line, _bins(run_line, label_name, paints[run_line]))
-            for run_line in run_lines
-            if not paints[run_line].faded
-        ]
+        made = [(x, _bins(x, label_name, paints[x])) for x in run_lines if not paints[x].faded]
         drawn = [(run_line, bins) for run_line, bins in made if bins]
         if drawn:
             top = max(x for _, bins in drawn for d in bins for x in (d.place, d.value, d.high or 0.0)) * 1.04 or 1.0

@@ -2,6 +2,7 @@
 running.
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -68,11 +69,6 @@ class ReportedRun:
     def model(self) -> str:
         return str(self.config.get("model._target_", "")).rpartition(".")[2]
 
-    @property
-    def config_key(self) -> tuple[tuple[str, str], ...]:
-        """The config without the seed and the folder."""
-        return tuple(sorted((k, repr(v)) for k, v in self.config.items() if k not in UNCOMPARED))
-
 
 @dataclass
 class ReportedTrial:
@@ -124,34 +120,26 @@ def read(folders: Sequence[str]) -> RunSet:
         else:
             left_out.append(folder)
     if left_out and not paths and not sweeps:
-        raise UserError(_no_run(left_out[0]))
-    unique = list({p.resolve(): p for p in paths}.values())
-    runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
+        folder = left_out[0]
+        if not folder.is_dir():
+            raise UserError(f"{folder}: is a file, not a run's folder")
+        hint = f"; its subfolders are runs: use {folder}/*" if any(folder.glob("*/config.yaml")) else ""
+        raise UserError(f"{folder}: not a run (it has no config.yaml){hint}")
+    unique = {p.resolve(): p for p in paths}
+    names = [p.name for p in unique]
+    if len(unique) > 1:
+        common = os.path.commonpath([p.parent for p in unique])
+        names = [os.path.relpath(p, common) for p in unique]
+    runs = {whole: _run(p, name) for (whole, p), name in zip(unique.items(), names, strict=True)}
     for sweep in sweeps:
-        differing = _differing(sweep.trials)
+        keys = {k for t in sweep.trials for k in t.values}
+        differing = {k for k in keys if len({t.values.get(k) for t in sweep.trials}) > 1} or keys
         for trial in sweep.trials:
             trial.runs = [runs[p.resolve()] for p in trial.paths]
-            for run in trial.runs:
-                run.name = _trial_name(run.name, {k: v for k, v in trial.values.items() if k in differing})
+            values = ", ".join(in_words(k, v) for k, v in trial.values.items() if k in differing)
+            for run in trial.runs:  # '0: dense lr 0.1, dim 8' instead of '0'
+                run.name = f"{run.name}: {values}" if values else run.name
     return RunSet(list(runs.values()), sweeps, left_out)
-
-
-def _no_run(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder}: is a file, not a run's folder"
-    hint = f"; its subfolders are runs: use {folder}/*" if any(folder.glob("*/config.yaml")) else ""
-    return f"{folder}: not a run (it has no config.yaml){hint}"
-
-
-def _trial_name(name: str, values: dict[str, str]) -> str:
-    """Return a run's name with the values of its trial: '0: dense lr 0.1, dim 8' instead of '0'."""
-    return f"{name}: {', '.join(in_words(k, v) for k, v in values.items())}" if values else name
-
-
-def _differing(trials: Sequence[ReportedTrial]) -> set[str]:
-    """Return the keys whose values differ between trials; all keys if none do."""
-    keys = {k for t in trials for k in t.values}
-    return {k for k in keys if len({t.values.get(k) for t in trials}) > 1} or keys
 
 
 def value_text(value: Any) -> str:
@@ -168,15 +156,6 @@ def in_words(key: str, value: Any) -> str:
     if key.endswith("_target_"):
         text = text.rpartition(".")[2]
     return f"{name} {WORDS.get(text, text)}"
-
-
-def _names(paths: list[Path]) -> list[str]:
-    """Return the paths relative to their common parent."""
-    whole = [p.resolve() for p in paths]
-    if len(whole) < 2:
-        return [p.name for p in whole]
-    common = os.path.commonpath([p.parent for p in whole])
-    return [os.path.relpath(p, common) for p in whole]
 
 
 def _run(path: Path, name: str) -> ReportedRun:
@@ -207,8 +186,15 @@ def _run(path: Path, name: str) -> ReportedRun:
     run = ReportedRun(
         path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path)
     )
-    if not run.test:
-        run.metrics, run.last = None, mask_text(_last_line(path / "train.log"))
+    if run.test:
+        return run
+    logged: list[str] = []
+    with contextlib.suppress(OSError):
+        log = (path / "train.log").read_text(encoding="utf-8", errors="replace")
+        logged = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in logged if re.search(r"\berror: ", line)]
+    last = textwrap.shorten((errors or logged or [""])[-1], 300, placeholder=" ...")
+    run.metrics, run.last = None, mask_text(last)
     return run
 
 
@@ -251,15 +237,6 @@ def _number(text: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return value if math.isfinite(value) else None
-
-
-def _last_line(path: Path) -> str:
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    errors = [line for line in lines if re.search(r"\berror: ", line)]
-    return textwrap.shorten((errors or lines or [""])[-1], 300, placeholder=" ...")
 
 
 def _sweep(folder: Path) -> ReportedSweep:

@@ -45,8 +45,12 @@ def _slices(kept: Sequence[Line], paints: dict[Line, Paint], main: str) -> list[
     between = own == metrics_table.MAIN_RANKING and not any(line.first.weight for line in kept)
     by: dict[Line, Sliced] = {}
     for line in kept:
-        found = (line.first.metrics or {})["slices"]["test"]
-        by[line] = {f: {str(e.get("value")): _of_label(e, of_label) for e in found[f]} for f in found}
+        by[line] = {}
+        for feature, entries in (line.first.metrics or {})["slices"]["test"].items():
+            found = by[line][feature] = {}
+            for e in entries:
+                inside = {n.removeprefix(f"{of_label}/"): v for n, v in e.items() if n.startswith(f"{of_label}/")}
+                found[str(e.get("value"))] = {"rows": e.get("rows")} | inside if of_label else e
     tables = []
     for feature in dict.fromkeys(f for line in kept for f in by[line]):
         having = [(line, paints[line], by[line][feature]) for line in kept if feature in by[line]]
@@ -73,7 +77,8 @@ def _slices_of_feature(
         e = next(found[v] for *_, found in having if v in found)
         base, n = having[0][2].get(v, {}).get(own), e.get("rows") or 0
         picture = dots_in_cell(dots[v], bounds, 0.5 if ranking else None, 340) if dots[v] else None
-        deltas = [_delta(found.get(v, {}).get(own), base) for *_, found in others]
+        own_values = [found.get(v, {}).get(own) for *_, found in others]
+        deltas = ["–" if x is None or base is None else signed(x - base) for x in own_values]
         rows.append([
             cut(v), f"{n:,}", *(["–" if e.get(count) is None else f"{e[count]:,}"] if count else []),
             picture or ("one class only" if n else "no rows"), "–" if base is None else f"{base:.4f}", *deltas,
@@ -83,13 +88,6 @@ def _slices_of_feature(
     heads.append(Column(title, left=True, tooltip="dashed line: 0.5, chance" if ranking else ""))
     names = [tail(having[0][0].name, 13), *(f"Δ {tail(line.name, 13)}" for line, *_ in others)]
     return PageTable([*heads, *columns(names)], rows)
-
-
-def _of_label(e: dict[str, Any], label: str) -> dict[str, Any]:
-    """Return the metrics of one label of a slice, under their own names, and its number of rows."""
-    if not label:
-        return e
-    return {"rows": e.get("rows")} | {n.removeprefix(f"{label}/"): v for n, v in e.items() if n.startswith(f"{label}/")}
 
 
 def _slice(paint: Paint, e: dict[str, float], main: str, between: bool) -> Dot:
@@ -102,42 +100,30 @@ def _slice(paint: Paint, e: dict[str, float], main: str, between: bool) -> Dot:
     return Dot(value, paint.colour, tip, value - half, min(value + half, 1.0), number=paint.number)
 
 
-def _delta(value: float | None, base: float | None) -> str:
-    return "–" if value is None or base is None else signed(value - base)
-
-
 def times(lines: Sequence[Line], paints: dict[Line, Paint]) -> PageTable | str:
     """Return a table of samples per second, and of the shares of a step's time; a note if no run has finished."""
-    timed = [(line, t) for line in lines if (t := _train(line.first))]
+    timed = [(line, t) for line in lines if (t := (line.first.metrics or {}).get("train"))]
     if not timed:
         return "No run has finished."
-    top = max(t.get("samples_per_second") or 0 for _, t in timed) or 1
+    top, colours = max(t.get("samples_per_second") or 0 for _, t in timed) or 1, {p.name: p.colour for p in PARTS}
     rows: list[Cells] = []
     for line, t in timed:
         paint, speed, shares = paints[line], t.get("samples_per_second") or 0.0, dict(t.get("time") or {})
         collectives = shares.pop("collectives", None)
+        whole = shares | {"other": max(1 - sum(shares.values()), 0.0)}
+        total = sum(whole.values())
+        parts = [Part(s / total, colours.get(n, "var(--hatch)"), tip=f"{n}: {s:.1%}") for n, s in whole.items()]
         rows.append([
             run_cell(line, paint),
             f"{speed:,.0f}",
             bar([Part(speed / top, paint.colour, tip=f"{speed:,.0f} samples/s")], 160, 14),
             f"{t.get('seconds') or 0:,.1f}",
-            bar(_parts(shares), 300, 14) if shares else Cell(below=[Cell("not measured")]),
+            bar(parts, 300, 14) if shares else Cell(below=[Cell("not measured")]),
             "–" if collectives is None else f"{collectives:.0%}",
         ])  # fmt: skip
     what = "share of the steps' time in collectives, with the wait for other ranks; in forward, backward and optimizer"
     names = columns(("run", "samples/s", "", "seconds", "share of time"), left=("run", "", "share of time"))
     return PageTable([*names, Column("collectives", tooltip=what)], rows, first=TOP)
-
-
-def _parts(shares: dict[str, float]) -> list[Part]:
-    """Return the parts of a step's time, which together are 1."""
-    shares = shares | {"other": max(1 - sum(shares.values()), 0.0)}
-    colours, whole = {p.name: p.colour for p in PARTS}, sum(shares.values())
-    return [Part(s / whole, colours.get(n, "var(--hatch)"), tip=f"{n}: {s:.1%}") for n, s in shares.items()]
-
-
-def _train(run: ReportedRun) -> dict[str, Any]:
-    return (run.metrics or {}).get("train") or {}
 
 
 def plans(runs: Sequence[ReportedRun]) -> list[tuple[str, bool, PageTable]]:
@@ -149,22 +135,19 @@ def plans(runs: Sequence[ReportedRun]) -> list[tuple[str, bool, PageTable]]:
     out = []
     for users in by.values():
         plan = users[0].plan or {}
-        table, world = _plan(plan["tables"]), plan.get("world_size") or 1
+        rows: list[Cells] = []
+        for e in sorted(plan["tables"], key=lambda e: -(e.get("rows") or 0) * (e.get("dim") or 0)):
+            words = [str(e.get(k)) for k in ("dim", "type", "kernel")]
+            devices = str(len(set(e.get("ranks") or [])) or 1)
+            rows.append([plain(str(e.get("table"))), f"{e.get('rows') or 0:,}", *words, devices])
+        names = ("table", "rows", "dim", "type", "kernel", "devices")
+        table = PageTable(columns(names, left=("table", "type", "kernel")), rows)
+        world = plan.get("world_size") or 1
         more = f" and {len(users) - 4} more" if len(users) > 4 else ""
-        names = ", ".join(r.name for r in users[:4]) + more
-        summary = f"{len(table.rows)} tables on {world} process{'' if world == 1 else 'es'}: {names}"
-        out.append((summary, len(table.rows) <= SHORT and len(by) == 1, table))
+        used_by = ", ".join(r.name for r in users[:4]) + more
+        summary = f"{len(rows)} tables on {world} process{'' if world == 1 else 'es'}: {used_by}"
+        out.append((summary, len(rows) <= SHORT and len(by) == 1, table))
     return out
-
-
-def _plan(entries: Sequence[dict[str, Any]]) -> PageTable:
-    rows: list[Cells] = []
-    for e in sorted(entries, key=lambda e: -(e.get("rows") or 0) * (e.get("dim") or 0)):
-        words = [str(e.get(k)) for k in ("dim", "type", "kernel")]
-        devices = str(len(set(e.get("ranks") or [])) or 1)
-        rows.append([plain(str(e.get("table"))), f"{e.get('rows') or 0:,}", *words, devices])
-    names = ("table", "rows", "dim", "type", "kernel", "devices")
-    return PageTable(columns(names, left=("table", "type", "kernel")), rows)
 
 
 def configs(lines: Sequence[Line], paints: dict[Line, Paint]) -> dict[str, Any]:
@@ -175,14 +158,10 @@ def configs(lines: Sequence[Line], paints: dict[Line, Paint]) -> dict[str, Any]:
     table = None
     if keys and len(lines) <= COLUMNS:
         names = ["key", *(tail(x.name, 28) for x in lines)]
-        table = PageTable(
-            columns(names, left=names),
-            [[cut(k, 60, "code"), *(cell(x, k) for x in lines)] for k in keys],
-            first=len(keys),
-        )
+        by_key = [[cut(k, 60, "code"), *(cell(x, k) for x in lines)] for k in keys]
+        table = PageTable(columns(names, left=names), by_key, first=len(keys))
     elif keys:
         names = ["run", *(plain(k, 40) for k in keys)]
-        table = PageTable(
-            columns(names, left=names), [[run_cell(x, paints[x]), *(cell(x, k) for k in keys)] for x in lines]
-        )
+        by_run = [[run_cell(x, paints[x]), *(cell(x, k) for k in keys)] for x in lines]
+        table = PageTable(columns(names, left=names), by_run)
     return {"differing": len(keys), "collapsed": len(keys) > MANY, "table": table, "texts": texts}

@@ -7,13 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
+from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better, main_metric
 from recsys.pages.charts.axes import axis_of_texts
 from recsys.pages.charts.parallel import parallel
 from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, figure, upwards
 from recsys.pages.formatting import plain
 from recsys.pages.page_table import Cells, Column, PageTable, cut
-from recsys.report.comparison import main_metric
 from recsys.report.comparison_table import TOP
 from recsys.report.runs import ReportedSweep, ReportedTrial
 
@@ -43,21 +42,34 @@ def trials(s: ReportedSweep) -> dict[str, Any]:
     keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
     failed = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
     best = found.done[0] if found.done else None
+    across = None
+    if len(keys) > 1 and len(found.done) > 1:
+        drawn = found.done[::-1]  # the best is drawn last, over the others
+        axes = {k: [t.values.get(k, "–") for t in drawn] for k in keys}
+        axes[found.metric] = [f"{found.of(t):.6g}" for t in drawn]
+        title = f"{len(drawn)} trials: each line is a trial, the orange line the best one"
+        across = parallel(title, axes, [found.tip(t) for t in drawn], len(drawn) - 1)
+    rows: list[Cells] = []
+    for t in found.order:
+        value = f"{found.of(t):.5f}" if t in found.done else "–"
+        rows.append([cut(t.number), *(cut(t.values.get(k, ""), 60) for k in keys), cut(t.status, 60), value])
+    names = [Column("trial"), *(Column(k, left=True) for k in [*keys, "status"]), Column(found.metric)]
+    marks = ["best" if t is best else "" for t in found.order]
     return {
         "folder": str(s.folder),
         "counts": f"{len(s.trials)} trials, {len(found.done)} with a {found.metric}, {failed} failed.",
         "best": best.number if best else "",
         "command": shlex.join(["python", "-m", "recsys.train", *best.overrides]) if best else "",
-        "across": _across(keys, found) if len(keys) > 1 and len(found.done) > 1 else None,
+        "across": across,
         "charts": [chart for key in keys if (chart := _over(key, found)) is not None],
-        "table": _table(keys, found),
+        "table": PageTable(names, rows, marks, first=TOP),
     }
 
 
 def _outcomes(s: ReportedSweep) -> RankedTrials:
     """Return the mean over seeds, by trial, of the sweep's own metric, else of the main metric of the test rows."""
     finished = [run for t in s.trials for run in t.runs if run.metrics is not None]
-    metric = s.metric or f"test/{main_metric(finished[0]) if finished else MAIN_RANKING}"
+    metric = s.metric or f"test/{main_metric(finished[0].test) if finished else MAIN_RANKING}"
     split, _, name = metric.rpartition("/")
     means: dict[str, float] = {}
     for t in s.trials:
@@ -68,24 +80,6 @@ def _outcomes(s: ReportedSweep) -> RankedTrials:
     sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
     order = sorted(s.trials, key=lambda t: sign * means[t.number] if t.number in means else float("inf"))
     return RankedTrials(metric, means, order, [t for t in order if t.number in means])
-
-
-def _table(keys: Sequence[str], found: RankedTrials) -> PageTable:
-    rows: list[Cells] = []
-    for t in found.order:
-        value = f"{found.of(t):.5f}" if t in found.done else "–"
-        rows.append([cut(t.number), *(cut(t.values.get(k, ""), 60) for k in keys), cut(t.status, 60), value])
-    names = [Column("trial"), *(Column(k, left=True) for k in [*keys, "status"]), Column(found.metric)]
-    return PageTable(names, rows, ["best" if t in found.done[:1] else "" for t in found.order], first=TOP)
-
-
-def _across(keys: Sequence[str], found: RankedTrials) -> Markup:
-    """Draw all trials across their parameters and the metric."""
-    lines = found.done[::-1]  # the best is drawn last, over the others
-    axes = {k: [t.values.get(k, "–") for t in lines] for k in keys}
-    axes[found.metric] = [f"{found.of(t):.6g}" for t in lines]
-    title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
-    return parallel(title, axes, [found.tip(t) for t in lines], len(lines) - 1)
 
 
 def _over(key: str, found: RankedTrials) -> Markup | None:

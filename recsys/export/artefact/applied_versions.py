@@ -49,24 +49,25 @@ def applied(version: Path) -> Path:
         UserError: no version beside it is the delta's base, or the base is damaged.
         DamagedFile: the delta is damaged.
     """
-    cache = _cache(version.parent)
-    if (made := _made(cache, result_of(version))) is not None:  # also where nothing can be written
-        return made
+    named = os.environ.get(FOLDER_VARIABLE)
+    cache = Path(named) / version.parent.resolve().name if named else version.parent / APPLIED
+    if (there := _made(cache, result_of(version))) is not None:  # also where nothing can be written
+        return there
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(cache / ".lock")
-        with lock:
+        with FileLock(cache / ".lock"):
             folder = _applied(version, cache, frozenset())
-            _remove_old(cache, folder)
+            others = [p for p in cache.iterdir() if p.is_dir() and p != folder]
+            unfinished = [p for p in others if p.name.startswith(".")]  # of a process that was killed
+            made = sorted((p for p in others if p not in unfinished), key=lambda p: p.stat().st_mtime)
+            for old in made[:-KEPT]:  # processes that have mapped one keep it until they unmap it
+                remove_folder(old)
+            for left in unfinished:
+                shutil.rmtree(left, ignore_errors=True)
             return folder
     except OSError as e:
         fix = f"set {FOLDER_VARIABLE} to a folder on a local disk"
         raise UserError(f"{cache}: cannot be written ({e.strerror}), and deltas are applied there; {fix}") from e
-
-
-def _cache(versions: Path) -> Path:
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return Path(folder) / versions.resolve().name if folder else versions / APPLIED
 
 
 def _applied(version: Path, cache: Path, above: frozenset[str]) -> Path:
@@ -75,7 +76,9 @@ def _applied(version: Path, cache: Path, above: frozenset[str]) -> Path:
     folder = cache / result
     if _made(cache, result) is not None:
         return folder
-    base = _base(version, wanted, cache, above | {result})
+    if (base := _made(cache, wanted)) is None:
+        base = _beside(version, wanted, above | {result})
+        base = _applied(base, cache, above | {result}) if is_delta(base) else base
     command = [sys.executable, "-m", "recsys.export.artefact.apply_delta", str(base), str(version), str(folder)]
     environment = os.environ | {"POLARS_MAX_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -83,14 +86,6 @@ def _applied(version: Path, cache: Path, above: frozenset[str]) -> Path:
         why = (done.stderr.strip().splitlines() or [f"the process has ended with status {done.returncode}"])[-1]
         raise UserError(why if str(version) in why else f"{version}: cannot be applied: {why}")
     return folder
-
-
-def _base(version: Path, wanted: str, cache: Path, above: frozenset[str]) -> Path:
-    """Return the artefact that a delta is based on, which may be made of a delta, too."""
-    if (made := _made(cache, wanted)) is not None:
-        return made
-    other = _beside(version, wanted, above)
-    return _applied(other, cache, above) if is_delta(other) else other
 
 
 def _beside(version: Path, wanted: str, above: frozenset[str]) -> Path:
@@ -128,14 +123,3 @@ def result_of(version: Path) -> str:
 def _about(version: Path) -> dict[str, Any]:
     about = manifest.read_json(version / manifest.FILE).get(KEY)
     return about if isinstance(about, dict) else {}
-
-
-def _remove_old(cache: Path, folder: Path) -> None:
-    """Remove all but the artefacts that were used last. Processes that have mapped one keep it until they unmap it."""
-    others = [p for p in cache.iterdir() if p.is_dir() and p != folder]
-    hidden = [p for p in others if p.name.startswith(".")]
-    visible = sorted((p for p in others if p not in hidden), key=lambda p: p.stat().st_mtime)
-    for old in visible[:-KEPT]:
-        remove_folder(old)
-    for left in hidden:  # of a process that was killed; only the holder of the lock writes here
-        shutil.rmtree(left, ignore_errors=True)

@@ -128,7 +128,16 @@ class Delta:
             link(manifest.inside(base, name), file)
             return
         if (table := self.about["tables"].get(name)) is not None:
-            self._make_table(manifest.inside(base, name), name, file, table)
+            files = (manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy") for part in ("ids", "bytes"))
+            rows, new = (np.load(f, mmap_mode="r", allow_pickle=False) for f in files)
+            width = table["row_bytes"]
+            with file.open("wb") as f:
+                f.truncate(self.entries[name][0])
+            segments = [(a * width, b * width, n * width) for a, b, n in table["segments"]]
+            copy_rows(manifest.inside(base, name), file, segments)
+            if len(rows):
+                np.memmap(file, np.uint8, "r+").reshape(-1, width)[rows] = new
+            file.chmod(0o444)
         elif name in self.about["vocabularies"]:
             values = pl.read_parquet(manifest.inside(self.folder, f"{VALUES}/{name}"), glob=False)
             write_vocabulary(patched(pl.read_parquet(manifest.inside(base, name), glob=False), values), file)
@@ -139,17 +148,6 @@ class Delta:
         except manifest.DamagedFile as e:
             why = "does not become what was exported: the base is damaged, or another version of polars wrote it"
             raise manifest.DamagedFile(self.folder, f"{name} {why}; export the run in full") from e
-
-    def _make_table(self, before: Path, name: str, file: Path, table: PatchedTable) -> None:
-        files = (manifest.inside(self.folder, f"{ROWS}/{name}.{part}.npy") for part in ("ids", "bytes"))
-        rows, new = (np.load(f, mmap_mode="r", allow_pickle=False) for f in files)
-        width = table["row_bytes"]
-        with file.open("wb") as f:
-            f.truncate(self.entries[name][0])
-        copy_rows(before, file, [(a * width, b * width, n * width) for a, b, n in table["segments"]])
-        if len(rows):
-            np.memmap(file, np.uint8, "r+").reshape(-1, width)[rows] = new
-        file.chmod(0o444)
 
 
 def apply_delta(base: Path, delta: Path, output: Path) -> None:

@@ -96,14 +96,9 @@ class SessionKNNScores:
     def __call__(self, history: History) -> np.ndarray:
         rows = len(self._session_starts) - 1
         scores = np.zeros(rows, np.float32)
-        known = history[history < rows]
-        if len(known):
-            sessions, similarity = self._nearest(known)
-            places, owner = _ranges(self._item_starts[sessions], self._item_starts[sessions + 1])
-            np.add.at(scores, self._items[places], similarity[owner])
-        return scores
-
-    def _nearest(self, current: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        current = history[history < rows]
+        if not len(current):
+            return scores
         items, place = np.unique(current, return_inverse=True)
         last = np.zeros(len(items))
         np.maximum.at(last, place, np.arange(1, len(current) + 1))
@@ -118,7 +113,10 @@ class SessionKNNScores:
             lengths = self._item_starts[sessions + 1] - self._item_starts[sessions]
             similarity = similarity / (np.linalg.norm(weights) * np.sqrt(lengths.astype(np.float64)))
         order = np.argsort(-similarity.round(9), kind="stable")[: self._k]
-        return sessions[order], similarity[order].astype(np.float32)
+        sessions, similarity = sessions[order], similarity[order].astype(np.float32)
+        places, owner = _ranges(self._item_starts[sessions], self._item_starts[sessions + 1])
+        np.add.at(scores, self._items[places], similarity[owner])
+        return scores
 
 
 def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

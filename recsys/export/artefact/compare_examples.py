@@ -21,13 +21,10 @@ def check_examples(
 ) -> np.ndarray:
     """Return the difference of each recorded row or query, (n,).
 
-    Args:
-        model: the artefact's model, without an index of items.
-        artefact: the artefact.
-        examples: a JSON file of rows and outputs; by default, the artefact's own.
+    model: the artefact's model, without an index of items
+    examples: a JSON file of rows and outputs; by default, the artefact's own
 
-    Raises:
-        UserError: an output differs by more than the artefact's tolerance.
+    Raises UserError if an output differs by more than the artefact's tolerance.
     """
     file = examples or artefact.folder / EXAMPLES
     recorded = manifest.read_json(file, "rows", "outputs")

@@ -74,9 +74,18 @@ class Artefact:
                 f"{folder}: has format {about.get('format')!r} of artefacts, and this version of recsys reads format "
                 f"{VERSION!r}; export the run again"
             )
-        _check_description(folder / manifest.FILE, about)
-        entries = manifest.read(folder) or {}
-        if unlisted := sorted(_files(folder) - set(entries)):
+        file = folder / manifest.FILE
+        try:
+            _DESCRIPTION.validate_python(about)
+        except ValidationError as e:
+            first = e.errors()[0]
+            key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in KINDS)])
+            raise UserError(f"{file}: {key}: {first['msg']}; export the run again") from e
+        check_name(about["name"], f"{file}: name", "clicks")
+        check_name(about["version"], f"{file}: version", "1")
+        inside = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file() and not f.name.startswith(".")}
+        names = {f.as_posix() for f in inside if f.parts[0] != REPOSITORY}  # to which Triton adds
+        if unlisted := sorted(names - {manifest.FILE} - set(manifest.read(folder) or {})):
             raise UserError(f"{folder / unlisted[0]}: is not in {manifest.FILE}; remove it or export the run again")
         manifest.check(folder, size_only=not digests)
         return cls(folder, about)
@@ -156,25 +165,6 @@ class _Retrieval(_Described):
 
 
 _DESCRIPTION: TypeAdapter[Any] = TypeAdapter(Annotated[_Ranking | _Retrieval, Discriminator("kind")])
-
-
-def _check_description(file: Path, about: Mapping[str, Any]) -> None:
-    """Raise UserError for a description that an export does not write."""
-    try:
-        _DESCRIPTION.validate_python(about)
-    except ValidationError as e:
-        first = e.errors()[0]
-        key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in KINDS)])
-        raise UserError(f"{file}: {key}: {first['msg']}; export the run again") from e
-    check_name(about["name"], f"{file}: name", "clicks")
-    check_name(about["version"], f"{file}: version", "1")
-
-
-def _files(folder: Path) -> set[str]:
-    """Return the files of a folder, but not hidden ones, the manifest and Triton's repository, to which Triton adds."""
-    files = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
-    own = {f for f in files if not f.name.startswith(".") and f.parts[0] != REPOSITORY}
-    return {f.as_posix() for f in own} - {manifest.FILE}
 
 
 def bytes_of(folder: Path) -> int:

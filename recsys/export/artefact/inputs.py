@@ -38,15 +38,10 @@ def graph_inputs(arrays: Arrays, features: FeatureSpec, *, one_length: bool = Fa
     longest = {n: int(x.max(initial=1)) for n, x in arrays.lengths.items()}
     most = max(longest.values(), default=1)
     for name, values in arrays.values.items():
-        feed[name] = _padded(values, arrays.lengths[name], most if one_length else longest[name])
+        lengths, length = arrays.lengths[name], most if one_length else longest[name]
+        feed[name] = np.full((len(lengths), length), -1, np.int32)
+        feed[name][np.arange(length) < lengths[:, None]] = values
     return GraphInputs(feed, arrays.rows)
-
-
-def _padded(values: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
-    """Pad B lists, one after another, with -1: (N,), (B,) -> (B, length) int32."""
-    block = np.full((len(lengths), length), -1, np.int32)
-    block[np.arange(length) < lengths[:, None]] = values
-    return block
 
 
 def longest_lists(data: ResolvedData) -> dict[str, int]:

@@ -60,16 +60,11 @@ def model_of(
     exact: bool = False,
     device: str = "auto",
 ) -> ServedRanking | ServedRetrieval:
-    """Load the model of an artefact whose files have been checked.
+    """Load the model of an artefact whose files have been checked; threads and device are those of `load`.
 
-    Args:
-        artefact: the artefact.
-        threads: number of threads of one call.
-        before: transforms whose tables are shared where they are equal.
-        exact: whether a retrieval model compares queries with all items, even if the artefact has an index.
-        device: auto | cpu | cuda, as for `load`.
+    before: transforms whose tables are shared where they are equal
+    exact: whether a retrieval model compares queries with all items, even if the artefact has an index
     """
-
     kind = KINDS[artefact.kind]
     with manifest.from_elsewhere(artefact.folder):
         model = kind(artefact, threads, before, exact=exact, device=device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,21 +21,15 @@ class SingleGraph:
 
     def feed(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         """Return the graph's inputs for raw rows, (rows, 1) each. Raises ValueError for text that is not a number."""
-        return {
-            name: _texts(rows, name) if is_text else _numbers(rows, name) for name, is_text in self._inputs
-        }  # fmt: skip
+        feed: dict[str, np.ndarray] = {}
+        for name, is_text in self._inputs:
+            values = [row.get(name) for row in rows]
+            if is_text:
+                feed[name] = np.array([["" if x is None else str(x)] for x in values], object)
+            else:
+                feed[name] = np.array([[np.nan if x is None or x == "" else float(x)] for x in values], np.float64)
+        return feed
 
     def __call__(self, rows: Sequence[Row]) -> Outputs:
         """Return the predictions of raw rows, (rows,) each."""
         return dict(zip(self._outputs, self.session.run(self._outputs, self.feed(rows)), strict=True))
-
-
-def _texts(rows: Sequence[Row], name: str) -> np.ndarray:
-    return np.array([["" if (x := row.get(name)) is None else str(x)] for row in rows], object)
-
-
-def _numbers(rows: Sequence[Row], name: str) -> np.ndarray:
-    def number(x: Any) -> float:
-        return np.nan if x is None or x == "" else float(x)
-
-    return np.array([[number(row.get(name))] for row in rows], np.float64)

@@ -43,12 +43,12 @@ class ServedRanking:
         raw_rows = artefact.raw_rows()
         if before is not None:
             raw_rows.fitted.share_tables(before)
-        self.pipeline = RowTransforms(raw_rows)
+        self.pipeline, self.fitted = RowTransforms(raw_rows), raw_rows.fitted
         self.columns = self.pipeline.columns
         self.example = artefact.examples()[:1]
         self.shared_columns = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
-        self._longest = longest_lists(self.pipeline.fitted.data)
+        self._longest = longest_lists(self.fitted.data)
         self._session = open_session(artefact.folder / GRAPH, threads, device=device)
         self._names = [s.name for s in self.outputs]
 
@@ -68,14 +68,9 @@ class ServedRanking:
         return np.max(np.stack(parts), axis=0) if len(recorded["rows"]) else np.zeros(0)
 
     @property
-    def fitted(self) -> Fitted:
-        """The transforms."""
-        return self.pipeline.fitted
-
-    @property
     def rows_depend_on_others(self) -> bool:
         """True if a row's features depend on earlier rows of the same call, so that requests must not be merged."""
-        return self.pipeline.fitted.data.group is not None
+        return self.fitted.data.group is not None
 
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
         """Transform raw rows. shared: values that all rows have, too; they are transformed once."""
@@ -103,7 +98,7 @@ class ServedRanking:
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return the share of out-of-vocabulary ids of each feature with a vocabulary."""
         singles = single_valued(self._features)
-        known = self.pipeline.fitted.vocabularies
+        known = self.fitted.vocabularies
         shares: dict[str, float] = {}
         for f in self._features.sparse:
             if f.table in known and features.rows:

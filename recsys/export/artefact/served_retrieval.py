@@ -16,7 +16,6 @@ from recsys.export.artefact.compare_examples import apart, same_items
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
-from recsys.index import Index
 from recsys.online.fast_queries import FastQueries
 from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
@@ -68,8 +67,11 @@ class ServedRetrieval:
         self._item = data.sparse_columns[data.item_feature].column
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self.fitted.candidates
-        self._item_type = self._types.get(self._item, pl.String())
-        self._unknown_item = _unknown_item(self._item_type)
+        self.item_type = self._types.get(self._item, pl.String())  # in raw rows
+        self._unknown_item: Any = UNKNOWN if self.item_type == pl.String else None
+        if self.item_type.is_integer():  # a number that no vocabulary holds
+            least, largest = integer_bounds(self.item_type)
+            self._unknown_item = least if least < 0 else largest
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 
@@ -96,11 +98,6 @@ class ServedRetrieval:
     def vectors(self) -> np.ndarray | None:
         """The vectors (n, d) of the items in `names`, or None for a model without vectors."""
         return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
-
-    @property
-    def item_type(self) -> pl.DataType:
-        """The type that the items have in raw rows."""
-        return self._item_type
 
     @property
     def longest_history(self) -> int | None:
@@ -131,23 +128,30 @@ class ServedRetrieval:
         if not queries:
             return []
         lists = dict(self._lists(queries, candidates))
-        return [lists.get(i) or self._popular(query, candidates[i]) for i, query in enumerate(queries)]
-
-    def _popular(self, query: Query, candidates: np.ndarray | None) -> Found:
-        """Return the most popular items, for a query whose rows data.where filters out."""
-        scores = self._scorer.without_history()[1 : 1 + self._items].copy()
-        return self._best(query, candidates, scores, np.zeros(0, np.int64))
+        for i, query in enumerate(queries):
+            if i not in lists:  # data.where filters its rows out: the most popular items
+                scores = self._scorer.without_history()[1 : 1 + self._items].copy()
+                lists[i] = self._best(query, candidates[i], scores, np.zeros(0, np.int64))
+        return [lists[i] for i in range(len(queries))]
 
     def _lists(self, queries: Sequence[Query], candidates: Sequence[np.ndarray | None]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""
         for made in self._made(queries):
             places = [int(group) for group in made.groups]
-            if self._index is not None and all(candidates[place] is None for place in places):
-                yield from self._by_index(self._index, queries, made, places)
+            if self._index is None or any(candidates[place] is not None for place in places):
+                for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
+                    scores = row[1 : 1 + self._items].copy()
+                    yield place, self._best(queries[place], candidates[place], scores, history)
                 continue
-            for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
-                scores = row[1 : 1 + self._items].copy()
-                yield place, self._best(queries[place], candidates[place], scores, history)
+            assert isinstance(self._scorer, VectorScorer)
+            for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
+                left_out = self._left_out(queries[place], history)
+                k = min(queries[place].k or self._k, self._items - len(left_out))
+                items, scores = _without(left_out, *self._index.search(vector[None], max(1, k + len(left_out))))
+                if len(items) < k:  # the search did not come by so many
+                    exact = self._index.search(vector[None], k + len(left_out), exact=True)
+                    items, scores = _without(left_out, *exact)
+                yield place, (items[:k], scores[:k])
 
     def _made(self, queries: Sequence[Query]) -> Iterable[Queries]:
         """Turn the queries into batches of inputs for the scorer."""
@@ -155,30 +159,18 @@ class ServedRetrieval:
         if self._fast is not None:
             with suppress(*UNUSUAL):  # polars reads the rows, or says what is wrong with them
                 return [self._fast(*self._completed(queries, i, i + size)) for i in range(0, len(queries), size)]
-        return in_batches(self.fitted, self._parsed(queries), size)
-
-    def _by_index(
-        self, index: Index, queries: Sequence[Query], made: Queries, places: Sequence[int]
-    ) -> Iterator[tuple[int, Found]]:
-        """Yield the place and the list of each query, with the items that a search of the index finds."""
-        assert isinstance(self._scorer, VectorScorer)
-        for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
-            query = queries[place]
-            left_out = self._left_out(query, history)
-            k = min(query.k or self._k, self._items - len(left_out))
-            items, scores = _without(left_out, *index.search(vector[None], max(1, k + len(left_out))))
-            if len(items) < k:  # the search did not come by so many
-                items, scores = _without(left_out, *index.search(vector[None], k + len(left_out), exact=True))
-            yield place, (items[:k], scores[:k])
+        rows, owner, unordered = self._completed(queries)
+        parsed = self._frames.parsed(rows, past=True)
+        lines = parsed[LINE].to_numpy()
+        ordered = np.array([i not in unordered for i in owner])[lines]
+        order = np.where(ordered, parsed[ORDER].to_numpy(), lines.astype(np.float64))
+        groups = pl.Series(GROUP, [str(owner[line]) for line in lines], dtype=pl.String)  # each query is one
+        return in_batches(self.fitted, parsed.with_columns(groups, pl.Series(ORDER, order)), size)
 
     def _best(self, query: Query, candidates: np.ndarray | None, scores: np.ndarray, history: np.ndarray) -> Found:
-        """Return places and scores of one query.
+        """Return places and scores of one query, of the scores (N - 1,) of the items and the ids of its history.
 
-        Args:
-            query: the query.
-            candidates: places of the items that it names as candidates; None for all items.
-            scores: (N - 1,), beginning with candidate 1.
-            history: ids of its history.
+        candidates: places of the items that it names as candidates; None for all items
         """
         scores[np.isnan(scores)] = -np.inf
         scores[self._left_out(query, history)] = -np.inf
@@ -198,7 +190,7 @@ class ServedRetrieval:
 
     def _names(self, places: np.ndarray) -> list[Any]:
         names = self._candidates[places]
-        return (names if self._item_type == pl.String else names.cast(self._item_type, strict=False)).to_list()
+        return (names if self.item_type == pl.String else names.cast(self.item_type, strict=False)).to_list()
 
     def _completed(
         self, queries: Sequence[Query], start: int = 0, stop: int | None = None
@@ -222,16 +214,6 @@ class ServedRetrieval:
             rows += given
             owner += [i] * len(given)
         return rows, owner, unordered
-
-    def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
-        """Return the parsed rows of all queries, each query a group of its own."""
-        rows, owner, unordered = self._completed(queries)
-        parsed = self._frames.parsed(rows, past=True)
-        lines = parsed[LINE].to_numpy()
-        ordered = np.array([i not in unordered for i in owner])[lines]
-        order = np.where(ordered, parsed[ORDER].to_numpy(), lines.astype(np.float64))
-        groups = pl.Series(GROUP, [str(owner[line]) for line in lines], dtype=pl.String)
-        return parsed.with_columns(groups, pl.Series(ORDER, order))
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Return the places of those items that the model can rank among the scores."""
@@ -260,14 +242,6 @@ class ServedRetrieval:
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""
         return {}
-
-
-def _unknown_item(dtype: pl.DataType) -> Any:
-    """Return a value of an item's type that no vocabulary holds, or None."""
-    if dtype.is_integer():
-        least, largest = integer_bounds(dtype)
-        return least if least < 0 else largest
-    return UNKNOWN if dtype == pl.String else None
 
 
 def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -73,14 +73,11 @@ def has_gpu() -> bool:
 def open_session(file: Path, threads: int = 1, own_share: float = OWN_SHARE, device: str = "auto") -> Session:
     """Load a graph. Tables beside it are memory-mapped, so that processes share them; a GPU has a copy.
 
-    Args:
-        file: the graph.
-        threads: number of threads of one call.
-        own_share: of the machine's memory; see TableSession. Such tables are served on the CPU.
-        device: see `providers`.
+    threads: number of threads of one call
+    own_share: of the machine's memory; larger tables are served on the CPU, see TableSession
+    device: see `providers`
 
-    Raises:
-        UserError: onnxruntime is not installed or cannot load the graph, or there is no GPU for device=cuda.
+    Raises UserError if onnxruntime is not installed or cannot load the graph, or there is no GPU for device=cuda.
     """
     check_extra("serve", str(file), "onnxruntime")
     import onnxruntime as ort
@@ -140,16 +137,12 @@ def _with_tables_as_inputs(file: Path) -> tuple[bytes, dict[str, np.ndarray]]:
     for tensor in [i for i in graph.initializer if i.external_data]:
         place = {e.key: e.value for e in tensor.external_data}
         dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), list(tensor.dims)
-        table = manifest.inside(file.parent, place["location"])
-        tables[tensor.name] = _mapped(table, dtype, shape, int(place.get("offset", 0)))
+        with manifest.inside(file.parent, place["location"]).open("rb") as f:
+            content = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
+        if hasattr(mmap, "MADV_RANDOM"):  # Linux
+            content.madvise(mmap.MADV_RANDOM)
+        offset = int(place.get("offset", 0))
+        tables[tensor.name] = np.frombuffer(content, dtype, int(np.prod(shape)), offset).reshape(shape)
         graph.initializer.remove(tensor)
         graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
     return model.SerializeToString(), tables
-
-
-def _mapped(file: Path, dtype: np.dtype[Any], shape: Sequence[int], offset: int) -> np.ndarray:
-    with file.open("rb") as f:
-        content = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)
-    if hasattr(mmap, "MADV_RANDOM"):  # Linux
-        content.madvise(mmap.MADV_RANDOM)
-    return np.frombuffer(content, dtype, int(np.prod(shape)), offset).reshape(shape)

@@ -22,16 +22,11 @@ def raw_inputs(types: pl.Schema, data: ResolvedData) -> tuple[TensorSpec, ...]:
 
     Whole numbers are FP64, so that NaN is a missing value, unless they may be ids, of which FP64 would lose digits.
     """
-    numbers = _numbers(data)
-    return tuple(TensorSpec(n, _datatype(dtype, n in numbers), (-1, 1), optional=True) for n, dtype in types.items())
-
-
-def _numbers(data: ResolvedData) -> set[str]:
-    """Return the raw columns that dense features alone read, as numbers."""
-    read = {column for column, types in data.column_reads.items() if types == {Number}}
+    read = {column for column, of_column in data.column_reads.items() if of_column == {Number}}
     sparse = {column for c in data.sparse_columns.values() for column in c.source.columns}
     group = set() if data.group is None else {data.group.by, data.group.order}
-    return read - sparse - group
+    numbers = read - sparse - group  # which dense features alone read
+    return tuple(TensorSpec(n, _datatype(dtype, n in numbers), (-1, 1), optional=True) for n, dtype in types.items())
 
 
 def _datatype(dtype: pl.DataType, is_number: bool) -> Datatype:

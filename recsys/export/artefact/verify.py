@@ -27,12 +27,9 @@ class Verified:
 def verify(folder: Path, examples: Path | None = None) -> Verified:
     """Load an artefact and compare its outputs with recorded ones.
 
-    Args:
-        folder: the artefact.
-        examples: a JSON file of rows and outputs; by default, the artefact's own.
+    examples: a JSON file of rows and outputs; by default, the artefact's own
 
-    Raises:
-        UserError: an output differs by more than the artefact's tolerance.
+    Raises UserError if an output differs by more than the artefact's tolerance.
     """
     artefact = Artefact.open(folder)
     model = model_of(artefact, exact=True)  # an index finds most of the items, of which the manifest says the share

@@ -8,10 +8,7 @@ from collections.abc import Mapping
 def device_of(args: Mapping[str, str]) -> str:
     """Return the device for `recsys.export.artefact.load`.
 
-    An instance on a GPU whose Python has no CUDA provider serves on the CPU.
-
-    Args:
-        args: what Triton passes to `initialize`.
+    An instance on a GPU whose Python has no CUDA provider serves on the CPU. args: what Triton passes to `initialize`
     """
     if args.get("model_instance_kind") != "GPU":
         return "cpu"

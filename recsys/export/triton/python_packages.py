@@ -25,9 +25,7 @@ ANY_NUMPY = {"numpy": "", "pyarrow": ">=18,<20"}
 def packages_of(artefact: Artefact, python_graph: bool) -> list[str]:
     """Return the names of the packages that the Python models of a repository import.
 
-    Args:
-        artefact: the artefact that is served.
-        python_graph: whether a graph runs in the Python backend.
+    python_graph: whether a graph runs in the Python backend
     """
     index = INDEXES.get((artefact.about.get("index") or {}).get("kind", ""))
     return [*ALWAYS, *([RUNTIME] if python_graph else []), *([] if index is None else [index])]

@@ -13,7 +13,6 @@ from recsys.export.artefact import load
 from recsys.export.triton.instance_device import device_of
 from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
 from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
-from recsys.online.servable import Query
 
 FOLDER = "artefact"
 
@@ -35,13 +34,11 @@ class TritonPythonModel:
 
     def _answer(self, pb: Any, request: Any) -> Any:
         try:
-            [(items, scores)] = self._model.recommend([self._query(pb, request)])
+            columns, _ = raw_columns(pb, request, self._inputs)
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            query = make_query(rows, parameters_of(request, QUERY_KEYS))
+            [(items, scores)] = self._model.recommend([query])
         except UserError as e:
             return refusal(pb, of_history(e))
         names = np.array([str(i) for i in items], dtype=object)
         return pb.InferenceResponse([pb.Tensor("items", names), pb.Tensor("scores", np.array(scores, np.float32))])
-
-    def _query(self, pb: Any, request: Any) -> Query:
-        columns, _ = raw_columns(pb, request, self._inputs)
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        return make_query(rows, parameters_of(request, QUERY_KEYS))

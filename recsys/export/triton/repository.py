@@ -111,10 +111,22 @@ def write_repository(artefact: Artefact, folder: Path, options: Options) -> None
 
 
 def _write_retrieval(artefact: Artefact, folder: Path, options: Options) -> list[str]:
-    """Write the one model of the Python backend, and return the packages that it imports."""
+    """Write the one model of the Python backend, and return the packages that it imports.
+
+    It takes one history a request: rows are not a batch dimension.
+    """
     own = folder / artefact.name
     packages = packages_of(artefact, python_graph=artefact.has_graph)
-    _write_model(own, _retrieval_config(artefact, options))
+    inputs = artefact.signature["inputs"]
+    columns = [
+        f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs
+    ]
+    lists = [("items", "STRING"), ("scores", "FP32")]
+    outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
+    lines = _head(artefact.name, "python", replace(options, max_batch_size=0))
+    lines += ["input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
+    lines += [*_instances(options, "KIND_AUTO"), *_parameter("python_path", options.python_path)]
+    _write_model(own, [*lines, *_warm_up(artefact, 0)])
     _write_python(own, "recommend", packages)
     _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
     return packages
@@ -124,23 +136,33 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> list[s
     """Write the transforms, the graph and their ensemble, and return the packages that the Python models import."""
     name = artefact.name
     first, second = f"{name}_transforms", f"{name}_model"
-    signature = artefact.signature
+    signature, backend = artefact.signature, options.dense_backend
     outputs = signature["outputs"]
-    _write_model(folder / first, _transforms_config(first, artefact, options))
+    lines = [*_head(first, "python", options), *_tensors("input", signature["inputs"], optional=True)]
+    lines += [*_tensors("output", signature["tensors"]), *_batching(options), *_instances(options)]
+    _write_model(folder / first, [*lines, *_parameter("python_path", options.python_path), *_warm_up(artefact)])
     _write_python(folder / first, "transforms", packages_of(artefact, python_graph=False))
     _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
     steps = [(first, _same(signature["inputs"]), _same(signature["tensors"]))]
-    if options.dense_backend == "fil":
+    if backend == "fil":
         steps += _write_trees(artefact, folder, options)
     else:
-        _write_model(folder / second, _graph_config(second, artefact, options))
-        _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
-        if options.dense_backend == "python":
+        numbered = backend == "pytorch"
+        lines = [*_head(second, backend, options), *_tensors("input", signature["tensors"], numbered=numbered)]
+        # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
+        reshape = "" if backend == "python" else " reshape { shape: [ ] }"
+        lines += _tensors("output", outputs, reshape=reshape, numbered=numbered)
+        # TorchScript is frozen with the tables on the CPU
+        lines += [*_batching(options), *_instances(options, "KIND_CPU" if numbered else "KIND_AUTO")]
+        lines += _parameter("python_path", options.python_path) if backend == "python" else []
+        _write_model(folder / second, lines)
+        for part in ("model.pt",) if numbered else (GRAPH, "tables"):
+            _link(artefact.folder / part, folder / second / "1" / part)
+        if backend == "python":
             _write_python(folder / second, "graph", packages_of(artefact, python_graph=True))
-        numbered = options.dense_backend == "pytorch"
         steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
-    _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
-    return packages_of(artefact, python_graph=options.dense_backend == "python")
+    _write_model(folder / name, _ensemble(name, artefact, options, steps))
+    return packages_of(artefact, python_graph=backend == "python")
 
 
 WRITERS = {"ranking": _write_ranking, "retrieval": _write_retrieval}  # by the kind of the artefact
@@ -159,45 +181,31 @@ def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Ste
     for step, inputs, outputs in graphs:
         model_name = f"{name}_{step}"
         lines = [*_head(model_name, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
-        _write_model(folder / model_name, "\n".join([*lines, *_batching(options), *_instances(options), ""]))
+        _write_model(folder / model_name, [*lines, *_batching(options), *_instances(options)])
         _link(artefact.folder / FIL / f"{step}.onnx", folder / model_name / "1" / GRAPH)
     steps = [(f"{name}_columns", _same(signature["tensors"]), _same([matrix]))]
     for i, spec in enumerate(scores):
         model_name = f"{name}_trees_{i}"
         input_spec, output_spec = replace(matrix, name="input__0"), replace(spec, name="output__0")
-        lines = [
-            *_head(model_name, "fil", options),
-            *_tensors("input", [input_spec]),
-            *_tensors("output", [output_spec]),
-        ]
-        lines += [*_batching(options), *_instances(options), *_parameter("model_type", "treelite_checkpoint")]
-        lines += [
-            *_parameter("output_class", "false"),
-            *_parameter("predict_proba", "true" if spec.shape[1] > 1 else "false"),
-        ]
-        _write_model(folder / model_name, "\n".join([*lines, ""]))
+        lines = [*_head(model_name, "fil", options), *_tensors("input", [input_spec])]
+        lines += [*_tensors("output", [output_spec]), *_batching(options), *_instances(options)]
+        lines += _parameter("model_type", "treelite_checkpoint") + _parameter("output_class", "false")
+        lines += _parameter("predict_proba", "true" if spec.shape[1] > 1 else "false")
+        _write_model(folder / model_name, lines)
         _link(artefact.folder / FIL / f"label_{i}.tl", folder / model_name / "1" / "checkpoint.tl")
         steps.append((model_name, {matrix.name: input_spec.name}, {spec.name: output_spec.name}))
     return [*steps, (f"{name}_outputs", _same(scores), _same(signature["outputs"]))]
 
 
-def _write_model(folder: Path, config: str) -> None:
+def _write_model(folder: Path, config: Iterable[str]) -> None:
     (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(config)
+    (folder / "config.pbtxt").write_text("\n".join([*config, ""]))
 
 
 def _write_python(folder: Path, module: str, packages: Iterable[str]) -> None:
     """Write the model.py of a model of the Python backend, which imports one of this package's modules."""
     text = MODEL.replace("{module}", module).replace("{packages}", repr(with_versions(packages)))
     (folder / "1" / "model.py").write_text(text)
-
-
-def _write_graph(artefact: Path, version: Path, backend: str) -> None:
-    if backend == "pytorch":
-        _link(artefact / "model.pt", version / "model.pt")
-        return
-    _link(artefact / GRAPH, version / GRAPH)
-    _link(artefact / "tables", version / "tables")
 
 
 def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
@@ -216,52 +224,7 @@ def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
             shutil.copy(file, place)
 
 
-def _transforms_config(name: str, artefact: Artefact, options: Options) -> str:
-    signature = artefact.signature
-    return "\n".join(
-        [
-            *_head(name, "python", options),
-            *_tensors("input", signature["inputs"], optional=True),
-            *_tensors("output", signature["tensors"]),
-            *_batching(options),
-            *_instances(options),
-            *_parameter("python_path", options.python_path),
-            *_warm_up(artefact),
-            "",
-        ]
-    )
-
-
-def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
-    signature = artefact.signature
-    backend = options.dense_backend
-    numbered = backend == "pytorch"
-    lines = [*_head(name, backend, options), *_tensors("input", signature["tensors"], numbered=numbered)]
-    # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
-    reshape = "" if backend == "python" else " reshape { shape: [ ] }"
-    lines += _tensors("output", signature["outputs"], reshape=reshape, numbered=numbered)
-    # TorchScript is frozen with the tables on the CPU
-    lines += [*_batching(options), *_instances(options, "KIND_CPU" if backend == "pytorch" else "KIND_AUTO")]
-    lines += _parameter("python_path", options.python_path) if backend == "python" else []
-    return "\n".join([*lines, ""])
-
-
-def _retrieval_config(artefact: Artefact, options: Options) -> str:
-    """Return the configuration of a model that takes one history a request: rows are not a batch dimension."""
-    inputs = artefact.signature["inputs"]
-    columns = [
-        f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs
-    ]
-    lists = [("items", "STRING"), ("scores", "FP32")]
-    outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
-    head = _head(artefact.name, "python", replace(options, max_batch_size=0))
-    lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
-    lines += [*_instances(options, "KIND_AUTO"), *_parameter("python_path", options.python_path)]
-    lines += [*_warm_up(artefact, 0), ""]
-    return "\n".join(lines)
-
-
-def _ensemble_config(name: str, artefact: Artefact, options: Options, steps: Sequence[Step]) -> str:
+def _ensemble(name: str, artefact: Artefact, options: Options, steps: Sequence[Step]) -> list[str]:
     lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {options.max_batch_size}"]
     lines += _tensors("input", artefact.signature["inputs"], optional=True)
     lines += _tensors("output", artefact.signature["outputs"])
@@ -272,7 +235,7 @@ def _ensemble_config(name: str, artefact: Artefact, options: Options, steps: Seq
         own += [f'      input_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in inputs.items()]
         own += [f'      output_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in outputs.items()]
         shown.append("\n".join([*own, "    }"]))
-    return "\n".join([*lines, ",\n".join(shown), "  ]", "}", ""])
+    return [*lines, ",\n".join(shown), "  ]", "}"]
 
 
 def _same(specs: Iterable[TensorSpec], numbered: bool = False) -> dict[str, str]:
@@ -318,24 +281,18 @@ def _parameter(key: str, value: str) -> list[str]:
     return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
 
 
-def _takes_empty_row(artefact: Artefact) -> bool:
-    """Return whether the transforms read a row of zeros and missing text; a column of times has no such value."""
-    row = {s.name: ["" if s.datatype == "BYTES" else 0] for s in artefact.signature["inputs"]}
-    try:
-        RowTransforms.load(artefact.folder / PIPELINE).arrays_of_columns(row, 1)
-    except UserError:
-        return False
-    return True
-
-
 def _warm_up(artefact: Artefact, batch_size: int = 1) -> list[str]:
     """Return a request that Triton sends before it reports the model as ready: zeros, and missing text.
 
-    Without one if the transforms refuse it, because Triton does not load a model whose warm-up fails.
+    Without one if the transforms refuse it, as those of a column of times do, because Triton does not load a model
+    whose warm-up fails.
     """
-    if not _takes_empty_row(artefact):
-        return []
     specs = artefact.signature["inputs"]
+    row = {s.name: ["" if s.datatype == "BYTES" else 0] for s in specs}
+    try:
+        RowTransforms.load(artefact.folder / PIPELINE).arrays_of_columns(row, 1)
+    except UserError:
+        return []
     inputs = [
         f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
         for s in specs

@@ -21,15 +21,11 @@ def raw_columns(pb: Any, request: Any, names: Iterable[str]) -> tuple[dict[str, 
         if tensor is not None:
             values = tensor.as_numpy().reshape(-1)
             rows = len(values)
-            found[name] = _texts(name, values) if values.dtype == object else values.tolist()
+            try:
+                found[name] = [v.decode() for v in values] if values.dtype == object else values.tolist()
+            except UnicodeDecodeError as e:
+                raise UserError(f"input {name}: a value is not UTF-8 text") from e
     return found, rows
-
-
-def _texts(name: str, values: Any) -> list[str]:
-    try:
-        return [v.decode() for v in values]
-    except UnicodeDecodeError as e:
-        raise UserError(f"input {name}: a value is not UTF-8 text") from e
 
 
 def parameters_of(request: Any, known: Sequence[str] = ()) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Scales from values to pixels, and the lines and texts of their ticks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, copysign, floor, log1p, log10
 
@@ -58,9 +58,12 @@ class Axis:
             powers = [10.0**k for k in range(round(log10(self.unit)), 39)]
             ends = sorted((self.start, self.stop))
             return [v for v in (0.0, *powers, *(-p for p in powers)) if ends[0] <= self.at(v) <= ends[1]]
-        return _powers(self.low, self.high, most) if self.log and self.high - self.low >= 1 else self._round(most)
-
-    def _round(self, most: int) -> list[float]:
+        if self.log and self.high - self.low >= 1:  # powers of ten; with fewer than three of them, also 2 and 5 times
+            exponents = range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)
+            if len(exponents) > 2:
+                return [10.0**k for k in exponents][:: max(1, ceil(len(exponents) / most))]
+            ones = [m * 10.0**k for k in range(floor(self.low), ceil(self.high)) for m in (1, 2, 5)]
+            return [v for v in ones if self.low <= log10(v) <= self.high]
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         step = 10 ** floor(log10((high - low) / most))
         step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= most)
@@ -112,15 +115,6 @@ def spans(values: Sequence[float], ratio: float = 30) -> bool:
     return min(values) > 0 and max(values) / min(values) > ratio
 
 
-def _powers(low: float, high: float, most: int) -> list[float]:
-    """Return powers of ten between two logarithms; with fewer than three of them, also 2 and 5 times each."""
-    powers = range(ceil(low - 1e-9), floor(high + 1e-9) + 1)
-    if len(powers) > 2:
-        return [10.0**k for k in powers][:: max(1, ceil(len(powers) / most))]
-    ones = [m * 10.0**k for k in range(floor(low), ceil(high)) for m in (1, 2, 5)]
-    return [v for v in ones if low <= log10(v) <= high]
-
-
 def _tick(value: float, step: float) -> str:
     """Format a tick with the digits that a distance of `step` between ticks needs."""
     if abs(value) >= 10_000:
@@ -148,23 +142,16 @@ def draw_y(x: Axis, y: Axis) -> Markup:
 
 def draw_x(x: Axis, foot: float, name: str = "", width: float = float("inf")) -> Markup:
     """Write the ticks of the x axis below the pixel `foot`, and its name. Texts that would overlap are left out."""
-    texts = x.labels(7)
-    if x.names:
-        texts = [(at, plain(text, max(4, 66 // len(texts)))) for at, text in texts]
-    placed = [_place(at, text, foot + 17, width) for at, text in (texts if x.names else _apart(texts))]
-    return join([*placed, *([label(name, x.stop, foot + 33, "end")] if name else [])])
-
-
-def _apart(texts: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Return the texts that have room beside the texts before them."""
-    kept: list[tuple[float, str]] = []
+    ticks = x.labels(7)
+    texts: list[tuple[float, str]] = []
+    for at, text in ticks:
+        if x.names:
+            texts.append((at, plain(text, max(4, 66 // len(ticks)))))
+        elif all(abs(at - other) > LETTER * (len(text) + len(shown)) / 2 + 8 for other, shown in texts):
+            texts.append((at, text))
+    shapes = []
     for at, text in texts:
-        if all(abs(at - other) > LETTER * (len(text) + len(shown)) / 2 + 8 for other, shown in kept):
-            kept.append((at, text))
-    return kept
-
-
-def _place(at: float, text: str, y: float, width: float) -> Markup:
-    """Write a text centred at a pixel, or within the chart if the text would leave it."""
-    half = LETTER * len(text) / 2
-    return label(text, at, y, "start" if at < half else "end" if at + half > width else "middle")
+        half = LETTER * len(text) / 2  # a text is centred, unless it would leave the chart
+        anchor = "start" if at < half else "end" if at + half > width else "middle"
+        shapes.append(label(text, at, foot + 17, anchor))
+    return join([*shapes, *([label(name, x.stop, foot + 33, "end")] if name else [])])

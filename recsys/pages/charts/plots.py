@@ -84,20 +84,17 @@ def lines(
     x = x or across([v for s in series for v, _ in s.points])
     y = y or upwards(values, spans(values))
     order = sorted(series, key=lambda s: (not s.paint.faded, -(s.paint.number or 0)))
-    rule = el("line", class_="rule", y1=y.stop, y2=y.start, style="display:none")
-    shapes = [draw_y(x, y), draw_x(x, y.start, x_label), *under, *(_line(s, x, y) for s in order), rule]
+    shapes = [draw_y(x, y), draw_x(x, y.start, x_label), *under]
+    for s in order:
+        places, r = [(x.at(a), y.at(b)) for a, b in s.points], s.paint.number
+        look = {"data_r": r, "data_n": tail(s.paint.name, 40), "class_": "faded" if s.paint.faded else None}
+        shapes.append(el("path", d=path(places), stroke=s.paint.colour, **look))
+        if len(places) <= FEW and not s.paint.faded:
+            points = join(el("circle", cx=a, cy=b, r=3) for a, b in places)
+            shapes.append(el("g", points, fill=s.paint.colour, data_r=r))
+    shapes.append(el("line", class_="rule", y1=y.stop, y2=y.start, style="display:none"))
     scales = {"data_x": x.attribute, "data_y": y.attribute, "data_of": x_label}
     return figure(title + (", logarithmic" if y.log else ""), svg(shapes, WIDE, HIGH, class_="plot", **scales))
-
-
-def _line(s: Series, x: Axis, y: Axis) -> Markup:
-    places = [(x.at(a), y.at(b)) for a, b in s.points]
-    look = {"data_r": s.paint.number, "data_n": tail(s.paint.name, 40), "class_": "faded" if s.paint.faded else None}
-    drawn = el("path", d=path(places), stroke=s.paint.colour, **look)
-    if len(places) > FEW or s.paint.faded:
-        return drawn
-    dots = join(el("circle", cx=a, cy=b, r=3) for a, b in places)
-    return drawn + el("g", dots, fill=s.paint.colour, data_r=s.paint.number)
 
 
 def circle(x: float, y: float, colour: str, tip: str) -> Markup:
