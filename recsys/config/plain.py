@@ -1,4 +1,4 @@
-"""Build the dataclasses of a schema from plain containers, such as parsed JSON that `asdict` made."""
+"""Plain containers: build the dataclasses of a schema from them, such as parsed JSON, and flatten them."""
 
 from dataclasses import is_dataclass
 from functools import cache
@@ -34,3 +34,12 @@ def _build(hint: Any, value: Any) -> Any:
 @cache
 def _hints(schema: Any) -> dict[str, Any]:
     return get_type_hints(schema)
+
+
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Return {"a.b": 1} for {a: {b: 1}}. An empty mapping is a value."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    return {
+        k: v for name, item in value.items() for k, v in flatten_config(item, f"{prefix}.{name}".lstrip(".")).items()
+    }

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
-from recsys.config.flatten import flatten_config
+from recsys.config.plain import flatten_config
 from recsys.files.run_files import CONFIG
 from recsys.job.run_config import RunConfig
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.base.secrets import mask_overrides, mask_text, masked
-from recsys.config.flatten import flatten_config
+from recsys.config.plain import flatten_config
 from recsys.evaluation import metrics_table
 from recsys.files import manifest
 from recsys.files.atomic import finite

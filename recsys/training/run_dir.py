@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.compose import load_config, without_secrets
-from recsys.config.flatten import flatten_config
+from recsys.config.plain import flatten_config
 from recsys.data.features.feature_specs import feature_spec
 from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.prepare.prepared import Prepared

@@ -173,7 +173,10 @@ def test_a_sample_of_the_negatives(tmp_path: Path) -> None:
         ({"labels": {"a.b": NamedLabelConfig()}}, "not a valid name of a feature, table or label"),
         ({"labels": LABELS, "label": LabelConfig("y")}, "data.label: is ignored with data.labels"),
         ({"label": LabelConfig("y", positive=["1"], at_least=1)}, "cannot be combined"),
-        ({"label": LabelConfig("y", kind="regression", at_least=1)}, "data.label.at_least: applies only to kind binary"),
+        (
+            {"label": LabelConfig("y", kind="regression", at_least=1)},
+            "data.label.at_least: applies only to kind binary",
+        ),
         ({"labels": LABELS, "sample_negatives": 0.5}, "data.sample_negatives=0.5: needs one binary label"),
         ({"sample_negatives": 0.0}, "data.sample_negatives=0.0: must be above 0"),
         ({"labels": {"x": NamedLabelConfig()}}, "data.dense.x: reads x, the column of the label"),
