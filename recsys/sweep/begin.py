@@ -43,7 +43,10 @@ def begin(arguments: list[str]) -> int:
         if "RANK" in os.environ:
             raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
-        cfg, default = _config(space, arguments)
+        own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
+        overrides = [*space.overrides(space.ends()[0]), *own]  # the first trial, with the sweep's own settings
+        with command_line.explained(overrides):
+            cfg, default = compose_sweep(overrides)
         settings = OmegaConf.to_object(cfg.sweep)
         assert isinstance(settings, SweepConfig)
         check_settings(settings)
@@ -72,11 +75,7 @@ def begin(arguments: list[str]) -> int:
 def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:
     """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status.
 
-    Args:
-        sweep: the sweep; its trials so far are kept.
-        space: the keys that vary.
-        folder: folder of the sweep.
-        runner: starts the trials.
+    It is 0 if no trial failed, otherwise the worst of the failed runs, of which 1 is the worst.
     """
     log_to(folder / "sweep.log")
     search = search_of(sweep, space, folder)
@@ -85,24 +84,8 @@ def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> 
     Schedule(folder, sweep, search, runner).run()
     show.table(sweep, folder)
     show.summary(sweep, folder)
-    return _exit_status(sweep)
-
-
-def _exit_status(sweep: Sweep) -> int:
-    """Return 0 if no trial failed, otherwise the worst exit status of the failed runs, of which 1 is the worst.
-
-    Pruned trials do not count as failed.
-    """
     failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
-
-
-def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
-    """Return the config of the first trial with the sweep's own settings, and the default folder."""
-    own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
-    overrides = [*space.overrides(space.ends()[0]), *own]
-    with command_line.explained(overrides):
-        return compose_sweep(overrides)
 
 
 def check_settings(s: SweepConfig) -> None:

@@ -67,13 +67,14 @@ def _trial_status(trial: Trial, sweep: Sweep, folder: Path) -> str:
 def table(sweep: Sweep, folder: Path) -> None:
     """Print the state of each trial, the best first."""
     keys = list(dict.fromkeys(k for t in sweep.trials for k in t.values))
-    common = (
-        [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
-    )
+    first = sweep.trials[0].overrides if sweep.trials else []
+    common = [o for o in first if all(o in t.overrides for t in sweep.trials)]
     shown = Table(title=Text(f"sweep {folder}: {' '.join(mask_overrides(common))}"), title_justify="left")
-    metrics = list(
-        dict.fromkeys([sweep.metric, *_test_metrics(next((t.mean for t in sweep.trials if t.status == "ok"), {}))])
-    )
+    mean = next((t.mean for t in sweep.trials if t.status == "ok"), {})
+    tested = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
+    main = metrics_table.main_metric(tested) if tested else ""
+    others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
+    metrics = list(dict.fromkeys([sweep.metric, *(f"test/{m}" for m in (main, *others) if m in tested)]))
     for column in ("trial", *(k.lstrip("+") for k in keys), "status", *metrics, "seconds", "run folder"):
         right = column in ("trial", "seconds", *metrics)
         width = 24 if column == "status" else None
@@ -93,14 +94,6 @@ def table(sweep: Sweep, folder: Path) -> None:
         )
     plain = Console(highlight=False, width=WIDTH, force_terminal=False, force_jupyter=False)
     (results if results.is_terminal else plain).print(shown)
-
-
-def _test_metrics(mean: dict[str, float]) -> list[str]:
-    """Return the test metrics to show."""
-    measured = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
-    main = metrics_table.main_metric(measured) if measured else ""
-    others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
-    return [f"test/{m}" for m in dict.fromkeys((main, *others)) if m in measured]
 
 
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
