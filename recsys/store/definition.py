@@ -76,7 +76,11 @@ def _view(name: str, value: Any, file: str | Path) -> View:
         raise UserError(f"{where}.columns: {reserved} is the view's key or time, which is not a feature; leave it out")
     if not columns and "aggregates" not in value:
         raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
-    made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))
+    given = value.get("aggregates", {})
+    if not isinstance(given, Mapping) or any(not isinstance(v, Mapping) for v in given.values()):
+        hint = "clicks_1d: {count: '*', window: 1d}"
+        raise UserError(f"{where}.aggregates: must map names to aggregates, such as {hint}")
+    made = tuple(_aggregate(f"{where}.aggregates.{n}", str(n), a) for n, a in given.items())
     for read in (value["key"], value["time"], *columns, *(a.name for a in made), *(a.column for a in made)):
         if str(read).startswith("__"):
             raise UserError(f"{where}: {read}: names that begin with __ are reserved; rename the column")
@@ -97,12 +101,6 @@ def _view(name: str, value: Any, file: str | Path) -> View:
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value if isinstance(value, list) else [value]))
-
-
-def _aggregates(where: str, value: Any) -> tuple[Aggregate, ...]:
-    if not isinstance(value, Mapping) or any(not isinstance(v, Mapping) for v in value.values()):
-        raise UserError(f"{where}: must map names to aggregates, such as clicks_1d: {{count: '*', window: 1d}}")
-    return tuple(_aggregate(f"{where}.{name}", str(name), given) for name, given in value.items())
 
 
 def _aggregate(where: str, name: str, given: Mapping[Any, Any]) -> Aggregate:

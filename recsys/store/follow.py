@@ -147,7 +147,9 @@ class Follower:
                     values = self._values(message.value)
                     self._frame([values])
                 except UNREADABLE as e:
-                    self._reject(message, str(e).partition("\n")[0])
+                    where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
+                    text = message.value.decode(errors="replace").rstrip("\n")
+                    reject(self._rejected, self.view.name, where, str(e).partition("\n")[0], text)
                 else:
                     read.append(message)
                     rows.append(values)
@@ -175,10 +177,6 @@ class Follower:
         dtype = self._schema[self.view.time]
         tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
         return frame.with_columns(pl.col(self.view.key).cast(pl.String), tick)
-
-    def _reject(self, message: Message, why: str) -> None:
-        where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
-        reject(self._rejected, self.view.name, where, why, message.value.decode(errors="replace").rstrip("\n"))
 
 
 def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:

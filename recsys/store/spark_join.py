@@ -71,7 +71,8 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
     schema = _schema(files, "input")
     for view in views.values():  # before Spark reads anything
         view.check_rows(list(schema), time)
-        schema |= _types(view)
+        columns = columns_of(view.paths()[0])  # aggregates are not columns of the files
+        schema |= {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
     try:
         rows = _read(own_session, files, _schema(files, "input"), "input").select(F.col(VALUE).alias(ROW), PLACE)
         for view in views.values():
@@ -106,12 +107,6 @@ def _row_files(source: Path) -> list[str]:
     if part := next((p for f in files for p in f.relative_to(source).parts[:-1] if "=" in p), None):
         raise UserError(f"input={source}: has a folder {part}, whose column would be lost; write it into the files")
     return [str(f) for f in files]
-
-
-def _types(view: View) -> dict[str, pl.DataType]:
-    """Return the types of a view's features, Null for features that are not columns of the files."""
-    columns = columns_of(view.paths()[0])
-    return {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
 
 
 def _schema(paths: Sequence[str], where: str, wanted: Sequence[str] | None = None) -> dict[str, pl.DataType]:
@@ -202,7 +197,12 @@ def _with_features(
     read = _read(session, paths, types, view.name)
     missing = F.struct(*(_without_nan(_column(c, VALUE), types[c]).alias(c) for c in types))
     read = read.select(missing.alias(VALUE), PLACE)
-    _check_keys(view, rows, read)
+    theirs = rows.select(_column(view.key, ROW)).schema[0].dataType
+    own = read.select(_column(view.key, VALUE)).schema[0].dataType
+    plain = (T.StringType, T.IntegralType, T.BooleanType)  # Spark and polars write others as different text
+    if theirs != own and not all(isinstance(t, plain) for t in (theirs, own)):
+        kinds = f"{theirs.simpleString()} in input and {own.simpleString()} in {view.name}"
+        raise UserError(f"{view.name}.key={view.key}: is {kinds}; convert one of them")
     at = clock.at(_column(view.time, VALUE), types[view.time])
     values = read.select(
         _column(view.key, VALUE).cast("string").alias(KEY),
@@ -232,16 +232,6 @@ def _without_nan(values: Column, dtype: pl.DataType) -> Column:
         made = (_without_nan(values[f.name], f.dtype).alias(f.name) for f in dtype.fields)  # type: ignore[arg-type]
         return F.when(values.isNotNull(), F.struct(*made))
     return F.when(~F.isnan(values), values)
-
-
-def _check_keys(view: View, rows: DataFrame, values: DataFrame) -> None:
-    """Raise UserError for keys that Spark and polars may write as different text."""
-    theirs = rows.select(_column(view.key, ROW)).schema[0].dataType
-    own = values.select(_column(view.key, VALUE)).schema[0].dataType
-    plain = (T.StringType, T.IntegralType, T.BooleanType)
-    if theirs != own and not all(isinstance(t, plain) for t in (theirs, own)):
-        kinds = f"{theirs.simpleString()} in input and {own.simpleString()} in {view.name}"
-        raise UserError(f"{view.name}.key={view.key}: is {kinds}; convert one of them")
 
 
 class _Features:

@@ -86,12 +86,7 @@ class FeatureStore(Protocol):
 def replace(store: FeatureStore, view: str, key: str, values: Values, expected: Values | None = None) -> bool:
     """Store values whatever the clock said when the stored ones were written, and return whether it was done.
 
-    Args:
-        store: the store.
-        view: name of the view.
-        key: key of the entity.
-        values: the values to store.
-        expected: values that must be stored until then; None for anything.
+    expected: values that must be stored until then; None for anything
     """
 
     def replaced(_: str, stored: Values | None) -> tuple[float, Values] | None:
@@ -139,22 +134,6 @@ class SQLiteStore:
     def _connected(self) -> sqlite3.Connection:
         uri = f"{self._path.as_uri()}?mode={'rwc' if self._write else 'ro'}"  # as_uri escapes ?, # and %
         connection = sqlite3.connect(uri, uri=True, timeout=30)
-        version = self._check(connection)
-        if self._write:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
-                "PRIMARY KEY (view, key)) WITHOUT ROWID"
-            )
-            if version < FORMAT:
-                connection.execute(f"PRAGMA user_version={FORMAT}")
-        return connection
-
-    def _check(self, connection: sqlite3.Connection) -> int:
-        """Return the format. Raises UserError for a database of something else, of a later recsys, or without features.
-
-        An empty one can be written.
-        """
         [[version]] = connection.execute("PRAGMA user_version")
         columns = [row[1] for row in connection.execute("PRAGMA table_info(features)")]
         [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
@@ -165,7 +144,15 @@ class SQLiteStore:
             raise UserError(f"{self._shown}: is a database of something else; name another file")
         if not tables and not self._write:
             raise UserError(f"{self._shown}: is empty; {AGAIN}")
-        return int(version)
+        if self._write:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
+                "PRIMARY KEY (view, key)) WITHOUT ROWID"
+            )
+            if version < FORMAT:
+                connection.execute(f"PRAGMA user_version={FORMAT}")
+        return connection
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
         found: dict[str, tuple[float, Values]] = {}
