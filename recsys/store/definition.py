@@ -39,18 +39,22 @@ MOST = 100_000  # values of a list
 
 def load_views(file: str | Path) -> dict[str, View]:
     """Read a definition. Raises UserError for a mistake."""
-    path = Path(file)
-    if problem := problem_of(path):
+    if problem := problem_of(file):
         raise UserError(f"definition={file}: {problem}")
+    found = read_yaml(file)
+    if not isinstance(found, Mapping) or not found:
+        raise UserError(f"{file}: must map names to views; see docs/how_to/serve/stored_features.md")
+    return {str(name): _view(str(name), value, file) for name, value in found.items()}
+
+
+def read_yaml(file: str | Path) -> Any:
+    """Return what a YAML file holds. Raises UserError with the place of a mistake."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
         where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
         raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
-    if not isinstance(found, Mapping) or not found:
-        raise UserError(f"{file}: must map names to views; see docs/how_to/serve/stored_features.md")
-    return {str(name): _view(str(name), value, file) for name, value in found.items()}
 
 
 def _view(name: str, value: Any, file: str | Path) -> View:

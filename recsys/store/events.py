@@ -24,11 +24,8 @@ Event = tuple[Any, ...]  # time in ticks, number of the file, and the values of 
 class EventMerger:
     """Merges events into what a store keeps of an entity.
 
-    Args:
-        view: the view whose aggregates read the events.
-        per_second: ticks of a second.
-        newest: ticks of the newest event; events that no aggregate reads from then on are left out. A time that is
-            still to come counts as now, so that one clock that is ahead does not make all other events old.
+    newest: ticks of the newest event; events that no aggregate reads from then on are left out. A time that is still to
+        come counts as now, so that one clock that is ahead does not make all other events old
     """
 
     def __init__(self, view: View, per_second: int, newest: int | None) -> None:

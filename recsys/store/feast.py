@@ -57,15 +57,10 @@ class _FeastTable:
 def write_repository(views: Mapping[str, View], output: Path) -> list[str]:
     """Write a Feast repository: feature_store.yaml, features.py and the values that it reads.
 
-    Args:
-        views: the views to write.
-        output: a folder that does not exist yet, or a repository of this function, whose databases stay.
+    Return a line for each thing that Feast cannot hold, or gives in another way. Raises UserError if the folder holds
+    something else, or a view nothing that Feast takes.
 
-    Returns:
-        A line for each thing that Feast cannot hold, or gives in another way.
-
-    Raises:
-        UserError: the folder holds something else, or a view nothing that Feast takes.
+    output: a folder that does not exist yet, or a repository of this function, whose databases stay
     """
     check_output(output)
     code = output / "features.py"

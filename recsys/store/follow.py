@@ -44,15 +44,9 @@ def follow(
 ) -> dict[str, int]:
     """Write the events of the views' streams to the store, until the process is ended.
 
-    Args:
-        views: views that have a stream.
-        store: the store.
-        rejected: a file to which events that cannot be read are appended; None makes the first of them an error.
-        properties: a file with settings of Kafka.
-        until_end: whether to return when all events that are there were read.
-
-    Returns:
-        The number of events for each view.
+    rejected: a file to which events that cannot be read are appended; None makes the first of them an error
+    properties: a file with settings of Kafka
+    until_end: whether to return the number of events for each view when all events that are there were read
     """
     counts = {view.name: 0 for view in views}
     check_rejected(rejected)

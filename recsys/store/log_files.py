@@ -89,10 +89,8 @@ def from_json(files: Iterable[Mapping[str, Any]]) -> list[LogFile]:
 def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     """Find out which files are to be read. Raises UserError if one cannot be.
 
-    Args:
-        view: the view.
-        known: the files that were read, or that a killed process began to read.
-        whole: whether to read all files, and to keep them as not read.
+    known: the files that were read, or that a killed process began to read
+    whole: whether to read all files, and to keep them as not read
     """
     paths = view.paths()
     reading = Reading(list(known))

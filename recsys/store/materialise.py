@@ -38,14 +38,10 @@ def materialise(
 ) -> dict[str, int]:
     """Write the entities that new files name and return their number for each view.
 
-    Args:
-        views: the views.
-        store: the store.
-        until: a time; later values are left out, and all files are read.
-        rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error.
+    Raises UserError if a file is missing, cannot be read, or holds a value that does not fit.
 
-    Raises:
-        UserError: a file is missing, cannot be read, or holds a value that does not fit.
+    until: a time; later values are left out, and all files are read
+    rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error
     """
     check_rejected(rejected)
     return {view.name: _materialise(view, store, until, rejected) for view in views.values()}

@@ -51,18 +51,13 @@ NUMBERS = (T.NumericType, T.BooleanType)
 def join(session: SparkSession, views: Mapping[str, View], source: Path, time: str, output: Path) -> int:
     """Write rows with the features that they had at their times, in the order of the rows.
 
-    Args:
-        session: the Spark session; its machines must see all files under the same path.
-        views: what to add.
-        source: a Parquet file of rows, or a folder of them, which are read in the order of their paths.
-        time: the column with the time of each row.
-        output: the folder of Parquet files to write, which must not exist yet.
+    Return the number of rows. Raises UserError if files or columns are missing, or have types that Spark or the join
+    does not take.
 
-    Returns:
-        The number of rows.
-
-    Raises:
-        UserError: files or columns are missing, or have types that Spark or the join does not take.
+    session: its machines must see all files under the same path
+    source: a Parquet file of rows, or a folder of them, which are read in the order of their paths
+    time: the column with the time of each row
+    output: the folder of Parquet files to write, which must not exist yet
     """
     own_session = session.newSession()  # its settings are its own, and the cluster is the same
     for name, value in SETTINGS.items():
@@ -251,7 +246,11 @@ class _Features:
         both, view = self._both, self._view
         listed = list(dict.fromkeys(a.column for a in view.aggregates if a.function == "last" and a.number))
         for column in listed:
-            both = both.withColumn(self._position(column), self._positions(column))
+            # twice the number of values so far, and one more for a row without: the last N values before a row have
+            # the positions from 2N before its own on, whatever their times
+            value = self._columns[column]
+            positions = 2 * F.count(value).over(self._before) + F.when(value.isNull(), 1).otherwise(0)
+            both = both.withColumn(self._position(column), positions)
         found = [self._window(a).alias(f"a{i}") for i, a in enumerate(view.aggregates)]
         if view.columns:
             last = F.last(F.when(self._is_value(), F.struct(AT, VALUE)), True)
@@ -277,14 +276,6 @@ class _Features:
 
     def _position(self, column: str) -> str:
         return f"position{list(self._columns).index(column)}"
-
-    def _positions(self, column: str) -> Column:
-        """Return twice the number of a column's values so far, and one more for all that has no value itself.
-
-        Then the last N values before a row have the positions from 2N before its own on, whatever their times.
-        """
-        value = self._columns[column]
-        return 2 * F.count(value).over(self._before) + F.when(value.isNull(), 1).otherwise(0)
 
     def _ticks(self, a: Aggregate) -> int | None:
         """Return the length of a window; None for all events before."""

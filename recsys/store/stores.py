@@ -125,13 +125,9 @@ class SQLiteStore:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = self._connected()
-        connection = self._local.connection
-        assert isinstance(connection, sqlite3.Connection)
-        return connection
-
-    def _connected(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            return connection
         uri = f"{self._path.as_uri()}?mode={'rwc' if self._write else 'ro'}"  # as_uri escapes ?, # and %
         connection = sqlite3.connect(uri, uri=True, timeout=30)
         [[version]] = connection.execute("PRAGMA user_version")
@@ -152,6 +148,7 @@ class SQLiteStore:
             )
             if version < FORMAT:
                 connection.execute(f"PRAGMA user_version={FORMAT}")
+        self._local.connection = connection
         return connection
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
@@ -291,12 +288,7 @@ def faults_of(url: str) -> Iterator[None]:
 
 
 def open_store(url: str, *, write: bool = False) -> FeatureStore:
-    """Open a store. Raises UserError if it cannot be opened, or is something else.
-
-    Args:
-        url: sqlite:///PATH or redis://HOST:PORT/DB.
-        write: whether to write to it; a SQLite file is then created.
-    """
+    """Open a store to read or to write. Raises UserError if it cannot be opened, or is something else."""
     kind = url.partition(":")[0]
     if kind == "sqlite" and url.startswith("sqlite:///"):
         return SQLiteStore(Path(url.removeprefix("sqlite:///")), write=write)

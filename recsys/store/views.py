@@ -93,14 +93,18 @@ class View:
         """
         paths = self.paths() if paths is None else list(paths)
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
-        first = columns_of(self.paths()[0], self.name).get(self.time) if paths else None
+        origin = self.paths()[0]
+        first = columns_of(origin, self.name)
         for path in paths:
             columns = columns_of(path, self.name)
             if missing := next((c for c in wanted if c not in columns), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, columns)}")
             self.age(columns[self.time])
-            self._check_types(columns, path, first or columns[self.time])
-            self._check_first({c: columns[c] for c in wanted}, path)
+            self._check_types(columns, path, first.get(self.time, columns[self.time]))
+            for name, dtype in ((c, columns[c]) for c in wanted):
+                if dtype != first.get(name, dtype) and pl.Null not in (dtype, first[name]):
+                    kinds = f"{dtype} in {path} and {first[name]} in {origin}"
+                    raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
         types = {c: columns[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if large := self.too_large(types):
@@ -229,9 +233,8 @@ class View:
         """Raise UserError for keys of a type that writes the same key as another text: 7 and 7.0."""
         own = columns_of(self.paths()[0], self.name).get(self.key)
         if theirs is not None and own is not None and theirs != own and not (_is_plain(theirs) and _is_plain(own)):
-            raise UserError(
-                f"{self.name}.key={self.key}: is {theirs} in input and {own} in the files; convert one of them"
-            )
+            kinds = f"{theirs} in input and {own} in the files"
+            raise UserError(f"{self.name}.key={self.key}: is {kinds}; convert one of them")
 
     def age(self, dtype: Any) -> Any:
         """Return max_age for times of a type: text such as 30d, or a number. Raises UserError if it does not fit."""
@@ -267,15 +270,6 @@ class View:
                 raise UserError(f"{where}: the column is {dtype} in {path}; name one of numbers")
             if a.function == "distinct" and dtype.is_nested():
                 raise UserError(f"{where}: the column is {dtype} in {path}; name one of single values")
-
-    def _check_first(self, types: Mapping[str, pl.DataType], path: str) -> None:
-        """Raise UserError if a file's columns have other types than in the first file."""
-        first = self.paths()[0]
-        columns = columns_of(first, self.name)
-        for name, dtype in types.items():
-            if dtype != columns.get(name, dtype) and pl.Null not in (dtype, columns[name]):
-                kinds = f"{dtype} in {path} and {columns[name]} in {first}"
-                raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
 
     @property
     def summed(self) -> frozenset[str]:
