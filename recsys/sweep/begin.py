@@ -26,7 +26,7 @@ from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
 from recsys.sweep.schedule import Schedule
-from recsys.sweep.search import check_method, search_of
+from recsys.sweep.search import FixedTrials, Study, check_method
 from recsys.sweep.slurm import Cluster
 from recsys.sweep.space import Space, composed, read_space
 
@@ -78,7 +78,8 @@ def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> 
     It is 0 if no trial failed, otherwise the worst of the failed runs, of which 1 is the worst.
     """
     log_to(folder / "sweep.log")
-    search = search_of(sweep, space, folder)
+    optuna = sweep.settings["method"] == "optuna"
+    search = Study(sweep, space, folder) if optuna else FixedTrials(sweep, space)
     sweep.save(folder)
     say(f"sweep {folder}: {sweep.wanted} trials, method {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
     Schedule(folder, sweep, search, runner).run()

@@ -57,13 +57,6 @@ def _status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
     return run.status
 
 
-def _trial_status(trial: Trial, sweep: Sweep, folder: Path) -> str:
-    """Return the status of the run that determines the trial's."""
-    decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
-    text = _status(decides, sweep, folder)
-    return text if trial.status in ("ok", "waiting") or decides.seed is None else f"seed {decides.seed}: {text}"
-
-
 def table(sweep: Sweep, folder: Path) -> None:
     """Print the state of each trial, the best first."""
     keys = list(dict.fromkeys(k for t in sweep.trials for k in t.values))
@@ -83,11 +76,15 @@ def table(sweep: Sweep, folder: Path) -> None:
         )
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
+        decides = next((r for r in t.runs if r.status == t.status), t.runs[0])  # the run whose status is the trial's
+        state = visible(_status(decides, sweep, folder))
+        if t.status not in ("ok", "waiting") and decides.seed is not None:
+            state = f"seed {decides.seed}: {state}"
         cells = [Text(visible(str(masked(t.values.get(k, ""), k)))) for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
-            Text(textwrap.shorten(visible(_trial_status(t, sweep, folder)), LONGEST)),
+            Text(textwrap.shorten(state, LONGEST)),
             *(_number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),

@@ -76,9 +76,8 @@ class Cluster:
         deadline = time.monotonic() + GONE_SECONDS
         while not left.done(force_check=True):
             if time.monotonic() > deadline:
-                raise UserError(
-                    f"job {job} of {folder} is still running; cancel it (scancel {job}), then resume the sweep"
-                )
+                hint = f"cancel it (scancel {job}), then resume the sweep"
+                raise UserError(f"job {job} of {folder} is still running; {hint}")
             time.sleep(1)
         end_left(folder)
 
