@@ -43,10 +43,7 @@ def begin(arguments: list[str]) -> int:
         if "RANK" in os.environ:
             raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
-        own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
-        overrides = [*space.overrides(space.ends()[0]), *own]  # the first trial, with the sweep's own settings
-        with command_line.explained(overrides):
-            cfg, default = compose_sweep(overrides)
+        cfg, default = _config(space, arguments)
         settings = OmegaConf.to_object(cfg.sweep)
         assert isinstance(settings, SweepConfig)
         check_settings(settings)
@@ -87,6 +84,14 @@ def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> 
     show.summary(sweep, folder)
     failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
+
+
+def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
+    """Return the config of the first trial with the sweep's own settings, and the default folder."""
+    own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
+    overrides = [*space.overrides(space.ends()[0]), *own]
+    with command_line.explained(overrides):
+        return compose_sweep(overrides)
 
 
 def check_settings(s: SweepConfig) -> None:
