@@ -51,11 +51,9 @@ def _command(cfg: DictConfig) -> None:
 def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | None) -> None:
     """Follow the data of a settings file.
 
-    Args:
-        file: the settings.
-        cycles: the most cycles to end; None: no limit.
-        readmit: partitions to look at again.
-        seconds: time until the next look; None looks once.
+    cycles: the most cycles to end; None: no limit
+    readmit: partitions to look at again
+    seconds: time until the next look; None looks once
     """
     from recsys.follow.follow_settings import load_settings
 

@@ -22,7 +22,7 @@ from recsys.export.artefact.load_artefact import load
 from recsys.export.artefact.verify import verify
 from recsys.files import manifest
 from recsys.follow.gate import GateCheck, GateResult
-from recsys.online.servable import Query, Servable
+from recsys.online.servable import Query
 
 CALLS, WARM_UP = 500, 20  # calls that are timed, and before them
 MOST_SECONDS = 600  # for loading and all calls
@@ -76,16 +76,12 @@ def _p99_ms(folder: Path) -> float | None:
     for i in range(WARM_UP + CALLS):
         example = examples[i % len(examples)]
         start = time.perf_counter()
-        _answer(model, kind, example)
+        if kind == "retrieval":
+            model.recommend([Query(example)])
+        else:
+            model.run(model.features([example]))
         times.append(time.perf_counter() - start)
     return float(np.quantile(times[WARM_UP:], 0.99)) * 1000
-
-
-def _answer(model: Servable, kind: str, example: Any) -> None:
-    if kind == "retrieval":
-        model.recommend([Query(example)])
-    else:
-        model.run(model.features([example]))
 
 
 def main() -> None:

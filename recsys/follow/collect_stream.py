@@ -42,7 +42,13 @@ def collect(config: PartitionsConfig, root: Path) -> int:
         UserError: the stream cannot be read, or the folder has files of another collection.
     """
     assert config.stream is not None
-    positions = _positions(root)
+    positions: dict[str, dict[str, Any]] = {}
+    try:
+        positions = dict(json.loads((root / POSITIONS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as e:
+        raise UserError(f"{root / POSITIONS}: is damaged ({e}); restore it, or remove it and the stream's files") from e
     _remove_uncommitted(config.folder, positions)
     total = rejected = 0
     properties = None if config.kafka_properties is None else str(config.kafka_properties)
@@ -119,15 +125,6 @@ def _time(text: bytes, column: str) -> float:
         return float(value)
     found = datetime.fromisoformat(str(value))
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _positions(root: Path) -> dict[str, dict[str, Any]]:
-    try:
-        return dict(json.loads((root / POSITIONS).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as e:
-        raise UserError(f"{root / POSITIONS}: is damaged ({e}); restore it, or remove it and the stream's files") from e
 
 
 def _remove_uncommitted(folder: Path, positions: dict[str, dict[str, Any]]) -> None:

@@ -61,15 +61,13 @@ class ColumnReference:
             cells = np.searchsorted(np.asarray(self.bounds), numbers, side="left")
             return np.bincount(np.where(np.isnan(numbers), len(self.bounds) + 1, cells), minlength=len(self.counts))
         text = _texts(values)
-        places = pl.DataFrame({"value": self.values, "cell": range(len(self.values))}, schema=_PLACES)
+        schema = {"value": pl.String, "cell": pl.Int64}
+        places = pl.DataFrame({"value": self.values, "cell": range(len(self.values))}, schema=schema)
         counts = pl.DataFrame({"value": text}).group_by("value").len().join(places, on="value", how="left")
         cells = counts["cell"].fill_null(len(self.values)).to_numpy()
         missing = counts["value"].is_null().to_numpy()
         cells = np.where(missing, len(self.values) + 1, cells)
         return np.bincount(cells, counts["len"].to_numpy(), len(self.counts)).astype(np.int64)
-
-
-_PLACES = {"value": pl.String, "cell": pl.Int64}
 
 
 @dataclass(frozen=True)
@@ -117,17 +115,10 @@ class Reference:
         slices: Sequence[str] = (),
         vocabularies: Vocabularies | None = None,
     ) -> Reference:
-        """Count the training rows.
+        """Count the training rows. Raises UserError if there are none, or a column that is named is missing.
 
-        Args:
-            frame: the rows, as a frame, a lazy frame or batches.
-            label: the column of the label.
-            prediction: the column of the champion's predictions for rows that it was not trained on.
-            slices: columns whose most frequent values get figures of their own.
-            vocabularies: the values that the model knows, by column.
-
-        Raises:
-            UserError: there are no rows, or a column that is named is missing.
+        prediction: the column of the champion's predictions for rows that it was not trained on
+        slices: columns whose most frequent values get figures of their own
         """
         sample = RowSample(SAMPLE_ROWS)
         for batch in batches(frame):
@@ -152,7 +143,9 @@ class Reference:
         """Read a file that `save` wrote. Raises DamagedFile."""
         value = manifest.read_json(path, "rows", "columns", "label", "prediction", "slices", "figures")
         try:
-            columns = {n: _column_of(c) for n, c in value["columns"].items()}
+            lists = ("bounds", "values", "counts")
+            read = {n: c | {k: tuple(c[k]) for k in lists} for n, c in value["columns"].items()}
+            columns = {n: ColumnReference(**c) for n, c in read.items()}
             figures = {n: LabelFigures(**f) for n, f in value["figures"].items()}
             return cls(**value | {"columns": columns, "figures": figures, "slices": tuple(value["slices"])})
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -212,9 +205,8 @@ def compare_rows(reference: Reference, frame: Frame, vocabularies: Vocabularies 
             elif (family := family_of(batch.schema[name])) != column.family and batch.schema[name] != pl.Null:
                 problems[name] = f"is of type {family} and was of type {column.family} in training"
             else:
-                counts[name] += column.cells(
-                    batch[name].cast(_DTYPES[column.family]) if family == "null" else batch[name]
-                )
+                values = batch[name].cast(_DTYPES[column.family]) if family == "null" else batch[name]
+                counts[name] += column.cells(values)
                 if name in known:
                     outside[name] += _outside(batch[name], known[name])
     drifts = [
@@ -222,10 +214,9 @@ def compare_rows(reference: Reference, frame: Frame, vocabularies: Vocabularies 
         for name, c in reference.columns.items()
     ]  # fmt: skip
     rows = sample.result() if sample.seen else pl.DataFrame()
-    wanted = (reference.label, reference.prediction)
-    figures = {}
+    figures, prediction = {}, reference.prediction
     if reference.label in rows.columns and reference.label not in problems:
-        prediction = wanted[1] if wanted[1] in rows.columns and wanted[1] not in problems else None
+        prediction = prediction if prediction in rows.columns and prediction not in problems else None
         figures = figures_of(rows, reference.label, prediction, [s for s in reference.slices if s in rows.columns])
     return Compared(sample.seen, drifts, list(extra), figures)
 
@@ -307,14 +298,13 @@ def _outside(values: pl.Series, vocabulary: pl.Series) -> np.ndarray:
     return np.array([len(given) - int(known.sum()), len(given)])
 
 
-def _column_of(value: dict[str, Any]) -> ColumnReference:
-    lists = {k: tuple(value[k]) for k in ("bounds", "values", "counts")}
-    return ColumnReference(**value | lists)
-
-
 def _drift(name: str, column: ColumnReference, counts: np.ndarray, outside: np.ndarray | None) -> ColumnDrift:
     before = np.asarray(column.counts)
-    merged = _merged(len(column.bounds)) if column.bounds else np.arange(len(before))
+    merged = np.arange(len(before))
+    if bounds := len(column.bounds):  # COARSE cells at most, then the missing values
+        cells = np.arange(bounds + 1)
+        coarse = cells * COARSE // (bounds + 1) if bounds + 1 > COARSE else cells
+        merged = np.append(np.unique(coarse, return_index=True)[1], bounds + 1)
     found = drift(np.add.reduceat(before, merged), np.add.reduceat(counts, merged))
     if found is None:
         return ColumnDrift(name, "has no rows to compare")
@@ -327,13 +317,6 @@ def _drift(name: str, column: ColumnReference, counts: np.ndarray, outside: np.n
     if outside is not None and column.unknown is not None:
         unknown = column.unknown, float(outside[0] / max(outside[1], 1))
     return ColumnDrift(name, None, found.psi, found.chance, ks, chance, missing, unknown)
-
-
-def _merged(bounds: int) -> np.ndarray:
-    """Return where the cells for PSI begin: COARSE of them at most, then the missing values."""
-    cells = np.arange(bounds + 1)
-    coarse = cells * COARSE // (bounds + 1) if bounds + 1 > COARSE else cells
-    return np.append(np.unique(coarse, return_index=True)[1], bounds + 1)
 
 
 def figures_of(

@@ -37,9 +37,9 @@ from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.collect_stream import collect
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.follow_state import Cycle, FollowState, PartitionState
+from recsys.follow.follow_state import Cycle, FollowState, PartitionState, span
 from recsys.follow.gate import GateResult, decide
-from recsys.follow.increment_checks import CheckReport, alert
+from recsys.follow.increment_checks import alert
 from recsys.follow.model_registry import ModelRegistry
 from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
 from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of
@@ -52,11 +52,7 @@ DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that s
 
 
 class ContinuousTraining:
-    """Continuous training in one root.
-
-    Args:
-        settings: the settings of the YAML file.
-    """
+    """Continuous training in one root, by the settings of the YAML file."""
 
     def __init__(self, settings: FollowConfig) -> None:
         self.settings, self.root = settings, settings.root
@@ -86,7 +82,11 @@ class ContinuousTraining:
         if self.settings.partitions.stream is not None:
             collect(self.settings.partitions, self.root)
             self.partitions = {p.name: p for p in find_partitions(self.settings.partitions)}
-        self._check_columns()
+        if self.settings.columns and (names := [*self.partitions]):
+            # the newest, the newest trained and the oldest: one of them must have all columns
+            some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
+            cfg = config_of(self.settings, self._prepared(0), [], self._files(some[:1]), [])
+            check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
         ended: list[Cycle] = []
         while cycles is None or len(ended) < cycles:
             log_to(self.root / "follow.log")
@@ -106,43 +106,19 @@ class ContinuousTraining:
             self._clean()
         return ended
 
-    def _check_columns(self) -> None:
-        """Raise UserError if neither the newest, the newest trained nor the oldest partition has all columns."""
-        names = [*self.partitions]
-        if self.settings.columns and names:
-            some = [names[-1], *[n for n in names if self._is_accepted(n)][-1:], names[0]]
-            cfg = config_of(self.settings, self._prepared(0), [], self._files(some[:1]), [])
-            check_any([PartitionRows(cfg, self.partitions[n].files) for n in some], self.settings.columns)
-
     # --- partitions ----------------------------------------------------------------------------------
-
-    def champion_run(self) -> Path | None:
-        """Return the run folder of the registry's champion; None without a champion."""
-        version = self.registry.aliases().get("champion")
-        run = next((e.get("run") for e in self.registry.summaries() if e["version"] == version), None)
-        if version is not None and (run is None or not (Path(run) / "config.yaml").exists()):
-            raise UserError(
-                f"registry {self.registry.folder}: the run of the champion {version} is gone ({run}); restore it, or "
-                "promote a version whose run is there"
-            )
-        return None if run is None else Path(run)
 
     def waiting(self) -> list[Partition]:
         """Return the ripe partitions that no training has read and no check has refused, oldest first."""
-        old = self.state.partitions
-        return [
-            p
-            for p in ripe(list(self.partitions.values()), self.settings.partitions)
-            if p.name not in old or old[p.name].status == "ready"
-        ]
+        old, complete = self.state.partitions, ripe(list(self.partitions.values()), self.settings.partitions)
+        return [p for p in complete if p.name not in old or old[p.name].status == "ready"]
 
     def readmit(self, names: Sequence[str]) -> None:
         """Look at refused or rejected partitions again. Raises UserError for another name."""
         for name in names:
             state = self.state.partitions.get(name)
-            if state is None or state.status not in ("bad", "rejected"):
-                refused = [n for n, p in self.state.partitions.items() if p.status in ("bad", "rejected")]
-                raise UserError(f"readmit={name}: was not refused{did_you_mean(name, refused)}")
+            if state is None or name not in self.state.refused:
+                raise UserError(f"readmit={name}: was not refused{did_you_mean(name, self.state.refused)}")
             state.status, state.why = "ready", ""
         self.state.save(self.root)
 
@@ -177,7 +153,7 @@ class ContinuousTraining:
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
         self._look_for_changes()
-        parent = self.champion_run()
+        parent = self.registry.champion_run()
         wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
         waits = parent is not None and self.settings.train_on == "drift"
         ready: list[str] = []
@@ -195,19 +171,22 @@ class ContinuousTraining:
         if len(ready) < wanted + self.settings.window or (waits and not drifted):
             return None
         number = len(self.state.cycles) + 1
-        full = parent is None or self._is_full_due(number, drifted)
+        ended = max((c.ended for c in self.state.cycles), default="")
+        below = any(e["event"] == "kpi_below" and e["time"] > ended for e in self.registry.history())  # says the server
+        every, on_drift = self.settings.full.every, self.settings.full.on_drift
+        full = parent is None or below or (on_drift and drifted) or (every is not None and number % every == 0)
         train, window = ready[: -self.settings.window], ready[-self.settings.window :]
         if full and parent is not None:
             accepted = [n for n in self.partitions if self._is_accepted(n)]
             most = self.settings.full.partitions
             train = [*accepted, *train][-most if most else 0 :]
         version = self.registry.aliases().get("champion")
-        parent_run = None if parent is None else str(parent)
-        cycle = Cycle(number, "train", train, window, full, parent_run, version, began=now())
+        start = None if parent is None else str(parent)
+        cycle = Cycle(number, "train", train, window, full, start, version, began=now())
         self.state.cycles.append(cycle)
         self.state.save(self.root)
         what = "full training" if full else "training"
-        say(f"cycle {number}: {what} on {_span(train)}, judged on {_span(window)}")
+        say(f"cycle {number}: {what} on {span(train)} ({len(train)} partitions), judged on {span(window)}")
         return cycle
 
     def _look_for_changes(self) -> None:
@@ -222,13 +201,6 @@ class ContinuousTraining:
             else:
                 say(f"{name}: has changed since a model trained on it, and is not read again")
                 old.digest = partition.digest
-
-    def _is_full_due(self, number: int, drifted: bool) -> bool:
-        """Return whether the next training starts from random weights: by number, by drift, or by the server's KPIs."""
-        full = self.settings.full
-        ended = max((c.ended for c in self.state.cycles), default="")
-        below = any(e["event"] == "kpi_below" and e["time"] > ended for e in self.registry.history())
-        return below or (full.on_drift and drifted) or (full.every is not None and number % full.every == 0)
 
     def _is_accepted(self, name: str) -> bool:
         return name in self.state.partitions and self.state.partitions[name].status == "trained"
@@ -254,23 +226,19 @@ class ContinuousTraining:
         output.mkdir(parents=True, exist_ok=True)
         write_json(output / "checks.json", [asdict(line) for line in report.lines])
         write_text(self.root / "follow.prom", report.prometheus(self.settings.name))
-        self._alert(report)
+        command = self.settings.check.alert
+        if command is not None and (problem := alert(command, report)) is not None:
+            say(problem)
         drifted = any(x.outcome != "pass" and x.check in DRIFT for x in report.lines)
-        warnings = [x.text for x in report.lines if x.outcome == "warn"]
-        status, why = "ready", "; ".join(warnings)
+        status, why = "ready", "; ".join(x.text for x in report.lines if x.outcome == "warn")
         if report.outcome == "fail":
             status, why = "bad", "; ".join(report.failing())
             say(f"{partition.name}: is not used: {why}")
         return PartitionState(status, why, partition.digest, rows.rows, drifted, metrics)
 
-    def _alert(self, report: CheckReport) -> None:
-        if (command := self.settings.check.alert) is not None and (problem := alert(command, report)) is not None:
-            say(problem)
-
     def _files(self, names: Sequence[str]) -> list[str]:
-        missing = [n for n in names if n not in self.partitions]
-        if missing:
-            raise UserError(f"{self.settings.partitions.folder}/{missing[0]}: is gone; restore the partition")
+        if missing := next((n for n in names if n not in self.partitions), None):
+            raise UserError(f"{self.settings.partitions.folder}/{missing}: is gone; restore the partition")
         return [file for name in names for file in self.partitions[name].files]
 
     # --- steps ---------------------------------------------------------------------------------------
@@ -289,20 +257,15 @@ class ContinuousTraining:
         return config_of(self.settings, self._prepared(cycle.number), train, window, overrides)
 
     def _train(self, cycle: Cycle) -> None:
-        s = self.settings
-        overrides = (s.full if cycle.full else s.increment).overrides
-        cfg = self._config(cycle, overrides)
+        training = self.settings.full if cycle.full else self.settings.increment
         start = None if cycle.full or cycle.parent is None else Path(cycle.parent)
-        run = train_on(cfg, self._run_dir(cycle), start)
+        run = train_on(self._config(cycle, training.overrides), self._run_dir(cycle), start)
         cycle.rows = int(run.metrics["protocol"]["rows"]["train"])
-        cycle.interval = self._interval(cycle.train)
+        first, last = self.partitions[cycle.train[0]], self.partitions[cycle.train[-1]]
+        cycle.interval = first.name, last.name
+        if first.start is not None and last.stop is not None:
+            cycle.interval = first.start.isoformat(), last.stop.isoformat()
         cycle.step = "measure"
-
-    def _interval(self, names: Sequence[str]) -> tuple[str, str]:
-        first, last = self.partitions[names[0]], self.partitions[names[-1]]
-        if first.start is None or last.stop is None:
-            return first.name, last.name
-        return first.start.isoformat(), last.stop.isoformat()
 
     def _measure(self, cycle: Cycle) -> None:
         """Measure challenger and champion on the window, in the same way."""
@@ -330,23 +293,17 @@ class ContinuousTraining:
 
     def _export(self, cycle: Cycle) -> None:
         until = None if cycle.interval is None else cycle.interval[1]
-        base = None if cycle.full else self._delta_base(cycle)
+        base = None
+        if not cycle.full and cycle.parent_version is not None:
+            try:
+                if len(self.registry.chain(cycle.parent_version)) < self.settings.deltas.full_every:
+                    base = self.registry.artefact(cycle.parent_version)  # of which to export a delta
+            except UserError as e:
+                say(f"cycle {cycle.number}: exports a full artefact, not a delta: {e}")
         why = export(self.settings, self._run_dir(cycle), self._folder(cycle) / "artefact", until, base)
         if why:
             say(f"cycle {cycle.number}: exports a full artefact, not a delta: {why}")
         cycle.step = "check"
-
-    def _delta_base(self, cycle: Cycle) -> Path | None:
-        """Return the artefact of the champion, of which to export a delta; None if it is time for a full one."""
-        if cycle.parent_version is None:
-            return None
-        try:
-            if len(self.registry.chain(cycle.parent_version)) >= self.settings.deltas.full_every:
-                return None
-            return self.registry.artefact(cycle.parent_version)
-        except UserError as e:
-            say(f"cycle {cycle.number}: exports a full artefact, not a delta: {e}")
-            return None
 
     def _check(self, cycle: Cycle) -> None:
         """Check latency and size. The export has loaded the artefact in a new process, and compared its answers."""
@@ -390,11 +347,10 @@ class ContinuousTraining:
             cycle.step = "promote"
             return
         mine = [e for e in self.registry.history() if e.get("version") == cycle.version]
-        events = [e["event"] for e in mine]
         last = next((e for e in reversed(mine) if e["event"] in ENDS), None)
         if (other := self.registry.aliases().get("canary", cycle.version)) != cycle.version:
             say(f"cycle {cycle.number}: waits, because {other} is the canary")
-        elif "canary" not in events:
+        elif not any(e["event"] == "canary" for e in mine):
             guard = c.guard.model_dump(exclude_unset=True)
             self.registry.canary(cycle.version, c.share, cycle.why, {"guard": guard} if guard else None)
             say(f"cycle {cycle.number}: {cycle.version} answers {c.share:.0%} of the requests; waiting for the guard")
@@ -440,7 +396,3 @@ class ContinuousTraining:
         for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
             if str(run.absolute()) not in kept:
                 shutil.rmtree(run, ignore_errors=True)
-
-
-def _span(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} partitions)"

@@ -99,9 +99,8 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
     """Let a build with a bug, which no gate has seen, answer a share of the requests."""
     registry = ModelRegistry(root / "follow" / "registry", NAME)
     champion = registry.aliases()["champion"]
-    version = registry.register(
-        _with_bug(registry.artefact(champion), root / "build"), why="a build that skipped the gate"
-    )
+    build = _with_bug(registry.artefact(champion), root / "build")
+    version = registry.register(build, why="a build that skipped the gate")
     say(f"somebody deploys {version} by hand: its ids are those of another day")
     registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
     visitors.visit(port, registry)
@@ -135,24 +134,20 @@ def _server(root: Path) -> Iterator[int]:
     with (root / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            _wait_until_ready(port, process, root / "server.log")
+            deadline, ready = time.monotonic() + START_SECONDS, False
+            while not ready and time.monotonic() < deadline and process.poll() is None:
+                try:
+                    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+                    connection.request("GET", "/v2/health/ready")
+                    ready = connection.getresponse().status == 200
+                except OSError:
+                    time.sleep(0.2)
+            if not ready:
+                raise UserError(f"the server did not start; see {root / 'server.log'}")
             yield port
         finally:
             process.terminate()
             process.wait()
-
-
-def _wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            connection = HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/v2/health/ready")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            time.sleep(0.2)
-    raise UserError(f"the server did not start; see {log}")
 
 
 class Visitors:
@@ -178,7 +173,9 @@ class Visitors:
                     rows, expected = self._draw()
                 at = i % BLOCK * ITEMS
                 identity = uuid.uuid4().hex
-                best = int(np.argmax(self._ask(connection, identity, rows[at : at + ITEMS])))
+                asked = {"rows": rows[at : at + ITEMS]}
+                answer = self._post(connection, "/predict", asked, {"x-request-id": identity})
+                best = int(np.argmax(answer["predictions"]))
                 click = bool(self._rng.random() < expected[at + best])
                 clicks.append({"id": identity, "row": best, "click": int(click)})
                 if len(clicks) == 20:
@@ -193,10 +190,6 @@ class Visitors:
         of_visitor = np.repeat(np.arange(BLOCK) * ITEMS, ITEMS)
         shown = Shown(drawn.user[of_visitor], drawn.item, drawn.device[of_visitor], drawn.seconds)
         return rows_of(self._teacher, shown).to_dicts(), self._teacher.click(shown)
-
-    def _ask(self, connection: HTTPConnection, identity: str, rows: list[dict[str, object]]) -> list[float]:
-        found = self._post(connection, "/predict", {"rows": rows}, {"x-request-id": identity})
-        return [float(p) for p in found["predictions"]]
 
     def _post(
         self, connection: HTTPConnection, path: str, body: object, headers: dict[str, str] | None = None

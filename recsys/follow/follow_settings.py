@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from recsys.base.errors import UserError
@@ -15,6 +14,7 @@ from recsys.files.model_folder import GuardSettings
 from recsys.files.names import check_name
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
+from recsys.store.definition import read_yaml
 from recsys.store.durations import seconds_of_age
 
 
@@ -181,12 +181,7 @@ def load_settings(file: Path) -> FollowConfig:
     """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
     if problem := problem_of(file):
         raise UserError(f"file={file}: {problem}; name the YAML of continuous training (docs/how_to/follow/follow.md)")
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
-        where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
-        raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
+    found = read_yaml(file)
     if not isinstance(found, dict):
         raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
     if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
@@ -201,11 +196,6 @@ def load_settings(file: Path) -> FollowConfig:
             if any(key == own or key.startswith(f"{own}.") for own in OURS):
                 raise UserError(f"{file}: {where}: {key} is set by recsys.follow; leave it out")
     check_name(settings.name, f"{file}: name", "clicks")
-    _check_folders(settings, file)
-    return settings
-
-
-def _check_folders(settings: FollowConfig, file: Path) -> None:
     folder, pattern = settings.partitions.folder, settings.partitions.pattern
     if not folder.is_dir():
         raise UserError(f"{file}: partitions.folder={folder}: no such folder")
@@ -213,3 +203,4 @@ def _check_folders(settings: FollowConfig, file: Path) -> None:
         raise UserError(f"{file}: partitions.pattern={pattern!r}: must be a glob below the folder, such as day=*")
     if settings.root.exists() and not settings.root.is_dir():
         raise UserError(f"{file}: root={settings.root}: is a file; name a folder, which is created")
+    return settings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import write_json
@@ -99,6 +99,11 @@ class FollowState:
         """The cycle that has not ended."""
         return self.cycles[-1] if self.cycles and self.cycles[-1].step else None
 
+    @property
+    def refused(self) -> dict[str, PartitionState]:
+        """The partitions that no champion has trained on, by name."""
+        return {n: p for n, p in self.partitions.items() if p.status in ("bad", "rejected")}
+
     @classmethod
     def load(cls, root: Path) -> FollowState:
         """Read ROOT/state.json; a root without one has no state yet. Raises UserError if it cannot be read."""
@@ -106,7 +111,7 @@ class FollowState:
             found = read_json(root / FILE)
             return cls(
                 {name: PartitionState(**p) for name, p in found["partitions"].items()},
-                [Cycle(**_with_interval(c)) for c in found["cycles"]],
+                [Cycle(**c | {"interval": c["interval"] and tuple(c["interval"])}) for c in found["cycles"]],
             )
         except FileNotFoundError:
             return cls()
@@ -115,6 +120,11 @@ class FollowState:
 
     def save(self, root: Path) -> None:
         write_json(root / FILE, asdict(self))
+
+
+def span(names: Sequence[str]) -> str:
+    """Return the first and the last of some partitions."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def _seconds(start: str, end: str) -> float | None:
@@ -133,8 +143,3 @@ def _duration(seconds: float) -> str:
     if seconds < 3 * 86_400:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86_400:,.0f} days"  # a replay of old logs
-
-
-def _with_interval(cycle: dict[str, Any]) -> dict[str, Any]:
-    interval = cycle["interval"]
-    return cycle | {"interval": None if interval is None else tuple(interval)}

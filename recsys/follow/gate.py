@@ -15,9 +15,9 @@ difference where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -96,26 +96,6 @@ def _higher(name: str) -> bool:
     """Return whether more is better. Of calibration, the distance from 1 is judged, of which less is better."""
     about = metrics_table.METRICS[name.partition("@")[0]]
     return about.better == "higher"
-
-
-class Window(Protocol):
-    """Rows that both models have predicted."""
-
-    @property
-    def kind(self) -> Literal["rows", "queries"]: ...
-
-    @property
-    def slices(self) -> Mapping[str, np.ndarray]: ...
-
-    @property
-    def cluster(self) -> np.ndarray | None: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def problem(self) -> str | None: ...
-
-    def measured(self, names: Sequence[str], units: np.ndarray | None) -> list[Measured]: ...
 
 
 @dataclass(frozen=True)
@@ -200,6 +180,9 @@ class QueryWindow:
         return runs
 
 
+Window = RowWindow | QueryWindow  # what both models have predicted
+
+
 class _WithEce:
     """Predictions with the calibration error, whose bins are the same for all resamples."""
 
@@ -281,22 +264,19 @@ def decide(window: Window, config: GateConfig) -> GateResult:
     own = window.measured(names, None)[-1]
     metrics = dict(zip(own.names, own.weighted(np.ones(len(own))), strict=True))
     checks = [GateCheck(what, True, f"the window has {window.size:,} {what}", window.size, None, config.min_rows)]
-    for sign, own_limits in ((1, config.at_least), (-1, config.at_most)):
-        checks += [_absolute(name, metrics.get(name, np.nan), limit, sign) for name, limit in own_limits.items()]
+    for sign, side, limits in ((1, "at least", config.at_least), (-1, "at most", config.at_most)):
+        for name, limit in limits.items():
+            value, label = metrics.get(name, np.nan), metrics_table.label(name)
+            passed = bool(sign * (value - limit) >= 0)  # a NaN does not pass
+            text = f"{label} is {value:.5g} and {'' if passed else 'not '}{side} {limit:g}"
+            if np.isnan(value):
+                why = "which may have one class alone, or another kind of rows"
+                text = f"{label} cannot be computed from this window, {why}"
+            checks.append(GateCheck(f"{name} {side}", passed, text, float(value), None, limit))
     if len(window.measured(names, None)) == 2:
         checks += _compared(window, None, change, config, "", config.confidence, better=config.mode == "better")
         checks += _sliced(window, config)
     return GateResult(tuple(checks))
-
-
-def _absolute(name: str, value: float, limit: float, sign: int) -> GateCheck:
-    passed = bool(sign * (value - limit) >= 0)  # a NaN does not pass
-    side = "at least" if sign > 0 else "at most"
-    label = metrics_table.label(name)
-    text = f"{label} is {value:.5g} and {'' if passed else 'not '}{side} {limit:g}"
-    if np.isnan(value):
-        text = f"{label} cannot be computed from this window, which may have one class alone, or another kind of rows"
-    return GateCheck(f"{name} {side}", passed, text, float(value), None, limit)
 
 
 def _sliced(window: Window, config: GateConfig) -> list[GateCheck]:
@@ -349,10 +329,11 @@ def _compared(
             checks.append(GateCheck(name, False, text, None, None, limit))
             continue
         at = runs[0].names.index(name)
-        judge: Callable[[np.ndarray], np.ndarray] = _distance if name == "calibration" else np.asarray
-        before, after = points[:, at]
-        change = float(judge(after) - judge(before))
-        resampled = judge(points[:, at] + spread[:, :, at])
+        before, after = judged = points[:, at]
+        resampled = judged + spread[:, :, at]
+        if name == "calibration":  # the distance of predicted over observed positives from 1
+            judged, resampled = np.abs(judged - 1), np.abs(resampled - 1)
+        change = float(judged[1] - judged[0])
         deviation = resampled[:, 1] - resampled[:, 0]
         half = normal_bound(level) * float(np.nanstd(deviation)) if np.isfinite(deviation).any() else np.nan
         checks.append(_changed(name, where, before, after, change, half, limit, better=better and i == 0))
@@ -388,8 +369,3 @@ def _changed(
 
 def _at(where: str) -> str:
     return f"{where}: " if where else ""
-
-
-def _distance(calibration: np.ndarray) -> np.ndarray:
-    """Return the distance of predicted over observed positives from 1."""
-    return np.abs(np.asarray(calibration) - 1)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from recsys.evaluation import metrics_table
 from recsys.files.atomic import write_text
 from recsys.follow.cycle import ContinuousTraining
-from recsys.follow.follow_state import Cycle, PartitionState
+from recsys.follow.follow_state import Cycle, PartitionState, span
 from recsys.follow.model_registry import stored_as
 from recsys.pages import render
 from recsys.pages.charts.plots import Dot, across, dots, figure, upwards
@@ -25,7 +25,8 @@ def write_page(follower: ContinuousTraining) -> Path:
     """Write the page of a root, and return its file."""
     state = follower.state
     outcomes = [c.outcome for c in state.cycles]
-    refused = {n: p for n, p in state.partitions.items() if p.status in ("bad", "rejected")}
+    names = ("partition", "status", "why")
+    refused: list[Cells] = [[n, p.status, cut(p.why, 400, "wrap")] for n, p in state.refused.items()]
     back = sum(e["event"] == "rolled_back" for e in follower.registry.history())
     facts = [(str(outcomes.count("promoted")), "promoted"), (str(outcomes.count("rejected")), "rejected by the gate")]
     facts += [(str(back), "rolled back")]
@@ -37,7 +38,7 @@ def write_page(follower: ContinuousTraining) -> Path:
         chart=_chart(state.partitions),
         fresh=follower.freshness(),
         cycles=_cycles(state.cycles, {v["version"]: stored_as(v) for v in follower.registry.summaries()}),
-        refused=_refused(refused) if refused else None,
+        refused=PageTable(columns(names, left=names), refused) if refused else None,
         history=_history(follower),
     )
     write_text(follower.root / FILE, page)
@@ -68,18 +69,12 @@ def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
 def _cycles(cycles: list[Cycle], stored: Mapping[str, str]) -> PageTable:
     rows: list[Cells] = []
     for c in reversed(cycles):
-        span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
         outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
         kind = "full" if c.full else "goes on"
-        rows.append([str(c.number), cut(span), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome, c.version or "",
-                     stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
+        rows.append([str(c.number), cut(span(c.train)), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome,
+                     c.version or "", stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
     names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
     return PageTable(columns(names, left=set(names) - {"cycle", "rows"}), rows)
-
-
-def _refused(partitions: Mapping[str, PartitionState]) -> PageTable:
-    rows: list[Cells] = [[name, p.status, cut(p.why, 400, "wrap")] for name, p in partitions.items()]
-    return PageTable(columns(("partition", "status", "why"), left=("partition", "status", "why")), rows)
 
 
 def _history(follower: ContinuousTraining) -> PageTable:

@@ -145,16 +145,15 @@ def check_increment(
 ) -> CheckReport:
     """Check new rows against a champion's training rows.
 
-    Args:
-        reference: the training rows.
-        frame: the new rows, with the champion's predictions if the reference has them.
-        config: limits.
-        earlier: numbers of rows of earlier increments.
-        bad_rows: number of rows that could not be read, which are not in `frame`.
-        vocabularies: the values that the model knows, by column.
+    frame: the new rows, with the champion's predictions if the reference has them
+    earlier: numbers of rows of earlier increments
+    bad_rows: number of rows that could not be read, which are not in `frame`
     """
     found = compare_rows(reference, frame, vocabularies)
-    lines = [_volume(found.rows, earlier, config), _bad_rows(found.rows, bad_rows, config)]
+    share = bad_rows / max(found.rows + bad_rows, 1)
+    text = f"{bad_rows:,} of {found.rows + bad_rows:,} rows cannot be read ({share:.2%})"
+    lines = [_volume(found.rows, earlier, config)]
+    lines.append(CheckLine(config.bad_rows.outcome(share), "bad_rows", text, value=share))
     lines += [CheckLine("warn", "schema", f"column {n} is new; training does not read it", n) for n in found.extra]
     for d in found.drifts:
         if d.problem is not None and found.rows:
@@ -203,12 +202,6 @@ def _volume(rows: int, earlier: Sequence[int], config: CheckConfig) -> CheckLine
     return CheckLine(max(less, more, key=OUTCOMES.index), "volume", text, value=rows / usual)
 
 
-def _bad_rows(rows: int, bad: int, config: CheckConfig) -> CheckLine:
-    share = bad / max(rows + bad, 1)
-    text = f"{bad:,} of {rows + bad:,} rows cannot be read ({share:.2%})"
-    return CheckLine(config.bad_rows.outcome(share), "bad_rows", text, value=share)
-
-
 def _drift_lines(d: ColumnDrift, config: CheckConfig) -> list[CheckLine]:
     judged = d.name not in config.ignore
     lines = []
@@ -246,24 +239,17 @@ def _label_lines(where: str, before: LabelFigures, now: LabelFigures, config: Ch
     chance = abs(now.prediction - now.mean) <= CHANCE * now.std / sqrt(now.rows)
     text = f"{at}the champion predicts {now.prediction:.4g} on average, and the labels' mean is {now.mean:.4g}"
     lines.append(CheckLine("pass" if chance else config.calibration.outcome(off), "calibration", text, where, off))
-    if now.auc is not None:
-        lines.append(_auc_line(where, before, now, config))
-    return lines
-
-
-def _auc_line(where: str, before: LabelFigures, now: LabelFigures, config: CheckConfig) -> CheckLine:
-    assert now.auc is not None
-    at = f"{where}: " if where else ""
-    error = _auc_error(now)
+    if now.auc is None:
+        return lines
+    error, text = _auc_error(now), f"{at}the champion's AUC is {now.auc:.4f}"
+    outcome: Outcome = "pass"
     if now.auc + CHANCE * error < 0.5:
-        text = f"{at}the champion's AUC is {now.auc:.4f}, below 0.5: the labels are inverted, or a column is broken"
-        return CheckLine("fail", "auc", text, where, now.auc)
-    if before.auc is None:
-        return CheckLine("pass", "auc", f"{at}the champion's AUC is {now.auc:.4f}", where, now.auc)
-    fall = before.auc - now.auc
-    chance = fall <= CHANCE * sqrt(error**2 + _auc_error(before) ** 2)
-    text = f"{at}the champion's AUC is {now.auc:.4f} and was {before.auc:.4f}"
-    return CheckLine("pass" if chance else config.auc.outcome(fall), "auc", text, where, now.auc)
+        text, outcome = f"{text}, below 0.5: the labels are inverted, or a column is broken", "fail"
+    elif before.auc is not None:
+        fall, text = before.auc - now.auc, f"{text} and was {before.auc:.4f}"
+        chance = fall <= CHANCE * sqrt(error**2 + _auc_error(before) ** 2)
+        outcome = "pass" if chance else config.auc.outcome(fall)
+    return [*lines, CheckLine(outcome, "auc", text, where, now.auc)]
 
 
 def _auc_error(figures: LabelFigures) -> float:
@@ -274,9 +260,5 @@ def _auc_error(figures: LabelFigures) -> float:
 
 
 def _labels(**values: str) -> str:
-    shown = [f'{k}="{_escaped(v)}"' for k, v in values.items()]
-    return "{" + ",".join(shown) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    return "{" + ",".join(f'{k}="{v.translate(escapes)}"' for k, v in values.items()) + "}"

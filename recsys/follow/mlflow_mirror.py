@@ -15,23 +15,16 @@ def mirror(registry: ModelRegistry, uri: str) -> int:
     """Create what MLflow lacks, set the aliases as they are here, and return the number of new versions.
 
     MLflow numbers versions itself; the tag recsys.version has the version's name here. The artefacts stay where they
-    are: `source` of a version is its folder.
+    are: `source` of a version is its folder. Raises UserError if MLflow is missing, or does not take the versions.
 
-    Args:
-        registry: the versions and aliases.
-        uri: address of an MLflow server or database, such as http://localhost:5000 or sqlite:///mlflow.db.
-
-    Raises:
-        UserError: mlflow is not installed, or does not take the versions.
+    uri: address of an MLflow server or database, such as http://localhost:5000 or sqlite:///mlflow.db
     """
     try:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
     except ImportError as e:
-        raise UserError(
-            f"mlflow={uri}: needs the package mlflow; install it with uv pip install mlflow-skinny, or mlflow for "
-            "a database"
-        ) from e
+        hint = "install it with uv pip install mlflow-skinny, or mlflow for a database"
+        raise UserError(f"mlflow={uri}: needs the package mlflow; {hint}") from e
     try:
         return _mirror(registry, MlflowClient(tracking_uri=uri, registry_uri=uri))
     except (MlflowException, ImportError) as e:

@@ -41,12 +41,10 @@ ROLES = ("champion", "canary", "challenger", "previous")
 class ModelRegistry:
     """The versions of one model.
 
-    Args:
-        folder: folder of models. It is created when a version is registered.
-        name: name of the model, a folder in it.
+    folder: folder of models, which is created when a version is registered
+    name: name of the model, a folder in it
 
-    Raises:
-        UserError: the name cannot be that of a folder, or serving.json cannot be read.
+    Raises UserError if the name cannot be that of a folder, or serving.json cannot be read.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -66,6 +64,15 @@ class ModelRegistry:
         canary = None if s.canary is None else s.canary.version
         named = {"champion": s.version, "canary": canary, "challenger": s.challenger, "previous": s.previous}
         return {role: version for role, version in named.items() if version is not None}
+
+    def champion_run(self) -> Path | None:
+        """Return the run folder of the champion; None without one. Raises UserError if the folder is gone."""
+        version = self.aliases().get("champion")
+        run = next((e.get("run") for e in self.summaries() if e["version"] == version), None)
+        if version is not None and (run is None or not (Path(run) / "config.yaml").exists()):
+            hint = "restore it, or promote a version whose run is there"
+            raise UserError(f"registry {self.folder}: the run of the champion {version} is gone ({run}); {hint}")
+        return None if run is None else Path(run)
 
     def history(self) -> list[dict[str, Any]]:
         """Return the lines of history.jsonl, oldest first: time, event, version, who, why and more."""
@@ -118,17 +125,14 @@ class ModelRegistry:
         Nothing happens if this version is registered and has been judged, or has a role already. A delta stays one: it
         is copied, and applied once to prove that it can be.
 
-        Args:
-            artefact: a folder that `python -m recsys.export` wrote: an artefact, or a delta of one of the versions.
-            run: the run folder that it was exported from.
-            parent: the version whose weights its training started from.
-            interval: first and last day (or time) of the data that it was trained on.
-            metrics: metrics by name, such as auc.
-            why: one sentence for the history.
+        Raises UserError if the folder is not an artefact, or is a delta of an artefact that is not among the versions;
+        DamagedFile if a file of the artefact is not as it was written.
 
-        Raises:
-            UserError: the folder is not an artefact, or is a delta of an artefact that is not among the versions.
-            DamagedFile: a file of the artefact is not as it was written.
+        artefact: a folder that `python -m recsys.export` wrote: an artefact, or a delta of one of the versions
+        run: the run folder that it was exported from
+        parent: the version whose weights its training started from
+        interval: first and last day (or time) of the data that it was trained on
+        why: one sentence for the history
         """
         check_model(artefact, "artefact")
         manifest.check(artefact)
@@ -141,7 +145,14 @@ class ModelRegistry:
                 self._model.write({"version": served[-1] if served else None, **content})
         with FileLock(self.folder / COPYING):
             if not (self.folder / version / MANIFEST).exists():
-                self._copy(artefact, version)
+                with whole_folder(self.folder / version) as building:
+                    shutil.copytree(artefact, building, dirs_exist_ok=True)
+                    manifest.check(building)
+                try:
+                    full_artefact(self.folder / version)  # a delta must, with its bases, make the artefact
+                except UserError:
+                    remove_folder(self.folder / version)
+                    raise
         with self._changing():
             last = next((e["event"] for e in reversed(self.history()) if e.get("version") == version), None)
             if last not in (None, "registered") or version in self.aliases().values():
@@ -163,14 +174,11 @@ class ModelRegistry:
     def canary(self, version: str, share: float, why: str = "", guard: Mapping[str, Any] | None = None) -> None:
         """Let a version answer a share of the requests.
 
-        Args:
-            version: a registered version that is not the champion.
-            share: share of the requests, above 0 and below 1.
-            why: one sentence for the history.
-            guard: further keys of the canary in serving.json, which the server's guard reads.
+        Raises UserError if there is no such version, no champion, another canary, or the share is out of range.
 
-        Raises:
-            UserError: there is no such version, no champion, another canary, or the share is out of range.
+        share: above 0 and below 1
+        why: one sentence for the history
+        guard: further keys of the canary in serving.json, which the server's guard reads
         """
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
             raise UserError(f"share={share}: must be above 0 and below 1, such as 0.05")
@@ -192,8 +200,7 @@ class ModelRegistry:
     def promote(self, version: str, why: str = "") -> None:
         """Make a version the champion; the champion becomes `previous`. Nothing happens if it is the champion.
 
-        Raises:
-            UserError: there is no such version, or another version is the canary.
+        Raises UserError if there is no such version, or another version is the canary.
         """
         with self._changing():
             self._check_version(version)
@@ -214,8 +221,7 @@ class ModelRegistry:
         A canary has served only a share of the requests, so it goes first and the champion stays. After a return to
         the previous champion, there is no `previous`: a second rollback is an error, not a return to what failed.
 
-        Raises:
-            UserError: there is neither a canary nor a previous champion.
+        Raises UserError if there is neither a canary nor a previous champion.
         """
         with self._changing():
             roles, before = self.aliases(), self._model.content()
@@ -244,33 +250,18 @@ class ModelRegistry:
             f"{self.name}; register that artefact first"
         )
 
-    def _copy(self, artefact: Path, version: str) -> None:
-        """Copy an artefact or a delta to its place, where it must be whole and, with its bases, make the artefact."""
-        with whole_folder(self.folder / version) as building:
-            shutil.copytree(artefact, building, dirs_exist_ok=True)
-            manifest.check(building)
-        try:
-            full_artefact(self.folder / version)
-        except UserError:
-            remove_folder(self.folder / version)
-            raise
-
     def _stored(self, version: str) -> dict[str, Any]:
         """Return what the history says of a version's files: their bytes and, of a delta, its base."""
         folder = self.folder / version
         if not is_delta(folder):
             return {"delta_of": None, "bytes": bytes_of(folder)}
-        return {
-            "delta_of": self.chain(version)[1],
-            "bytes": bytes_of(folder),
-            "full_bytes": bytes_of(full_artefact(folder)),
-        }
+        full = bytes_of(full_artefact(folder))
+        return {"delta_of": self.chain(version)[1], "bytes": bytes_of(folder), "full_bytes": full}
 
     def reject(self, version: str, why: str = "") -> None:
         """Say in the history that a version has not passed; it is no longer the challenger.
 
-        Raises:
-            UserError: there is no such version, or it answers requests.
+        Raises UserError if there is no such version, or it answers requests.
         """
         with self._changing():
             self._check_version(version)

@@ -80,13 +80,10 @@ def check_any(partitions: Sequence[PartitionRows], columns: Mapping[str, str]) -
 
 
 def save_references(folder: Path, rows: PartitionRows, predictions: Path, slices: Sequence[str] = ()) -> None:
-    """Write the references of a new champion.
+    """Write the references of a new champion. rows: its training rows
 
-    Args:
-        folder: the folder to write to.
-        rows: its training rows.
-        predictions: the file of its predictions on its window; a file that does not exist is left out.
-        slices: columns beside the predictions (`write_columns`), whose values get figures of their own.
+    predictions: the file of its predictions on its window; a file that does not exist is left out
+    slices: columns beside the predictions (`write_columns`), whose values get figures of their own
     """
     folder.mkdir(parents=True, exist_ok=True)
     Reference.fit(rows).save(folder / COLUMNS)
@@ -100,21 +97,15 @@ def check_partition(
 ) -> CheckReport:
     """Check the rows of a partition. The files are read here.
 
-    Args:
-        folder: the references of the champion; without it, only the number of rows and bad rows are checked.
-        rows: the rows of the partition.
-        predictions: the file of the champion's predictions for them; None if there is none.
-        config: the limits.
-        earlier: numbers of rows of earlier partitions.
+    folder: the references of the champion; without it, only the number of rows and bad rows are checked
+    predictions: the file of the champion's predictions for the rows
+    earlier: numbers of rows of earlier partitions
     """
     found: list[CheckReport] = []
     try:
         if (folder / COLUMNS).exists():
-            batches = list(rows)
-            report = check_increment(
-                Reference.load(folder / COLUMNS), batches, config, earlier=earlier, bad_rows=rows.bad
-            )
-            found.append(report)
+            batches, reference = list(rows), Reference.load(folder / COLUMNS)
+            found.append(check_increment(reference, batches, config, earlier=earlier, bad_rows=rows.bad))
         else:
             for _ in rows:
                 pass
@@ -124,20 +115,17 @@ def check_partition(
             raise
         return CheckReport((CheckLine("fail", "schema", str(e)),))
     if predictions is not None and predictions.exists() and (folder / FIGURES).exists():
-        reference = _with_slices(Reference.load(folder / FIGURES), config.slices)
+        reference = Reference.load(folder / FIGURES)
+        gone = {*reference.slices} - {*config.slices}  # the settings no longer name them
+        columns = {n: c for n, c in reference.columns.items() if n not in gone}
+        slices = tuple(c for c in reference.slices if c not in gone)
+        reference = replace(reference, columns=columns, slices=slices)
         report = check_increment(reference, _figures(predictions, reference.slices), config)
         lines = [x for x in report.lines if x.check not in ("volume", "bad_rows") and x.column not in reference.slices]
         drifts = [d for d in report.drifts if d.name not in reference.slices]  # in the other report
         found.append(replace(report, lines=tuple(lines), drifts=tuple(drifts)))
     lines = sorted((x for r in found for x in r.lines), key=lambda x: ("fail", "warn", "pass").index(x.outcome))
     return CheckReport(tuple(lines), tuple(d for r in found for d in r.drifts))
-
-
-def _with_slices(reference: Reference, slices: Sequence[str]) -> Reference:
-    """Return a reference without the slices that the settings no longer name."""
-    gone = {*reference.slices} - {*slices}
-    columns = {n: c for n, c in reference.columns.items() if n not in gone}
-    return replace(reference, columns=columns, slices=tuple(c for c in reference.slices if c not in gone))
 
 
 def _figures(predictions: Path, slices: Sequence[str]) -> pl.DataFrame:

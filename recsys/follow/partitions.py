@@ -86,15 +86,9 @@ def time_of(name: str) -> datetime | None:
 
 
 def ripe(partitions: list[Partition], config: PartitionsConfig, now: float | None = None) -> list[Partition]:
-    """Return the partitions that are complete, and whose labels are ripe.
+    """Return the partitions that are complete, and whose labels are ripe. partitions: all, oldest first
 
-    Args:
-        partitions: all partitions, oldest first.
-        config: the settings.
-        now: seconds since 1970; None for this machine's clock.
-
-    Raises:
-        UserError: `delay` is set, and a partition's name holds no time.
+    Raises UserError if `delay` is set, and a partition's name holds no time.
     """
     now = time.time() if now is None else now
     settled = [p for p in partitions if now - p.changed >= config.settle_seconds or p.changed > now]

@@ -41,13 +41,15 @@ TEST = SPLITS.index("test")
 def write_columns(cfg: DictConfig, names: Sequence[str], output: Path) -> None:
     """Write columns of the test rows of a config to `output`, as text, row by row; without names, nothing is written.
 
-    Raises:
-        UserError: the files lack a column, or cannot be read.
+    Raises UserError if the files lack a column, or cannot be read.
     """
     names = list(dict.fromkeys(names))
     if not names:
         return
-    build = plan_build(_with_features(cfg, names))
+    data = RunConfig.of(cfg).data
+    per = None if data.sequences is None else "group"  # the value of a sequence's last row
+    features = {f"{FEATURE}{i}": SparseConfig(column=n, model=False, per=per) for i, n in enumerate(names)}
+    build = plan_build(replace(data, sparse={**data.sparse, **features}))  # features that no model reads
     if not is_grouped(build.data):  # rows of other splits do not change the order of these
         build = replace(build, chunks=[c for c in build.chunks if c.split == TEST])
     frames = []
@@ -67,14 +69,11 @@ def write_columns(cfg: DictConfig, names: Sequence[str], output: Path) -> None:
 def read_columns(folder: Path, names: Sequence[str], rows: pl.Series, label: pl.Series | None) -> pl.DataFrame:
     """Return columns of the rows that were predicted: (R,) text, null where a row has no value.
 
-    Args:
-        folder: a folder that `write_columns` has written to.
-        names: columns.
-        rows: (R,) the number of each row in the split.
-        label: (R,) the labels of these rows, which must be those of the columns' rows; None if rows have none.
+    Raises UserError if the columns are those of other rows.
 
-    Raises:
-        UserError: the columns are those of other rows.
+    folder: a folder that `write_columns` has written to
+    rows: (R,) the number of each row in the split
+    label: (R,) the labels of these rows, which must be those of the columns' rows; None if rows have none
     """
     frame = pl.read_parquet(folder / FILE)
     same = len(rows) == 0 or int(rows.max()) < frame.height  # type: ignore[arg-type]
@@ -94,14 +93,12 @@ def clusters(column: pl.Series) -> np.ndarray:
 
 
 def check_columns(data: ResolvedData, columns: Mapping[str, str]) -> None:
-    """Raise UserError if the first file of a config lacks a column.
-
-    Args:
-        data: the data config.
-        columns: name of each column, by the key of the settings that names it.
-    """
+    """Raise UserError if the first file of a config lacks a column. columns: by the key that names each"""
     [(file, _), *_] = check_files(data)
-    known = _columns_of(data, file)
+    whole = completed(data, file)
+    sides = [(join, read_sources.check_side_columns(whole, join, "data.source.joins")) for join in whole.source.joins]
+    frame = read_sources.rename_columns(whole.source, file, read_sources.raw_frame(whole, file))
+    known = complete_rows(frame, sides, whole.derive).schema  # with the columns of joins and the derived ones
     for key, column in columns.items():
         if column not in known:
             raise UserError(f"{key}: {file} has no column {column}{did_you_mean(column, known)}")
@@ -109,19 +106,3 @@ def check_columns(data: ResolvedData, columns: Mapping[str, str]) -> None:
             raise UserError(f"{key}: {column} is the label or a prediction; name another column, or rename it")
         if known[column].is_nested():
             raise UserError(f"{key}: the column {column} holds {known[column]}; name one with one value in each row")
-
-
-def _columns_of(data: ResolvedData, file: Path) -> pl.Schema:
-    """Return the columns of a file's rows, with those of joins and the derived ones."""
-    data = completed(data, file)
-    sides = [(join, read_sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
-    frame = read_sources.rename_columns(data.source, file, read_sources.raw_frame(data, file))
-    return complete_rows(frame, sides, data.derive).schema
-
-
-def _with_features(cfg: DictConfig, names: Sequence[str]) -> ResolvedData:
-    """Return the data config with a feature for each column, which no model reads."""
-    data = RunConfig.of(cfg).data
-    per = None if data.sequences is None else "group"  # the value of a sequence's last row
-    columns = {f"{FEATURE}{i}": SparseConfig(column=n, model=False, per=per) for i, n in enumerate(names)}
-    return replace(data, sparse={**data.sparse, **columns})

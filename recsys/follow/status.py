@@ -9,6 +9,7 @@ from rich.table import Table
 from recsys.base.console import results
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
+from recsys.follow.follow_state import span
 from recsys.follow.model_registry import stored_as
 
 MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
@@ -23,16 +24,14 @@ def show(file: Path) -> None:
     for c in follower.state.cycles[-MOST_CYCLES:]:
         kind = " (full)" if c.full else ""
         outcome = c.outcome.replace("_", " ") or f"at step {c.step}"
-        span = c.train[0] if len(c.train) == 1 else f"{c.train[0]} to {c.train[-1]}"
         version = c.version or ""
-        given = (f"{c.number}{kind}", span, f"{c.rows:,}", ", ".join(c.window), outcome)
+        given = (f"{c.number}{kind}", span(c.train), f"{c.rows:,}", ", ".join(c.window), outcome)
         cycles.add_row(*given, version, stored.get(version, ""))
     results.print(cycles)
     for c in follower.state.cycles[-MOST_REASONS:]:
         if c.why:
             results.print(f"cycle {c.number}: {c.why}", markup=False)
-    refused = {n: p for n, p in follower.state.partitions.items() if p.status in ("bad", "rejected")}
-    if refused:
+    if refused := follower.state.refused:
         partitions = Table("partition", "status", "why", title="partitions that no champion has trained on")
         for name, partition in refused.items():
             partitions.add_row(name, partition.status, partition.why)

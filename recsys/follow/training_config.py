@@ -20,11 +20,7 @@ def config_of(
 ) -> DictConfig:
     """Return the config of a training on files of some partitions, whose test rows are those of a window.
 
-    Args:
-        settings: the settings.
-        prepared: folder of prepared data.
-        training, window: files below the folder of partitions.
-        overrides: overrides of this kind of training.
+    training, window: files below the folder of partitions
     """
     cfg = compose("train", [*settings.train, *overrides])
     train_files, test_files = [escape(f) for f in training], [escape(f) for f in window]  # the config has globs
@@ -53,6 +49,5 @@ def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
         if wrong := next((m for m in limits if (m in ROWS) != scores_rows), None):
             kind, kinds = ("ranking", "rows") if scores_rows else ("retrieval", "queries")
             instead = ", ".join(ROWS) if scores_rows else ", ".join(DEFAULT_CHANGE[kinds])
-            raise UserError(
-                f"{file}: gate.{key}.{wrong}: is not a metric of {kind} models; name another one: {instead}"
-            )
+            why = f"is not a metric of {kind} models; name another one: {instead}"
+            raise UserError(f"{file}: gate.{key}.{wrong}: {why}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,13 +28,7 @@ PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
 
 
 def train_on(cfg: DictConfig, run_dir: Path, start: Path | None) -> Run:
-    """Train, or go on with the training of this folder if it was interrupted.
-
-    Args:
-        cfg: the config.
-        run_dir: the run's folder.
-        start: the run to start from; None for random weights.
-    """
+    """Train, or go on with the training of `run_dir` if it was interrupted. start: a run; None for random weights"""
     if (run_dir / "metrics.json").exists():
         return Run(run_dir)
     with open_dict(cfg):
@@ -76,12 +69,12 @@ def window_of(
     if theirs is not None and not ours.select(key).equals(theirs.select(key)):
         raise UserError(f"{challenger} and {champion}: hold other rows; remove both, and they are written again")
     if key == ["query"]:
-        names = [n.removeprefix("greater_") for n in ours.columns if n.startswith("greater_")]
-        pairs = [None if f is None else _ranks(f, names[0]) for f in (ours, theirs)]
-        assert pairs[0] is not None
+        name = next(n.removeprefix("greater_") for n in ours.columns if n.startswith("greater_"))
+        frames = [ours] if theirs is None else [ours, theirs]
+        pairs = [(f[f"greater_{name}"].to_numpy(), f[f"ties_{name}"].to_numpy()) for f in frames]
         queries = ours["query"].unique(maintain_order=True)
         owners, values = _columns(challenger, theirs, slices, cluster, queries, None)
-        return QueryWindow(ours["query"].to_numpy(), pairs[0], pairs[1], owners, values)
+        return QueryWindow(ours["query"].to_numpy(), pairs[0], None if theirs is None else pairs[1], owners, values)
     owners, values = _columns(challenger, theirs, slices, cluster, ours["row"], ours["label"])
     if owners is None and "group" in ours.columns:
         owners = ours["group"].to_numpy()
@@ -115,15 +108,10 @@ def _columns(
 def export(settings: FollowConfig, run: Path, output: Path, events_until: str | None, base: Path | None) -> str:
     """Export a run's model as the command `recsys.export` does with the overrides of the settings.
 
-    Args:
-        settings: the settings.
-        run: the run's folder.
-        output: the folder to write.
-        events_until: time of the newest training event.
-        base: the artefact of which a delta is to be written; None writes a full artefact.
+    Return why a full artefact was written though a base was given, otherwise "".
 
-    Returns:
-        Why a full artefact was written though a base was given; "" otherwise.
+    events_until: time of the newest training event
+    base: the artefact of which a delta is to be written; None writes a full artefact
     """
     cfg, path = open_run(str(run))
     given = compose("export", ["run=run", "output=output", *settings.export])
@@ -143,7 +131,3 @@ def _read(folder: Path) -> pl.DataFrame:
             frame = pl.read_parquet(folder / name)
             return frame.sort("row") if "row" in frame.columns else frame.sort("query", maintain_order=True)
     raise UserError(f"{folder}: has no predictions; remove the folder, and they are written again")
-
-
-def _ranks(frame: pl.DataFrame, protocol: str) -> tuple[Any, Any]:
-    return frame[f"greater_{protocol}"].to_numpy(), frame[f"ties_{protocol}"].to_numpy()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -41,23 +40,17 @@ def mirror(registry: ModelRegistry) -> str | None:
     for version in sorted(names, key=lambda v: v in registry.aliases().values()):  # roles are taken before given
         roles = [r for r in ROLES if registry.aliases().get(r) == version]
         try:
-            changed += _set(api, names[version], roles)
+            artifact = api.artifact(f"{names[version]}:best")
+            aliases = [a for a in artifact.aliases if a not in ROLES] + roles  # others stay
+            if set(aliases) != set(artifact.aliases):
+                artifact.aliases = aliases
+                artifact.save()
+                changed += 1
         except Exception as e:  # as above
             failed += [f"{names[version]} of version {version}: {_line(e)}"] if roles else []
     hint = "; upload offline runs with wandb sync RUN_DIR/wandb/offline-run-*, then run this command again"
     said = "; ".join([f"W&B: the aliases of {changed} artifacts have changed", *failed])
     return said + hint * bool(failed) if changed or failed else None
-
-
-def _set(api: Any, name: str, roles: list[str]) -> bool:
-    """Give an artifact exactly these roles, beside its other aliases; return whether that is a change."""
-    artifact = api.artifact(f"{name}:best")
-    aliases = [a for a in artifact.aliases if a not in ROLES] + roles
-    if set(aliases) == set(artifact.aliases):
-        return False
-    artifact.aliases = aliases
-    artifact.save()
-    return True
 
 
 def _artifacts(registry: ModelRegistry) -> dict[str, str]:

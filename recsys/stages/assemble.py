@@ -26,7 +26,7 @@ from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
 from recsys.stages.staged import StagedRecommender, StageSettings
-from recsys.stages.visitor import Events, rows_by
+from recsys.stages.visitor import Events
 from recsys.store.definition import load_views
 from recsys.store.request_features import OnlineFeatures
 from recsys.store.stores import open_store
@@ -138,7 +138,7 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
     settings = StageSettings(
         config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed, kept_history
     )
-    rows = {} if users is None else rows_by(users, config.user)
+    rows = {} if users is None else {row[config.user]: row for row in users.iter_rows(named=True)}
     return StagedRecommender(
         settings, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
         features, models.item_type,
@@ -179,9 +179,8 @@ def _views(config: PipelineConfig) -> dict[str, View]:
     """Return the views of users and items; the path of their file starts from the folder of the tables."""
     if config.features.definition is None:
         if config.features.history is not None:
-            raise UserError(
-                f"features.history={config.features.history}: needs features.definition, a YAML file of views"
-            )
+            needs = "needs features.definition, a YAML file of views"
+            raise UserError(f"features.history={config.features.history}: {needs}")
         return {}
     views = load_views(tables_root(config) / config.features.definition)
     name = config.features.history

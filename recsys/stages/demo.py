@@ -62,14 +62,10 @@ def demo(output: Path, seed: int = 0) -> None:
             f"recsys.pipeline evaluate {run} {requests} {typed('output', output)}",
         ),
     ):
-        _run(title, command)
+        say(f"\n{title}\n$ python -m {command}")
+        done = subprocess.run([sys.executable, "-m", *shlex.split(command)], check=False)
+        if done.returncode:
+            raise UserError(f"this command failed (status {done.returncode}): python -m {command}")
     say(f"the page is {output}/evaluation.html; change a stage and compare, for example:")
     say(f"  python -m recsys.pipeline evaluate {run} {requests} order=dpp {typed('output', output / 'dpp')}")
     say(f"serve it with: python -m recsys.serve pipeline={pipeline} overrides=[{override('root', output)}]")
-
-
-def _run(title: str, command: str) -> None:
-    say(f"\n{title}\n$ python -m {command}")
-    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], check=False)
-    if done.returncode:
-        raise UserError(f"this command failed (status {done.returncode}): python -m {command}")

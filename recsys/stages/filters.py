@@ -111,13 +111,7 @@ class MostPer(Filter):
 
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
         codes = self._codes[items]
-        order = np.argsort(codes, kind="stable")
-        ordered = codes[order]
-        starts = np.maximum.accumulate(
-            np.where(np.append(True, ordered[1:] != ordered[:-1]), np.arange(len(ordered)), 0)
-        ) if len(items) else order  # fmt: skip
-        place = np.empty(len(items), np.int64)
-        place[order] = np.arange(len(items)) - starts
+        place = pl.DataFrame({"code": codes}).select(pl.int_range(pl.len()).over("code")).to_series().to_numpy()
         return (place < self._most) | (codes == 0)
 
 

@@ -42,11 +42,13 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     with out, bar("recommending", requests.height, unit="requests") as shown:
         for rows, answers in in_batches(pipeline, requests):
             out.write(rows.with_columns(_columns_of(pipeline, answers)))
-            for answer in answers:
-                counts.update(_notes(answer, pipeline.settings.k))
+            retried = "asked the sources for more, because filters left fewer candidates than a list needs"
+            counts[retried] += sum(a.trace.rounds > 1 for a in answers)
+            short = f"got fewer than {pipeline.settings.k} items: filters removed the others, or no source has more"
+            counts[short] += sum(len(a.items) < pipeline.settings.k for a in answers)
             shown.advance(rows.height)
     say(f"{requests.height:,} lists of {pipeline.settings.k} items written to {output}")
-    for what, number in counts.items():
+    for what, number in (+counts).items():
         say(f"{number:,} of the {requests.height:,} requests {what}")
 
 
@@ -69,26 +71,16 @@ def in_batches(
 
 def _columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> list[pl.Series]:
     """Return the columns of lists."""
+    sources = []  # the names of those that listed each item
+    for a in answers:
+        sets = {name: set(items.tolist()) for name, items in a.trace.found.items()}
+        sources.append([[name for name, items in sets.items() if item in items] for item in a.items.tolist()])
     columns: list[Any] = [
         pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
         pl.Series("scores", [a.scores.tolist() for a in answers], dtype=pl.List(pl.Float64)),
-        pl.Series("sources", [_sources_of(a) for a in answers], dtype=pl.List(pl.List(pl.String))),
+        pl.Series("sources", sources, dtype=pl.List(pl.List(pl.String))),
     ]
     if any(a.propensities is not None for a in answers):
         drawn = [None if a.propensities is None else a.propensities.tolist() for a in answers]
         columns.append(pl.Series("propensities", drawn, dtype=pl.List(pl.Float64)))
     return columns
-
-
-def _sources_of(answer: PipelineAnswer) -> list[list[str]]:
-    """Return the names of the sources that listed each item."""
-    sets = {name: set(items.tolist()) for name, items in answer.trace.found.items()}
-    return [[name for name, items in sets.items() if item in items] for item in answer.items.tolist()]
-
-
-def _notes(answer: PipelineAnswer, k: int) -> Iterator[str]:
-    """Yield notes on a list with too few candidates: the sources were asked again, or it is shorter than `k`."""
-    if answer.trace.rounds > 1:
-        yield "asked the sources for more, because filters left fewer candidates than a list needs"
-    if len(answer.items) < k:
-        yield f"got fewer than {k} items: filters removed the others, or no source has more"

@@ -70,7 +70,8 @@ class Models:
     def _exported(self, run: Path, key: str, given: str) -> Path:
         folder = run / EXPORTED
         if folder.is_dir():
-            if not _is_older(folder, run):
+            written = (folder / "manifest.json").stat().st_mtime
+            if all(f.stat().st_mtime <= written for f in (run / "checkpoints").glob("[!.]*")):
                 return folder
             raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
         from recsys.base.versions import check_versions
@@ -83,8 +84,3 @@ class Models:
         name = str(cfg.model["_target_"]).rpartition(".")[2].lower()
         write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), Form(name), folder)
         return folder
-
-
-def _is_older(artefact: Path, run: Path) -> bool:
-    written = (artefact / "manifest.json").stat().st_mtime
-    return any(f.stat().st_mtime > written for f in (run / "checkpoints").glob("[!.]*"))

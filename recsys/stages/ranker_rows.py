@@ -7,9 +7,7 @@ rows, with the scores and ranks that the sources gave, and with the columns of u
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
 from omegaconf import DictConfig
 
@@ -22,7 +20,6 @@ from recsys.stages.evaluate.evaluate_pipeline import requests_of
 from recsys.stages.evaluate.held_out import held_out
 from recsys.stages.lists_for_requests import BATCH
 from recsys.stages.retrieved import Retrieved, column_names
-from recsys.stages.staged import StagedRecommender
 
 WANTED = "wanted"  # the label
 
@@ -49,13 +46,13 @@ def write_candidates(cfg: DictConfig, output: Path) -> None:
             for query, retrieved, targets in zip(some, pipeline.found(some), wanted.targets[start:], strict=False):
                 visitor = pipeline.visitor(query)
                 items = pipeline.candidates(visitor, retrieved)
-                frame = _frame(pipeline, items, Retrieved(retrieved, items))
+                said = Retrieved(retrieved, items)
+                columns = [pl.Series(n, said.column(n)).fill_nan(None) for n in column_names(pipeline.sources)]
+                frame = pipeline.catalogue.columns[items].with_columns(columns)
                 given = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n not in frame.columns}
-                frames.append(
-                    frame.with_columns(pl.lit(v).alias(n) for n, v in given.items()).with_columns(
-                        pl.col(config.item).is_in(targets.implode()).cast(pl.Int8).alias(WANTED)
-                    )
-                )
+                frame = frame.with_columns(pl.lit(v).alias(n) for n, v in given.items())
+                hit = pl.col(config.item).is_in(targets.implode()).cast(pl.Int8)
+                frames.append(frame.with_columns(hit.alias(WANTED)))
             block = pl.concat(frames, how="vertical_relaxed")
             rows, hits = rows + block.height, hits + int(block[WANTED].sum())
             out.write(block)
@@ -63,11 +60,3 @@ def write_candidates(cfg: DictConfig, output: Path) -> None:
     if not hits:
         raise UserError(f"none of the {rows:,} candidates was wanted; let the sources list more, with a larger k")
     say(f"{rows:,} candidates of {len(queries):,} users written to {output}; {hits:,} of them were wanted")
-
-
-def _frame(pipeline: StagedRecommender, items: np.ndarray, retrieved: Retrieved) -> pl.DataFrame:
-    """Return the columns of candidates, and what the sources said of them."""
-    columns: list[Any] = []
-    for name in column_names(pipeline.sources):
-        columns.append(pl.Series(name, retrieved.column(name)).fill_nan(None))
-    return pipeline.catalogue.columns[items].with_columns(columns)

@@ -18,11 +18,9 @@ import numpy as np
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.python_values import RowError
-from recsys.online.servable import Row
 from recsys.online.shared_columns import of_the_past
 from recsys.stages.expressions import Formula
 from recsys.stages.open_models import Models
@@ -43,14 +41,9 @@ class Score(ABC):
 
     @abstractmethod
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
-        """Get ready for the items of a catalogue.
+        """Get ready for the items of a catalogue. key: the config key of the stage, for messages
 
-        Args:
-            resources: the catalogue and the other tables.
-            key: the config key of the stage, for messages.
-            item: the column that names items in rows.
-            user: the column that names users in rows.
-            time: the column with the time of a request; None if requests have none.
+        item, user, time: the columns of rows that name items and users, and hold the time of a request
         """
 
     @abstractmethod
@@ -59,10 +52,8 @@ class Score(ABC):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the score of each candidate, (n,), and the predictions that the score combines, (n,) each.
 
-        Args:
-            visitor: who asks.
-            items: (n,) numbers of the candidates.
-            retrieved: the scores and ranks that the sources gave to these candidates.
+        items: (n,) numbers of the candidates
+        retrieved: the scores and ranks that the sources gave to these candidates
         """
 
 
@@ -125,13 +116,6 @@ def _past(fitted: Fitted) -> set[str]:
     return {*(every - now), data.group.by, *filter(None, [data.group.order])}
 
 
-def _prediction_names(data: ResolvedData, outputs: Sequence[str]) -> dict[str, str]:
-    """Return the names of predictions in formulas: p_ and the label."""
-    if len(outputs) == 1 and not data.labels and data.label.column:
-        return {outputs[0]: f"p_{data.label.column}"}
-    return {n: n if n.startswith("p_") else f"p_{n}" for n in outputs}
-
-
 class Ranking(Score):
     """The predictions of a ranking model, combined by a formula.
 
@@ -159,14 +143,18 @@ class Ranking(Score):
         self._catalogue, self._stored = resources.catalogue, resources.items
         self._origins = _column_origins(self.model.pipeline.fitted, resources, item, user, time)
         if self._origins.missing:
-            raise UserError(
-                f"{key}.run={self.run}: the model reads the column {self._origins.missing}; add it to items, users or "
-                "context"
-            )
-        self._last = _longest_past(data)
+            hint = "add it to items, users or context"
+            raise UserError(f"{key}.run={self.run}: the model reads the column {self._origins.missing}; {hint}")
+        self._last = 0  # earlier rows that features read
+        if data.group is not None:
+            sequences = [c.sequence or 0 for c in data.sparse_columns.values()]
+            self._last = max([*(look_back.rows for look_back in data.look_backs.values()), *sequences], default=0)
         self._division = self.model.shared_columns.division(self._origins.shared)
         self._check_items(key)
-        self._predictions = _prediction_names(data, [o.name for o in self.model.outputs])
+        outputs = [o.name for o in self.model.outputs]
+        self._predictions = {n: n if n.startswith("p_") else f"p_{n}" for n in outputs}  # the names in formulas
+        if len(outputs) == 1 and not data.labels and data.label.column:
+            self._predictions = {outputs[0]: f"p_{data.label.column}"}
         names = list(self._predictions.values())
         self._formula = Formula(names[0] if self._text is None else self._text, f"{key}.formula", names, resources)
         of_request = self._division.needed or self._division.past or self._origins.of_sources or self._origins.of_store
@@ -208,9 +196,7 @@ class Ranking(Score):
         item, catalogue = self._origins.item, self._catalogue.columns
         columns = {n: catalogue[n][items].to_list() for n in self._origins.of_items if n != item}
         columns[item] = self._catalogue.names[items].to_list()
-        rows: list[dict[str, Any]] = [
-            dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-        ]
+        rows = [dict[str, Any](zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         if self._origins.of_store and self._stored is not None:
             [key] = self._stored.keys
             found = self._stored.join([{key: name} for name in columns[item]])
@@ -220,13 +206,17 @@ class Ranking(Score):
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
-        shared = self._row(visitor)
+        order = self._origins.order
+        given = {**visitor.user, **visitor.context}
+        shared: dict[str, Any] = {n: v for n, v in given.items() if n in self._origins.shared}
+        shared[self._origins.user] = visitor.key
+        if order is not None and shared.get(order) is None:
+            last = visitor.events[-1].get(order) if visitor.events else None
+            shared[order] = last if last is not None else int(time.time())
         past = visitor.events[-self._last :] if self._last else ()
         user_row: dict[str, Any] = {self._origins.user: visitor.key}
-        if self._origins.order is not None and any(row.get(self._origins.order) is None for row in past):
-            past = [
-                {**row, self._origins.order: shared[self._origins.order]} for row in past
-            ]  # events without a time are sorted already
+        if order is not None and any(row.get(order) is None for row in past):
+            past = [{**row, order: shared[order]} for row in past]  # events without a time are sorted already
         history = [{**user_row, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
@@ -253,22 +243,3 @@ class Ranking(Score):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         predictions = self.predictions(visitor, items, retrieved)
         return self._formula(visitor, items, predictions), predictions
-
-    def _row(self, visitor: Visitor) -> Row:
-        """Return the raw row that all candidates share."""
-        row: dict[str, Any] = {
-            n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._origins.shared
-        }
-        row[self._origins.user] = visitor.key
-        if self._origins.order is not None and row.get(self._origins.order) is None:
-            last = visitor.events[-1].get(self._origins.order) if visitor.events else None
-            row[self._origins.order] = last if last is not None else int(time.time())
-        return row
-
-
-def _longest_past(data: ResolvedData) -> int:
-    """Return the number of earlier rows that features read, 0 if none reads any."""
-    if data.group is None:
-        return 0
-    sequences = [c.sequence or 0 for c in data.sparse_columns.values()]
-    return max([*(look_back.rows for look_back in data.look_backs.values()), *sequences], default=0)

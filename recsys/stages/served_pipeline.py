@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose_file
 from recsys.files import manifest
 from recsys.files.atomic import write_text
-from recsys.online.servable import Features, Outputs, Query, Row, TensorSpec
+from recsys.online.servable import Features, Query, Row, TensorSpec
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import build_parts, plain_config, tables_root
 from recsys.stages.assemble import load as load_pipeline
@@ -103,25 +102,12 @@ class PipelineServable:
             lists.append((*found, [] if drawn is None else drawn.tolist()) if self._explores else found)
         return lists
 
-    def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
+    def features(self, *_: object, **__: object) -> NoReturn:
         """Raise UserError: a pipeline answers requests of users."""
-        self._refuse()
+        raise UserError(f"pipeline {self.name}: answers requests of users; use POST /recommend")
 
-    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:
-        """Raise UserError: a pipeline answers requests of users."""
-        self._refuse()
-
-    def run(self, features: Features) -> Outputs:
-        """Raise UserError: a pipeline answers requests of users."""
-        self._refuse()
-
-    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
-        """Raise UserError: a pipeline answers requests of users."""
-        self._refuse()
+    features_of_columns = run = run_tensors = features
 
     def unknown_shares(self, features: Features) -> dict[str, float]:
         """Return nothing: the models of a pipeline have their own vocabularies."""
         return {}
-
-    def _refuse(self) -> NoReturn:
-        raise UserError(f"pipeline {self.name}: answers requests of users; use POST /recommend")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import polars as pl
@@ -52,7 +52,29 @@ class Source(ABC):
         """Return at most k candidates of each visitor, best first."""
 
 
-class Model(Source):
+class _ModelSource(Source):
+    """A source of the items of a retrieval model."""
+
+    run: str
+    _model: ServedRetrieval | None = None
+
+    @property
+    def model(self) -> ServedRetrieval:
+        assert self._model is not None
+        return self._model
+
+    def open(self, models: Models, key: str) -> pl.Series | None:
+        self._model = models.retrieval(self.run, f"{key}.run")
+        return self._model.names
+
+    def vectors(self) -> np.ndarray | None:
+        return self.model.vectors
+
+    def bind(self, resources: Resources, key: str) -> None:
+        self._numbers = resources.catalogue.numbers(self.model.names)
+
+
+class Model(_ModelSource):
     """The best items of a retrieval model.
 
     Args:
@@ -67,26 +89,7 @@ class Model(Source):
         self, run: str, k: Count = 100, weight: Weight = 1.0, filter_history: bool | None = False, history: bool = True
     ) -> None:
         self.run, self.k, self.weight, self._filter, self._history = run, k, weight, filter_history, history
-        self._model: ServedRetrieval | None = None
-        self._numbers = np.zeros(0, np.int64)
-        self._longest: int | None = None
         self._same: dict[int, Found] = {}  # lists that are the same for all, by k
-
-    @property
-    def model(self) -> ServedRetrieval:
-        assert self._model is not None
-        return self._model
-
-    def open(self, models: Models, key: str) -> pl.Series | None:
-        self._model = models.retrieval(self.run, f"{key}.run")
-        self._longest = None if self._filter else self._model.longest_history
-        return self._model.names
-
-    def vectors(self) -> np.ndarray | None:
-        return self.model.vectors
-
-    def bind(self, resources: Resources, key: str) -> None:
-        self._numbers = resources.catalogue.numbers(self.model.names)
 
     def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
         k = min(k, len(self._numbers))
@@ -94,19 +97,18 @@ class Model(Source):
             if k not in self._same:
                 self._same[k] = self._named(self.model.find([Query([{}], k=k, filter_history=False)])[0])
             return [self._same[k]] * len(visitors)
-        queries = [Query(self._rows(v), k=k, filter_history=self._filter) for v in visitors]
+        queries, longest = [], None if self._filter else self.model.longest_history
+        for v in visitors:  # what an event lacks, the request has
+            events = v.events if longest is None else v.events[-longest:]
+            rows = [{**v.context, **row} for row in events] or [dict(v.context)]
+            queries.append(Query(rows, k=k, filter_history=self._filter))
         return [self._named(found) for found in self.model.find(queries)]
-
-    def _rows(self, visitor: Visitor) -> list[dict[str, Any]]:
-        """Return the user's events as raw rows; what an event lacks, the request has."""
-        events = visitor.events if self._longest is None else visitor.events[-self._longest :]
-        return [{**visitor.context, **row} for row in events] or [dict(visitor.context)]
 
     def _named(self, found: Found) -> Found:
         return self._numbers[found[0]], found[1].astype(np.float64)
 
 
-class Similar(Source):
+class Similar(_ModelSource):
     """The items whose vectors are nearest to one of the last items that the user saw; the best of each, in turns.
 
     Args:
@@ -118,27 +120,21 @@ class Similar(Source):
 
     def __init__(self, run: str, k: Count = 50, weight: Weight = 1.0, last: Count = 5) -> None:
         self.run, self.k, self.weight, self._last = run, k, weight, last
-        self._model: ServedRetrieval | None = None
-        self._numbers = np.zeros(0, np.int64)
 
     def open(self, models: Models, key: str) -> pl.Series | None:
-        self._model = models.retrieval(self.run, f"{key}.run")
-        if self._model.vectors is None:
+        names = super().open(models, key)
+        if self.model.vectors is None:
             raise UserError(f"{key}.run={self.run}: its model has no item vectors; name another, or leave {key} out")
-        return self._model.names
-
-    def vectors(self) -> np.ndarray | None:
-        assert self._model is not None
-        return self._model.vectors
+        return names
 
     def bind(self, resources: Resources, key: str) -> None:
         from recsys.index import build
 
-        assert self._model is not None and self._model.vectors is not None
-        self._numbers = resources.catalogue.numbers(self._model.names)
+        super().bind(resources, key)
+        assert self.model.vectors is not None
         self._place = np.full(len(resources.catalogue), ABSENT, np.int64)
         self._place[self._numbers] = np.arange(len(self._numbers))
-        self._unit = unit(self._model.vectors)
+        self._unit = unit(self.model.vectors)
         self._index = build(self._unit, k=min(100, len(self._unit)))
 
     def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:

@@ -213,7 +213,9 @@ class StagedRecommender:
         factor = 1
         while True:
             kept, scores = self._candidates(visitor, found, factor, trace)
-            if len(kept) >= visitor.k or not self._has_more(found, factor):
+            asked = {n: s.k * factor for n, s in self.sources.items()}
+            more = any(len(their) >= asked[n] < len(self.catalogue) for n, (their, _) in found.items())
+            if len(kept) >= visitor.k or not more:
                 break
             factor *= MORE
             trace.rounds += 1
@@ -266,10 +268,6 @@ class StagedRecommender:
         for part in self.filters.values():
             items = items[part.keep(visitor, items)]
         return items
-
-    def _has_more(self, found: Mapping[str, Found], factor: int) -> bool:
-        """Return whether a source could have listed more items."""
-        return any(len(their) >= self.sources[n].k * factor < len(self.catalogue) for n, (their, _) in found.items())
 
 
 def _ranks(ranked: np.ndarray, items: Sequence[int]) -> pl.Series:

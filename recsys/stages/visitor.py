@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,8 +79,3 @@ def as_key(value: Any, column: str) -> str | None:
     if not isinstance(value, str | int):
         raise RowError(column, value, "must be text or a whole number", None)
     return str(value)
-
-
-def rows_by(frame: pl.DataFrame, key: str) -> Mapping[str, Row]:
-    """Return the rows of a table by a column of text."""
-    return {row[key]: row for row in frame.iter_rows(named=True)}

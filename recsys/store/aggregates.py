@@ -10,13 +10,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
-from typing import Literal as OneOf
 
 import polars as pl
 
 from recsys.base.errors import UserError
 
-Function = OneOf["count", "sum", "mean", "min", "max", "distinct", "last"]
+Function = Literal["count", "sum", "mean", "min", "max", "distinct", "last"]
 FUNCTIONS: tuple[Function, ...] = get_args(Function)
 EVENTS = "*"  # the column of `count` that counts events, whatever they hold
 MICROSECONDS = 1_000_000
@@ -122,11 +121,8 @@ def at_times(
 ) -> pl.DataFrame:
     """Return the aggregates at the time of each row, (n, aggregates).
 
-    Args:
-        events: KEY, TICK and the columns of the aggregates.
-        rows: KEY and TICK of each row; a row that lacks one of them has no values.
-        aggregates: what to compute.
-        per_second: ticks of a second.
+    events: KEY, TICK and the columns of the aggregates
+    rows: KEY and TICK of each row; a row that lacks one of them has no values
     """
     asked = rows.select(KEY, TICK).drop_nulls().unique()
     marked = events.with_columns(pl.lit(True).alias(EVENT))
@@ -155,15 +151,7 @@ def at_time(
     now: int,
     per_second: int,
 ) -> dict[str, Any]:
-    """Return the aggregates of one entity at a time.
-
-    Args:
-        times: ticks of its events, ascending.
-        values: their columns.
-        aggregates: what to compute.
-        now: the time, in ticks.
-        per_second: ticks of a second.
-    """
+    """Return the aggregates of one entity at a time. times: ticks of its events, ascending; now: in ticks"""
     stop, features = bisect_left(times, now), {}
     for a in aggregates:
         start = 0 if a.window is None else bisect_left(times, now - window_ticks(a.window, per_second))

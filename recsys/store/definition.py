@@ -39,18 +39,22 @@ MOST = 100_000  # values of a list
 
 def load_views(file: str | Path) -> dict[str, View]:
     """Read a definition. Raises UserError for a mistake."""
-    path = Path(file)
-    if problem := problem_of(path):
+    if problem := problem_of(file):
         raise UserError(f"definition={file}: {problem}")
+    found = read_yaml(file)
+    if not isinstance(found, Mapping) or not found:
+        raise UserError(f"{file}: must map names to views; see docs/how_to/serve/stored_features.md")
+    return {str(name): _view(str(name), value, file) for name, value in found.items()}
+
+
+def read_yaml(file: str | Path) -> Any:
+    """Return what a YAML file holds. Raises UserError with the place of a mistake."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
         where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
         raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
-    if not isinstance(found, Mapping) or not found:
-        raise UserError(f"{file}: must map names to views; see docs/how_to/serve/stored_features.md")
-    return {str(name): _view(str(name), value, file) for name, value in found.items()}
 
 
 def _view(name: str, value: Any, file: str | Path) -> View:
@@ -76,7 +80,11 @@ def _view(name: str, value: Any, file: str | Path) -> View:
         raise UserError(f"{where}.columns: {reserved} is the view's key or time, which is not a feature; leave it out")
     if not columns and "aggregates" not in value:
         raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
-    made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))
+    given = value.get("aggregates", {})
+    if not isinstance(given, Mapping) or any(not isinstance(v, Mapping) for v in given.values()):
+        hint = "clicks_1d: {count: '*', window: 1d}"
+        raise UserError(f"{where}.aggregates: must map names to aggregates, such as {hint}")
+    made = tuple(_aggregate(f"{where}.aggregates.{n}", str(n), a) for n, a in given.items())
     for read in (value["key"], value["time"], *columns, *(a.name for a in made), *(a.column for a in made)):
         if str(read).startswith("__"):
             raise UserError(f"{where}: {read}: names that begin with __ are reserved; rename the column")
@@ -97,12 +105,6 @@ def _view(name: str, value: Any, file: str | Path) -> View:
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value if isinstance(value, list) else [value]))
-
-
-def _aggregates(where: str, value: Any) -> tuple[Aggregate, ...]:
-    if not isinstance(value, Mapping) or any(not isinstance(v, Mapping) for v in value.values()):
-        raise UserError(f"{where}: must map names to aggregates, such as clicks_1d: {{count: '*', window: 1d}}")
-    return tuple(_aggregate(f"{where}.{name}", str(name), given) for name, given in value.items())
 
 
 def _aggregate(where: str, name: str, given: Mapping[Any, Any]) -> Aggregate:

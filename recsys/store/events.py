@@ -24,11 +24,8 @@ Event = tuple[Any, ...]  # time in ticks, number of the file, and the values of 
 class EventMerger:
     """Merges events into what a store keeps of an entity.
 
-    Args:
-        view: the view whose aggregates read the events.
-        per_second: ticks of a second.
-        newest: ticks of the newest event; events that no aggregate reads from then on are left out. A time that is
-            still to come counts as now, so that one clock that is ahead does not make all other events old.
+    newest: ticks of the newest event; events that no aggregate reads from then on are left out. A time that is still to
+        come counts as now, so that one clock that is ahead does not make all other events old
     """
 
     def __init__(self, view: View, per_second: int, newest: int | None) -> None:
@@ -43,12 +40,13 @@ class EventMerger:
     def files(self, stored: Values | None, rows: Sequence[Event], read: set[int]) -> tuple[float, Values]:
         """Replace the events of the files `read` by rows; return the newest time and the events to store."""
         end = max(tick for tick, *_ in rows)
-        kept = [e for e in self._events(stored) if e[1] not in read and (e[1] != STREAM or e[0] > end)]
-        return self._stored(kept + list(rows), self._applied(stored))
+        events, applied = self._kept(stored)
+        kept = [e for e in events if e[1] not in read and (e[1] != STREAM or e[0] > end)]
+        return self._stored(kept + list(rows), applied)
 
     def stream(self, stored: Values | None, rows: Sequence[tuple[str, int, Event]]) -> tuple[float, Values] | None:
         """Add rows (partition, offset, event) that are new; return as `files` does, None if no row is."""
-        events, applied = self._events(stored), self._applied(stored)
+        events, applied = self._kept(stored)
         end = max((e[0] for e in events if e[1] != STREAM), default=None)
         count = 0
         for partition, offset, event in rows:
@@ -59,35 +57,22 @@ class EventMerger:
                     events.append(event)
         return self._stored(events, applied) if count and events else None
 
-    def _applied(self, stored: Values | None) -> dict[str, int]:
-        return dict(stored.get(APPLIED, {})) if stored is not None and self._is_own(stored) else {}
-
-    def _events(self, stored: Values | None) -> list[Event]:
-        if stored is None or not self._is_own(stored):
-            return []
-        return list(zip(*(stored[c] for c in self._columns), strict=True))
-
-    def _is_own(self, stored: Values) -> bool:
-        """Return whether the events were kept for this definition: another may have left out what this one reads."""
-        return stored.get(DEFINITION) == self._digest
+    def _kept(self, stored: Values | None) -> tuple[list[Event], dict[str, int]]:
+        """Return events and offsets kept for this definition: another may have left out what this one reads."""
+        if stored is None or stored.get(DEFINITION) != self._digest:
+            return [], {}
+        return list(zip(*(stored[c] for c in self._columns), strict=True)), dict(stored.get(APPLIED, {}))
 
     def _stored(self, events: list[Event], applied: Mapping[str, int]) -> tuple[float, Values]:
         events = sorted(events, key=lambda e: e[:2])
         newest = events[-1][0]
-        events = [e for e, keep in zip(events, self._needed(events), strict=True) if keep]
+        if self._oldest is not None:  # an aggregate still reads events of the longest window, and the last of a column
+            needed = [e[0] >= self._oldest for e in events]
+            for place, number in self._last:
+                for i in [i for i, e in enumerate(events) if e[place] is not None][-number:]:
+                    needed[i] = True
+            events = [e for e, keep in zip(events, needed, strict=True) if keep]
         values: Values = {c: [e[i] for e in events] for i, c in enumerate(self._columns)}
-        values |= {PER_SECOND: self._per_second, DEFINITION: self._digest} | (
-            {APPLIED: dict(applied)} if applied else {}
-        )
+        values |= {PER_SECOND: self._per_second, DEFINITION: self._digest}
+        values |= {APPLIED: dict(applied)} if applied else {}
         return newest / self._per_second, values
-
-    def _needed(self, events: Sequence[Event]) -> list[bool]:
-        """Return whether an aggregate can still read each event: in the longest window, or last of a column."""
-        if self._oldest is None:
-            return [True] * len(events)
-        needed = [e[0] >= self._oldest for e in events]
-        for place, number in self._last:
-            with_value = [i for i, e in enumerate(events) if e[place] is not None]
-            for i in with_value[-number:]:
-                needed[i] = True
-        return needed

@@ -57,15 +57,10 @@ class _FeastTable:
 def write_repository(views: Mapping[str, View], output: Path) -> list[str]:
     """Write a Feast repository: feature_store.yaml, features.py and the values that it reads.
 
-    Args:
-        views: the views to write.
-        output: a folder that does not exist yet, or a repository of this function, whose databases stay.
+    Return a line for each thing that Feast cannot hold, or gives in another way. Raises UserError if the folder holds
+    something else, or a view nothing that Feast takes.
 
-    Returns:
-        A line for each thing that Feast cannot hold, or gives in another way.
-
-    Raises:
-        UserError: the folder holds something else, or a view nothing that Feast takes.
+    output: a folder that does not exist yet, or a repository of this function, whose databases stay
     """
     check_output(output)
     code = output / "features.py"
@@ -78,10 +73,14 @@ def write_repository(views: Mapping[str, View], output: Path) -> list[str]:
         if not made:
             raise UserError(f"{view.name}.columns: none has a type that Feast takes; leave the view out")
         tables += made
-    keys = _key_types(tables)
+    keys: dict[str, pl.DataType] = {}  # whole numbers if all files have such, otherwise text
+    for table in tables:
+        values = table.frame[table.key]
+        whole = values.cast(pl.Int64, strict=False).cast(pl.String).eq_missing(values).all()  # 007 and 7 are two keys
+        keys[table.key] = pl.Int64() if whole and keys.get(table.key) != pl.String else pl.String()
     (output / "values").mkdir(parents=True, exist_ok=True)
     for table in tables:
-        with whole_file(_file(output, table)) as building:
+        with whole_file(output / "values" / f"{_slug(table.name)}.parquet") as building:
             table.frame.with_columns(pl.col(table.key).cast(keys[table.key])).write_parquet(building)
     write_text(output / "feature_store.yaml", CONFIG)
     write_text(code, _code(tables, keys))
@@ -95,7 +94,12 @@ def _latest(view: View, lines: list[str]) -> list[_FeastTable]:
     features = _features(view, values.select(view.columns), lines)
     if not features.width:
         return []
-    ttl = _ttl(view)
+    ttl = timedelta(0)
+    if view.max_age is not None and (seconds := seconds_of_age(view.max_age)) is not None:
+        exact = microseconds_of_age(view.max_age)
+        ttl = timedelta(microseconds=exact) if exact else timedelta(seconds=seconds)
+        if not ttl:  # Feast takes 0 for no limit
+            raise UserError(f"{view.name}.max_age={view.max_age}: Feast counts microseconds; write 1us or more")
     lines.append(
         f"{view.name}: Feast leaves out the rows of get_historical_features whose entity has only values that are later"
         f"{' or older than max_age' if ttl else ''}; recsys keeps them, with missing values"
@@ -163,7 +167,7 @@ def _features(view: View, values: pl.DataFrame, lines: list[str]) -> pl.DataFram
         dtype = column.dtype.inner if isinstance(column.dtype, pl.List) else column.dtype
         if type(dtype) not in STORED:
             lines.append(f"{where}: is left out, Feast has no type for {column.dtype}; write it as a number or text")
-        elif isinstance(column.dtype, pl.List) and column.explode().null_count() > _without_elements(column):
+        elif isinstance(column.dtype, pl.List) and column.explode(empty_as_null=False, keep_nulls=False).has_nulls():
             lines.append(f"{where}: is left out, lists of Feast have no missing elements; fill them")
         elif column.name in (view.key, TIME):
             lines.append(f"{where}: is left out, the key and the time have this name in Feast; rename the column")
@@ -171,36 +175,6 @@ def _features(view: View, values: pl.DataFrame, lines: list[str]) -> pl.DataFram
             stored = STORED[type(dtype)][0]
             kept.append(column.cast(pl.List(stored) if isinstance(column.dtype, pl.List) else stored))
     return pl.DataFrame(kept)
-
-
-def _without_elements(lists: pl.Series) -> int:
-    """Return how many lists are missing or empty: each becomes one missing element if lists are exploded."""
-    return int((lists.is_null() | (lists.list.len() == 0)).sum())
-
-
-def _ttl(view: View) -> timedelta:
-    seconds = seconds_of_age(view.max_age)
-    if view.max_age is None or seconds is None:
-        return timedelta(0)
-    exact = microseconds_of_age(view.max_age)
-    ttl = timedelta(microseconds=exact) if exact else timedelta(seconds=seconds)
-    if not ttl:  # Feast takes 0 for no limit
-        raise UserError(f"{view.name}.max_age={view.max_age}: Feast counts microseconds; write 1us or more")
-    return ttl
-
-
-def _key_types(tables: Sequence[_FeastTable]) -> dict[str, pl.DataType]:
-    """Return the types of the keys: whole numbers if all files have such, otherwise text."""
-    found: dict[str, pl.DataType] = {}
-    for table in tables:
-        keys = table.frame[table.key]
-        whole = keys.cast(pl.Int64, strict=False).cast(pl.String).eq_missing(keys).all()  # 007 and 7 are two keys
-        found[table.key] = pl.Int64() if whole and found.get(table.key) != pl.String else pl.String()
-    return found
-
-
-def _file(output: Path, table: _FeastTable) -> Path:
-    return output / "values" / f"{_slug(table.name)}.parquet"
 
 
 def _slug(name: str) -> str:
@@ -220,11 +194,8 @@ def _code(tables: Sequence[_FeastTable], keys: Mapping[str, pl.DataType]) -> str
         lines += [f"    entities=[entity_{list(keys).index(table.key)}],"]
         ttl = ", ".join(f"{unit}={getattr(table.ttl, unit)}" for unit in ("days", "seconds", "microseconds"))
         lines += [f"    ttl=timedelta({ttl}),"]
-        lines += [
-            "    schema=[",
-            *(f"        Field(name={n!r}, dtype={_type(t)})," for n, t in fields.items()),
-            "    ],",
-        ]
+        schema = [f"        Field(name={n!r}, dtype={_type(t)})," for n, t in fields.items()]
+        lines += ["    schema=[", *schema, "    ],"]
         path = f"values/{_slug(table.name)}.parquet"
         lines += [f"    source=FileSource(name={table.name!r}, path={path!r}, timestamp_field={TIME!r}),", ")"]
     return "\n".join(lines) + "\n"

@@ -58,12 +58,7 @@ def too_large(values: pl.Expr, dtype: pl.DataType, most: float = sys.float_info.
 def reject(rejected: Path | None, view: str, where: str, why: str, text: str) -> None:
     """Append an event that cannot be read to a file. Raises UserError if `rejected` names no file.
 
-    Args:
-        rejected: the file.
-        view: name of the view that the event is for.
-        where: file and line of the event.
-        why: what is wrong.
-        text: the event as it was read.
+    view, where, text: the view's name, file and line of the event, and the event as it was read
     """
     if rejected is None:
         raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")

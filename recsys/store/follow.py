@@ -44,15 +44,9 @@ def follow(
 ) -> dict[str, int]:
     """Write the events of the views' streams to the store, until the process is ended.
 
-    Args:
-        views: views that have a stream.
-        store: the store.
-        rejected: a file to which events that cannot be read are appended; None makes the first of them an error.
-        properties: a file with settings of Kafka.
-        until_end: whether to return when all events that are there were read.
-
-    Returns:
-        The number of events for each view.
+    rejected: a file to which events that cannot be read are appended; None makes the first of them an error
+    properties: a file with settings of Kafka
+    until_end: whether to return the number of events for each view when all events that are there were read
     """
     counts = {view.name: 0 for view in views}
     check_rejected(rejected)
@@ -147,7 +141,9 @@ class Follower:
                     values = self._values(message.value)
                     self._frame([values])
                 except UNREADABLE as e:
-                    self._reject(message, str(e).partition("\n")[0])
+                    where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
+                    text = message.value.decode(errors="replace").rstrip("\n")
+                    reject(self._rejected, self.view.name, where, str(e).partition("\n")[0], text)
                 else:
                     read.append(message)
                     rows.append(values)
@@ -175,10 +171,6 @@ class Follower:
         dtype = self._schema[self.view.time]
         tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
         return frame.with_columns(pl.col(self.view.key).cast(pl.String), tick)
-
-    def _reject(self, message: Message, why: str) -> None:
-        where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
-        reject(self._rejected, self.view.name, where, why, message.value.decode(errors="replace").rstrip("\n"))
 
 
 def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:

@@ -67,9 +67,13 @@ class Reading:
 
     def done(self) -> list[LogFile]:
         """Return the files to keep in the store once all were read."""
-        kept = [f for f in self.files if f.number not in self.replaced]
-        read = self.numbers.values()
-        return [_at(f, self.states[f.path]) if f.number in read and not f.gone else f for f in kept]
+        kept = []
+        for file in (f for f in self.files if f.number not in self.replaced):
+            if file.number in self.numbers.values() and not file.gone:
+                size, changed = self.states[file.path]
+                file = replace(file, size=size, changed=changed)
+            kept.append(file)
+        return kept
 
 
 def to_json(files: Iterable[LogFile]) -> list[dict[str, Any]]:
@@ -85,10 +89,8 @@ def from_json(files: Iterable[Mapping[str, Any]]) -> list[LogFile]:
 def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     """Find out which files are to be read. Raises UserError if one cannot be.
 
-    Args:
-        view: the view.
-        known: the files that were read, or that a killed process began to read.
-        whole: whether to read all files, and to keep them as not read.
+    known: the files that were read, or that a killed process began to read
+    whole: whether to read all files, and to keep them as not read
     """
     paths = view.paths()
     reading = Reading(list(known))
@@ -104,7 +106,10 @@ def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     held = {p: [f for f, share in _held(view, lost, p, whole=True) if share] for p in unread}
     reading.replaced = {f.number for files in held.values() for f in files}
     reading.notes += [f"{p}: has the rows of {f.path}, which is gone; they count once" for p in held for f in held[p]]
-    reading.notes += _about_gone(view, [f for f in lost if not f.gone and f.number not in reading.replaced])
+    new = [f.path for f in lost if not f.gone and f.number not in reading.replaced]
+    if new and view.aggregates:
+        what = f"{len(new):,} files that were read are gone, such as" if new[1:] else "a file that was read is gone:"
+        reading.notes.append(f"{view.name}: {what} {new[0]}; the store keeps the events")
     free = 1 + max((f.number for f in known), default=-1)
     for path in unread:
         number = kept[path].number if path in kept else free
@@ -113,17 +118,6 @@ def look(view: View, known: Sequence[LogFile], *, whole: bool) -> Reading:
     stays = [replace(f, gone=True) if f.path in gone else f for f in known if f.path not in kept or f.gone]
     reading.files = [*stays, *(replace(described[p], number=n) for p, n in reading.numbers.items())]
     return reading
-
-
-def _at(file: LogFile, state: tuple[int, int]) -> LogFile:
-    return replace(file, size=state[0], changed=state[1])
-
-
-def _about_gone(view: View, gone: Sequence[LogFile]) -> list[str]:
-    if not gone or not view.aggregates:
-        return []
-    what = f"{len(gone):,} files that were read are gone, such as" if len(gone) > 1 else "a file that was read is gone:"
-    return [f"{view.name}: {what} {gone[0].path}; the store keeps the events"]
 
 
 def _goes_on(view: View, old: LogFile, new: LogFile, notes: list[str]) -> bool:

@@ -38,14 +38,10 @@ def materialise(
 ) -> dict[str, int]:
     """Write the entities that new files name and return their number for each view.
 
-    Args:
-        views: the views.
-        store: the store.
-        until: a time; later values are left out, and all files are read.
-        rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error.
+    Raises UserError if a file is missing, cannot be read, or holds a value that does not fit.
 
-    Raises:
-        UserError: a file is missing, cannot be read, or holds a value that does not fit.
+    until: a time; later values are left out, and all files are read
+    rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error
     """
     check_rejected(rejected)
     return {view.name: _materialise(view, store, until, rejected) for view in views.values()}
@@ -84,7 +80,13 @@ def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | N
     if view.aggregates:
         written = max(written, _put_events(view, store, until, reading))
     if until is None:  # last: until then, the next run reads the same files again
-        _finish(view, store, reading)
+        done = {f.number: f for f in reading.done()}
+
+        def finished(_: str, stored: Values | None) -> tuple[float, Values]:  # another process may have read others
+            files = [done.get(f.number, f) for f in _files(view, stored or {}) if f.number not in reading.replaced]
+            return time.time(), _kept(view, files)
+
+        store.update(files_of(view.name), [ALL], finished)
     return written
 
 
@@ -102,17 +104,6 @@ def _reserved(view: View, store: FeatureStore, until: Any, rejected: Path | None
             return reading
 
 
-def _finish(view: View, store: FeatureStore, reading: Reading) -> None:
-    """Store which files were read; another process may have read others at the same time."""
-    done = {f.number: f for f in reading.done()}
-
-    def finished(_: str, stored: Values | None) -> tuple[float, Values]:
-        files = [done.get(f.number, f) for f in _files(view, stored or {}) if f.number not in reading.replaced]
-        return time.time(), _kept(view, files)
-
-    store.update(files_of(view.name), [ALL], finished)
-
-
 def _files(view: View, stored: Values) -> list[LogFile]:
     """Return the files that were read by this definition."""
     return from_json(stored["files"]) if stored.get("digest") == view.digest else []
@@ -124,17 +115,11 @@ def _kept(view: View, files: list[LogFile]) -> Values:
 
 def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
     """Yield key, time and values of each entity's last row, as a store keeps them. advance: called with 1 for each"""
-    times = _seconds_of(latest[view.time])
+    times = latest[view.time]  # numbers stay as they are
+    times = times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6 if times.dtype.is_temporal() else times.cast(pl.Float64)
     for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
         yield key, time_, dict(zip(view.columns, values, strict=True))
         advance(1)
-
-
-def _seconds_of(times: pl.Series) -> pl.Series:
-    """Return times as seconds since 1970, and numbers as they are, (n,) Float64."""
-    if times.dtype.is_temporal():
-        return times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
-    return times.cast(pl.Float64)
 
 
 def _put_events(view: View, store: FeatureStore, until: Any, reading: Reading) -> int:

@@ -44,12 +44,9 @@ class OnlineFeatures:
         for view in self._views:
             keys = [_read_key(row.get(view.key), view.key, None if shared else i) for i, row in enumerate(rows)]
             if distinct := sorted({key for key in keys if key is not None}):
-                values = self._values(view, distinct)
+                values = values_at(view, self._store, distinct, time.time())
                 rows = [{**values.get(key or "", {}), **row} for key, row in zip(keys, rows, strict=True)]
         return rows
-
-    def _values(self, view: View, keys: list[str]) -> dict[str, Values]:
-        return values_at(view, self._store, keys, time.time())
 
 
 def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) -> dict[str, Values]:
@@ -57,12 +54,6 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
 
     Latest values are left out if the store has none, or if they are too old. An entity that the store does not know
     has the aggregates of no events.
-
-    Args:
-        view: the features and their largest age.
-        store: the store.
-        keys: keys of the entities.
-        now: the time, in seconds since 1970.
     """
     features: dict[str, Values] = {}
     if view.columns:
@@ -72,14 +63,13 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
                 features[key] = entry[1]
     if view.aggregates:
         for key, entry in zip(keys, store.get(events_of(view.name), keys), strict=True):
-            features[key] = {**features.get(key, {}), **_aggregated(view, {} if entry is None else entry[1], now)}
+            events = {} if entry is None else entry[1]
+            columns = {c: events.get(c, []) for c in view.event_columns}
+            per_second = events.get(PER_SECOND, 1)
+            tick = math.ceil(now * per_second)
+            made = at_time(events.get(TICK, []), columns, view.aggregates, tick, per_second)
+            features[key] = {**features.get(key, {}), **made}
     return features
-
-
-def _aggregated(view: View, events: Values, now: float) -> Values:
-    columns = {c: events.get(c, []) for c in view.event_columns}
-    per_second = events.get(PER_SECOND, 1)
-    return at_time(events.get(TICK, []), columns, view.aggregates, math.ceil(now * per_second), per_second)
 
 
 def _read_key(value: Any, column: str, row: int | None) -> str | None:

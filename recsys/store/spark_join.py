@@ -51,18 +51,13 @@ NUMBERS = (T.NumericType, T.BooleanType)
 def join(session: SparkSession, views: Mapping[str, View], source: Path, time: str, output: Path) -> int:
     """Write rows with the features that they had at their times, in the order of the rows.
 
-    Args:
-        session: the Spark session; its machines must see all files under the same path.
-        views: what to add.
-        source: a Parquet file of rows, or a folder of them, which are read in the order of their paths.
-        time: the column with the time of each row.
-        output: the folder of Parquet files to write, which must not exist yet.
+    Return the number of rows. Raises UserError if files or columns are missing, or have types that Spark or the join
+    does not take.
 
-    Returns:
-        The number of rows.
-
-    Raises:
-        UserError: files or columns are missing, or have types that Spark or the join does not take.
+    session: its machines must see all files under the same path
+    source: a Parquet file of rows, or a folder of them, which are read in the order of their paths
+    time: the column with the time of each row
+    output: the folder of Parquet files to write, which must not exist yet
     """
     own_session = session.newSession()  # its settings are its own, and the cluster is the same
     for name, value in SETTINGS.items():
@@ -71,7 +66,8 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
     schema = _schema(files, "input")
     for view in views.values():  # before Spark reads anything
         view.check_rows(list(schema), time)
-        schema |= _types(view)
+        columns = columns_of(view.paths()[0])  # aggregates are not columns of the files
+        schema |= {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
     try:
         rows = _read(own_session, files, _schema(files, "input"), "input").select(F.col(VALUE).alias(ROW), PLACE)
         for view in views.values():
@@ -106,12 +102,6 @@ def _row_files(source: Path) -> list[str]:
     if part := next((p for f in files for p in f.relative_to(source).parts[:-1] if "=" in p), None):
         raise UserError(f"input={source}: has a folder {part}, whose column would be lost; write it into the files")
     return [str(f) for f in files]
-
-
-def _types(view: View) -> dict[str, pl.DataType]:
-    """Return the types of a view's features, Null for features that are not columns of the files."""
-    columns = columns_of(view.paths()[0])
-    return {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
 
 
 def _schema(paths: Sequence[str], where: str, wanted: Sequence[str] | None = None) -> dict[str, pl.DataType]:
@@ -202,7 +192,12 @@ def _with_features(
     read = _read(session, paths, types, view.name)
     missing = F.struct(*(_without_nan(_column(c, VALUE), types[c]).alias(c) for c in types))
     read = read.select(missing.alias(VALUE), PLACE)
-    _check_keys(view, rows, read)
+    theirs = rows.select(_column(view.key, ROW)).schema[0].dataType
+    own = read.select(_column(view.key, VALUE)).schema[0].dataType
+    plain = (T.StringType, T.IntegralType, T.BooleanType)  # Spark and polars write others as different text
+    if theirs != own and not all(isinstance(t, plain) for t in (theirs, own)):
+        kinds = f"{theirs.simpleString()} in input and {own.simpleString()} in {view.name}"
+        raise UserError(f"{view.name}.key={view.key}: is {kinds}; convert one of them")
     at = clock.at(_column(view.time, VALUE), types[view.time])
     values = read.select(
         _column(view.key, VALUE).cast("string").alias(KEY),
@@ -234,16 +229,6 @@ def _without_nan(values: Column, dtype: pl.DataType) -> Column:
     return F.when(~F.isnan(values), values)
 
 
-def _check_keys(view: View, rows: DataFrame, values: DataFrame) -> None:
-    """Raise UserError for keys that Spark and polars may write as different text."""
-    theirs = rows.select(_column(view.key, ROW)).schema[0].dataType
-    own = values.select(_column(view.key, VALUE)).schema[0].dataType
-    plain = (T.StringType, T.IntegralType, T.BooleanType)
-    if theirs != own and not all(isinstance(t, plain) for t in (theirs, own)):
-        kinds = f"{theirs.simpleString()} in input and {own.simpleString()} in {view.name}"
-        raise UserError(f"{view.name}.key={view.key}: is {kinds}; convert one of them")
-
-
 class _Features:
     """The features of a view as expressions over `both`: values and rows, side by side."""
 
@@ -261,7 +246,11 @@ class _Features:
         both, view = self._both, self._view
         listed = list(dict.fromkeys(a.column for a in view.aggregates if a.function == "last" and a.number))
         for column in listed:
-            both = both.withColumn(self._position(column), self._positions(column))
+            # twice the number of values so far, and one more for a row without: the last N values before a row have
+            # the positions from 2N before its own on, whatever their times
+            value = self._columns[column]
+            positions = 2 * F.count(value).over(self._before) + F.when(value.isNull(), 1).otherwise(0)
+            both = both.withColumn(self._position(column), positions)
         found = [self._window(a).alias(f"a{i}") for i, a in enumerate(view.aggregates)]
         if view.columns:
             last = F.last(F.when(self._is_value(), F.struct(AT, VALUE)), True)
@@ -287,14 +276,6 @@ class _Features:
 
     def _position(self, column: str) -> str:
         return f"position{list(self._columns).index(column)}"
-
-    def _positions(self, column: str) -> Column:
-        """Return twice the number of a column's values so far, and one more for all that has no value itself.
-
-        Then the last N values before a row have the positions from 2N before its own on, whatever their times.
-        """
-        value = self._columns[column]
-        return 2 * F.count(value).over(self._before) + F.when(value.isNull(), 1).otherwise(0)
 
     def _ticks(self, a: Aggregate) -> int | None:
         """Return the length of a window; None for all events before."""

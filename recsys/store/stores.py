@@ -86,12 +86,7 @@ class FeatureStore(Protocol):
 def replace(store: FeatureStore, view: str, key: str, values: Values, expected: Values | None = None) -> bool:
     """Store values whatever the clock said when the stored ones were written, and return whether it was done.
 
-    Args:
-        store: the store.
-        view: name of the view.
-        key: key of the entity.
-        values: the values to store.
-        expected: values that must be stored until then; None for anything.
+    expected: values that must be stored until then; None for anything
     """
 
     def replaced(_: str, stored: Values | None) -> tuple[float, Values] | None:
@@ -130,31 +125,11 @@ class SQLiteStore:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = self._connected()
-        connection = self._local.connection
-        assert isinstance(connection, sqlite3.Connection)
-        return connection
-
-    def _connected(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            return connection
         uri = f"{self._path.as_uri()}?mode={'rwc' if self._write else 'ro'}"  # as_uri escapes ?, # and %
         connection = sqlite3.connect(uri, uri=True, timeout=30)
-        version = self._check(connection)
-        if self._write:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
-                "PRIMARY KEY (view, key)) WITHOUT ROWID"
-            )
-            if version < FORMAT:
-                connection.execute(f"PRAGMA user_version={FORMAT}")
-        return connection
-
-    def _check(self, connection: sqlite3.Connection) -> int:
-        """Return the format. Raises UserError for a database of something else, of a later recsys, or without features.
-
-        An empty one can be written.
-        """
         [[version]] = connection.execute("PRAGMA user_version")
         columns = [row[1] for row in connection.execute("PRAGMA table_info(features)")]
         [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
@@ -165,7 +140,16 @@ class SQLiteStore:
             raise UserError(f"{self._shown}: is a database of something else; name another file")
         if not tables and not self._write:
             raise UserError(f"{self._shown}: is empty; {AGAIN}")
-        return int(version)
+        if self._write:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
+                "PRIMARY KEY (view, key)) WITHOUT ROWID"
+            )
+            if version < FORMAT:
+                connection.execute(f"PRAGMA user_version={FORMAT}")
+        self._local.connection = connection
+        return connection
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
         found: dict[str, tuple[float, Values]] = {}
@@ -304,12 +288,7 @@ def faults_of(url: str) -> Iterator[None]:
 
 
 def open_store(url: str, *, write: bool = False) -> FeatureStore:
-    """Open a store. Raises UserError if it cannot be opened, or is something else.
-
-    Args:
-        url: sqlite:///PATH or redis://HOST:PORT/DB.
-        write: whether to write to it; a SQLite file is then created.
-    """
+    """Open a store to read or to write. Raises UserError if it cannot be opened, or is something else."""
     kind = url.partition(":")[0]
     if kind == "sqlite" and url.startswith("sqlite:///"):
         return SQLiteStore(Path(url.removeprefix("sqlite:///")), write=write)

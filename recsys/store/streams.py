@@ -70,15 +70,9 @@ class LinesFile:
     def __init__(self, path: Path, known: Known) -> None:
         self.url, self._path, self._key = str(path), path, f"{path.resolve()} {ONLY}"
         self._rest, self._lines = b"", list[bytes]()
-        problem = problem_of(path)
-        if problem not in (None, "no such file"):  # a named pipe would wait for its writer
+        if problem := problem_of(path):  # a named pipe would wait for its writer
             raise UserError(f"stream={path}: {problem}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC")
-        try:
-            self._file: BinaryIO = path.open("rb")
-        except OSError as e:
-            raise UserError(
-                f"stream={path}: {e.strerror}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC"
-            ) from e
+        self._file: BinaryIO = path.open("rb")
         self._before = self._next = 0  # the offset of the file's first byte, and of the next line
         self._start: dict[str, Any] = {}  # where the last events that were read begin
         self._tail = b""  # the bytes before the next line
@@ -163,13 +157,10 @@ class LinesFile:
 class KafkaTopic:
     """All partitions of a topic of Kafka, also those that are added to it.
 
-    Args:
-        url: kafka://HOST:PORT[,HOST:PORT]/TOPIC
-        known: key of a partition -> where to go on; others are read from their beginning.
-        properties: a file of further settings of librdkafka: key=value lines.
+    Raises UserError if the brokers cannot be reached, or have no such topic.
 
-    Raises:
-        UserError: the brokers cannot be reached, or have no such topic.
+    known: key of a partition -> where to go on; others are read from their beginning
+    properties: a file of further settings of librdkafka: key=value lines
     """
 
     def __init__(self, url: str, known: Known, properties: str | None) -> None:
@@ -270,15 +261,10 @@ def _properties(file: str | None) -> dict[str, str]:
 
 @contextmanager
 def open_stream(url: str, known: Known, properties: str | None = None) -> Iterator[Stream]:
-    """Open a stream.
+    """Open a stream. Raises UserError if it cannot be read.
 
-    Args:
-        url: a file, or kafka://HOST:PORT/TOPIC.
-        known: key -> what `Stream.positions` returned, None to begin at the beginning.
-        properties: a file with more settings of Kafka.
-
-    Raises:
-        UserError: it cannot be read.
+    known: key -> what `Stream.positions` returned, None to begin at the beginning
+    properties: a file with more settings of Kafka
     """
     if url.startswith("kafka:"):
         stream: Stream = KafkaTopic(url, known, properties)

@@ -18,26 +18,9 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.files.input_files import copies_of, problem_of
-from recsys.store.aggregates import (
-    EVENTS,
-    KEY,
-    TICK,
-    Aggregate,
-    at_times,
-    common_time,
-    ticks,
-    ticks_per_second,
-)
+from recsys.store.aggregates import EVENTS, KEY, TICK, Aggregate, at_times, common_time, ticks, ticks_per_second
 from recsys.store.durations import is_number
-from recsys.store.fitting import (
-    MOST_INTEGER,
-    MOST_SUMMED,
-    MOST_TIME,
-    has_floats,
-    reject,
-    too_large,
-    without_nan,
-)
+from recsys.store.fitting import MOST_INTEGER, MOST_SUMMED, MOST_TIME, has_floats, reject, too_large, without_nan
 
 TIME, PLACE = "__time__", "__place__"
 FORMAT = 4  # of the events in a store; events of another format are read again from the files
@@ -110,15 +93,18 @@ class View:
         """
         paths = self.paths() if paths is None else list(paths)
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
-        first = columns_of(self.paths()[0], self.name).get(self.time) if paths else None
+        origin = self.paths()[0]
+        first = columns_of(origin, self.name)
         for path in paths:
             columns = columns_of(path, self.name)
             if missing := next((c for c in wanted if c not in columns), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, columns)}")
             self.age(columns[self.time])
-            self._check_windows(columns[self.time])
-            self._check_types(columns, path, first or columns[self.time])
-            self._check_first({c: columns[c] for c in wanted}, path)
+            self._check_types(columns, path, first.get(self.time, columns[self.time]))
+            for name, dtype in ((c, columns[c]) for c in wanted):
+                if dtype != first.get(name, dtype) and pl.Null not in (dtype, first[name]):
+                    kinds = f"{dtype} in {path} and {first[name]} in {origin}"
+                    raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
         types = {c: columns[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if large := self.too_large(types):
@@ -129,16 +115,6 @@ class View:
     @property
     def _incomplete(self) -> pl.Expr:
         return pl.col(self.key).is_null() | pl.col(self.time).is_null()
-
-    def _say_incomplete(self, path: str, types: Mapping[str, pl.DataType]) -> None:
-        """Print how many rows of a file lack a key or a time: `scan` leaves them out."""
-        needed = {c: types[c] for c in (self.key, self.time)}
-        rows = pl.scan_parquet(path, glob=False).select(*needed).with_columns(without_nan(needed))
-        with readable(f"{self.name}: {path}"):
-            total, number = rows.select(pl.len(), n=self._incomplete.sum()).collect(engine="streaming").row(0)
-        if number:
-            what = f"{number:,} of {total:,} rows have no {self.key} or no {self.time}"
-            say(f"{self.name}: {path}: {what}; they are left out")
 
     def too_large(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
         """Return, for each column with floats or summed integers, whether its value makes its row a bad event."""
@@ -160,7 +136,13 @@ class View:
         for path in self.paths() if paths is None else paths:
             types = {c: t for c, t in columns_of(path, self.name).items() if c in wanted}
             if {self.key, self.time} <= types.keys():
-                self._say_incomplete(path, types)
+                needed = {c: types[c] for c in (self.key, self.time)}
+                named = pl.scan_parquet(path, glob=False).select(*needed).with_columns(without_nan(needed))
+                with readable(f"{self.name}: {path}"):
+                    total, number = named.select(pl.len(), n=self._incomplete.sum()).collect(engine="streaming").row(0)
+                if number:
+                    what = f"{number:,} of {total:,} rows have no {self.key} or no {self.time}"
+                    say(f"{self.name}: {path}: {what}; they are left out")
             large = self.too_large(types)
             if not large:
                 continue
@@ -176,7 +158,16 @@ class View:
 
     def until(self, frame: pl.LazyFrame, until: Any) -> pl.LazyFrame:
         """Leave out the rows of `scan` that are later than a time; None keeps all. Raises UserError for no time."""
-        return frame if until is None else frame.filter(pl.col(self.time) <= _as_time(self, frame, until))
+        if until is None:
+            return frame
+        dtype = frame.collect_schema()[self.time]
+        try:
+            last = pl.Series([until])
+            if dtype.is_temporal() and last.dtype == pl.String:
+                last = last.str.to_datetime()
+            return frame.filter(pl.col(self.time) <= last.cast(dtype).item())
+        except pl.exceptions.PolarsError:
+            raise UserError(f"until={until}: is not a {dtype}, the type of {self.name}.time") from None
 
     def latest(self, until: Any = None, paths: Sequence[str] | None = None) -> pl.DataFrame:
         """Return each entity's last row: key, time and columns. Of rows of one time, the last in the files counts.
@@ -207,7 +198,12 @@ class View:
         asked = rows.select(pl.col(self.key).cast(pl.String).alias(KEY), pl.col(time).cast(dtype).alias(TIME))
         parts = [rows]
         if self.columns:
-            parts.append(self._latest_at(asked, values.rename({self.key: KEY, self.time: TIME})))
+            latest = values.select(pl.col(self.key).alias(KEY), pl.col(self.time).alias(TIME), *self.columns)
+            latest = latest.sort(TIME, maintain_order=True)
+            joined = asked.with_row_index(PLACE).sort(TIME).join_asof(
+                latest, on=TIME, by=KEY, tolerance=self.age(dtype), check_sortedness=False
+            )  # fmt: skip
+            parts.append(joined.sort(PLACE).select(*self.columns))
         if self.aggregates:
             per_second = ticks_per_second(dtype)
             events = values.select(
@@ -237,24 +233,8 @@ class View:
         """Raise UserError for keys of a type that writes the same key as another text: 7 and 7.0."""
         own = columns_of(self.paths()[0], self.name).get(self.key)
         if theirs is not None and own is not None and theirs != own and not (_is_plain(theirs) and _is_plain(own)):
-            raise UserError(
-                f"{self.name}.key={self.key}: is {theirs} in input and {own} in the files; convert one of them"
-            )
-
-    def _latest_at(self, asked: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
-        """Return the columns at the KEY and TIME of each row."""
-        joined = (
-            asked.with_row_index(PLACE)
-            .sort(TIME)
-            .join_asof(
-                values.select(KEY, TIME, *self.columns).sort(TIME, maintain_order=True),
-                on=TIME,
-                by=KEY,
-                tolerance=self.age(asked.schema[TIME]),
-                check_sortedness=False,
-            )
-        )
-        return joined.sort(PLACE).select(*self.columns)
+            kinds = f"{theirs} in input and {own} in the files"
+            raise UserError(f"{self.name}.key={self.key}: is {kinds}; convert one of them")
 
     def age(self, dtype: Any) -> Any:
         """Return max_age for times of a type: text such as 30d, or a number. Raises UserError if it does not fit."""
@@ -281,6 +261,9 @@ class View:
                 hint = "cast it to a number or text in the files"
                 raise UserError(f"{self.name}: {path}: {name} is {types[name]}, which a store does not hold; {hint}")
         for a in self.aggregates:
+            if a.window is not None and time.is_temporal() == a.unitless:
+                hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({time})"
+                raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
             where = f"{self.name}.aggregates.{a.name}.{a.function}={a.column}"
             dtype = types.get(a.column, pl.Null())
             if a.function in ("sum", "mean") and not (dtype.is_numeric() or dtype == pl.Boolean):
@@ -288,26 +271,10 @@ class View:
             if a.function == "distinct" and dtype.is_nested():
                 raise UserError(f"{where}: the column is {dtype} in {path}; name one of single values")
 
-    def _check_first(self, types: Mapping[str, pl.DataType], path: str) -> None:
-        """Raise UserError if a file's columns have other types than in the first file."""
-        first = self.paths()[0]
-        columns = columns_of(first, self.name)
-        for name, dtype in types.items():
-            if dtype != columns.get(name, dtype) and pl.Null not in (dtype, columns[name]):
-                kinds = f"{dtype} in {path} and {columns[name]} in {first}"
-                raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
-
     @property
     def summed(self) -> frozenset[str]:
         """The columns of which an aggregate is a sum or mean."""
         return frozenset(a.column for a in self.aggregates if a.function in ("sum", "mean"))
-
-    def _check_windows(self, dtype: Any) -> None:
-        """Raise UserError if the windows of aggregates do not fit times of a type."""
-        for a in self.aggregates:
-            if a.window is not None and dtype.is_temporal() == a.unitless:
-                hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({dtype})"
-                raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
 
 
 def _is_plain(dtype: pl.DataType) -> bool:
@@ -338,15 +305,3 @@ def readable(where: str) -> Iterator[None]:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
         why = str(e).partition("\n")[0][:200]
         raise UserError(f"{where}: cannot be read as Parquet ({why}); unpack or correct it, or leave it out") from e
-
-
-def _as_time(view: View, frame: pl.LazyFrame, until: Any) -> Any:
-    """Return a time as the type of the view's times."""
-    dtype = frame.collect_schema()[view.time]
-    try:
-        series = pl.Series([until])
-        if dtype.is_temporal() and series.dtype == pl.String:
-            return series.str.to_datetime().cast(dtype).item()
-        return series.cast(dtype).item()
-    except pl.exceptions.PolarsError:
-        raise UserError(f"until={until}: is not a {dtype}, the type of {view.name}.time") from None

@@ -26,7 +26,7 @@ from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
 from recsys.sweep.schedule import Schedule
-from recsys.sweep.search import check_method, search_of
+from recsys.sweep.search import FixedTrials, Study, check_method
 from recsys.sweep.slurm import Cluster
 from recsys.sweep.space import Space, composed, read_space
 
@@ -72,27 +72,16 @@ def begin(arguments: list[str]) -> int:
 def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:
     """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status.
 
-    Args:
-        sweep: the sweep; its trials so far are kept.
-        space: the keys that vary.
-        folder: folder of the sweep.
-        runner: starts the trials.
+    It is 0 if no trial failed, otherwise the worst of the failed runs, of which 1 is the worst.
     """
     log_to(folder / "sweep.log")
-    search = search_of(sweep, space, folder)
+    optuna = sweep.settings["method"] == "optuna"
+    search = Study(sweep, space, folder) if optuna else FixedTrials(sweep, space)
     sweep.save(folder)
     say(f"sweep {folder}: {sweep.wanted} trials, method {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
     Schedule(folder, sweep, search, runner).run()
     show.table(sweep, folder)
     show.summary(sweep, folder)
-    return _exit_status(sweep)
-
-
-def _exit_status(sweep: Sweep) -> int:
-    """Return 0 if no trial failed, otherwise the worst exit status of the failed runs, of which 1 is the worst.
-
-    Pruned trials do not count as failed.
-    """
     failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
 

@@ -41,40 +41,32 @@ def resume(folder: Path, changes: list[str]) -> int:
     """Resume a sweep and return its exit status."""
     record.load(folder)  # raises UserError if there is no sweep
     with record.lock(folder):
-        return _resume(folder, changes)
+        sweep = record.load(folder)
+        for change in changes:
+            key, _, value = change.partition("=")
+            if key not in ("sweep.trials", "sweep.jobs"):
+                why = "cannot be changed when a sweep is resumed; only sweep.trials=N and sweep.jobs=N can"
+                raise UserError(f"{change}: {why}")
+            if not value.isdigit():
+                raise UserError(f"{change}: must be a whole number")
+            sweep.settings[key.removeprefix("sweep.")] = int(value)
+        if sweep.settings["method"] != "grid":
+            sweep.wanted = max(sweep.settings["trials"], len(sweep.trials))
+        if not Path(sweep.cwd).is_dir():
+            raise UserError(f"{folder}: was started in {sweep.cwd}, which no longer exists")
+        if Path(sweep.cwd) != Path.cwd():
+            folder = folder.resolve()
+            os.chdir(sweep.cwd)
+        from recsys.schema.run_schema import SweepConfig
+        from recsys.sweep.begin import check_settings, launcher, run
+        from recsys.sweep.search import check_method
+        from recsys.sweep.space import read_space
 
-
-def _resume(folder: Path, changes: list[str]) -> int:
-    sweep = record.load(folder)
-    _change(sweep, changes)
-    if not Path(sweep.cwd).is_dir():
-        raise UserError(f"{folder}: was started in {sweep.cwd}, which no longer exists")
-    if Path(sweep.cwd) != Path.cwd():
-        folder = folder.resolve()
-        os.chdir(sweep.cwd)
-    from recsys.schema.run_schema import SweepConfig
-    from recsys.sweep.begin import check_settings, launcher, run
-    from recsys.sweep.search import check_method
-    from recsys.sweep.space import read_space
-
-    settings = SweepConfig(**sweep.settings)
-    space = read_space(sweep.command)
-    check_settings(settings)
-    check_method(space, settings)
-    return run(sweep, space, folder, launcher(space, settings, folder))
-
-
-def _change(sweep: record.Sweep, changes: list[str]) -> None:
-    for change in changes:
-        key, _, value = change.partition("=")
-        if key not in ("sweep.trials", "sweep.jobs"):
-            why = "cannot be changed when a sweep is resumed; only sweep.trials=N and sweep.jobs=N can"
-            raise UserError(f"{change}: {why}")
-        if not value.isdigit():
-            raise UserError(f"{change}: must be a whole number")
-        sweep.settings[key.removeprefix("sweep.")] = int(value)
-    if sweep.settings["method"] != "grid":
-        sweep.wanted = max(sweep.settings["trials"], len(sweep.trials))
+        settings = SweepConfig(**sweep.settings)
+        space = read_space(sweep.command)
+        check_settings(settings)
+        check_method(space, settings)
+        return run(sweep, space, folder, launcher(space, settings, folder))
 
 
 def main() -> None:

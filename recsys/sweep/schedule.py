@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,14 +41,7 @@ class Active:
 
 
 class Schedule:
-    """Starts, watches and ends the runs of a sweep.
-
-    Args:
-        folder: folder of the sweep.
-        sweep: the sweep.
-        search: chooses the settings of trials.
-        runner: starts the trials.
-    """
+    """Starts, watches and ends the runs of a sweep. search: chooses the settings of trials"""
 
     def __init__(self, folder: Path, sweep: Sweep, search: Search, runner: Machine | Cluster) -> None:
         self._folder, self._sweep, self._search, self._runner = folder, sweep, search, runner
@@ -122,56 +115,37 @@ class Schedule:
         overrides = trial.overrides + ([] if run.seed is None else [f"seed={run.seed}"])
         more, env, share = list[str](), dict[str, str](), 0
         if isinstance(self._runner, Machine):
-            more, env, share = self._runner.share(self._config(overrides))
+            cfg = None
+            if self._sweep.settings["jobs"] > 1:
+                with suppress(UserError):  # which the run itself reports
+                    cfg = composed(overrides)
+            more, env, share = self._runner.share(cfg)
         resume = ["resume=auto"] if run.attempts else []
         command = [*TRAIN, *overrides, *more, override("run_dir", folder), *resume]
         env["RECSYS_SWEEP"] = self._folder.resolve().name
         run.status, run.attempts = "running", run.attempts + 1
-        self._sweep.save(
-            self._folder
-        )  # before the start, so that a sweep that is killed here finds the run when it is resumed
+        self._sweep.save(self._folder)  # a sweep that is killed here finds the run when it is resumed
         process = self._runner.start(command, env, folder)
         run.job = process.job
         self._active.append(Active(trial, run, process, share, time.monotonic(), run.seconds))
         self._sweep.save(self._folder)
         say(f"{show.name(trial, run)} starts: {show.differences(trial)} -> {folder}")
 
-    def _config(self, overrides: list[str]) -> Any:
-        """Return the config of a run that shares the machine; None if it does not compose, which the run itself
-        reports.
-        """
-        try:
-            return composed(overrides) if self._sweep.settings["jobs"] > 1 else None
-        except UserError:
-            return None
-
     # --- watch ---------------------------------------------------------------------------------------
 
     def _check(self, a: Active) -> None:
-        status = a.process.poll()
-        if a.run is a.trial.runs[0] and self._search.prunes:
-            self._report(a, done=status is not None)
+        status, run, folder = a.process.poll(), a.run, self._folder / a.run.folder
+        if run is a.trial.runs[0] and self._search.prunes:
+            for step, value in list(enumerate(validations(folder, self._sweep.metric)))[a.reported :]:
+                a.reported = step + 1
+                if self._search.report(a.trial, step, value) and status is None and not a.pruned:
+                    a.pruned = True
+                    a.process.end()
         if status is None:
             return
         self._active.remove(a)
         if isinstance(self._runner, Machine):
             self._runner.give_back(a.share)
-        self._ended(a, status)
-        if all(r.status == "ok" for r in a.trial.runs) or a.trial.status in (*FAILED, "pruned"):
-            self._close(a.trial)
-        self._sweep.save(self._folder)
-        say(show.end_message(a.trial, a.run, self._sweep, self._folder))
-
-    def _report(self, a: Active, done: bool) -> None:
-        values = list(validations(self._folder / a.run.folder, self._sweep.metric))
-        for step, value in list(enumerate(values))[a.reported :]:
-            a.reported = step + 1
-            if self._search.report(a.trial, step, value) and not done and not a.pruned:
-                a.pruned = True
-                a.process.end()
-
-    def _ended(self, a: Active, status: int) -> None:
-        run, folder = a.run, self._folder / a.run.folder
         run.seconds = round(a.before + time.monotonic() - a.since, 1)
         run.exit = status if status >= 0 else 128 - status
         metrics = outcome(folder) if status == 0 else None
@@ -184,6 +158,10 @@ class Schedule:
             run.status = "killed" if status < 0 else "failed"
             run.error = None if status < 0 else last_error(folder) or "it wrote no metrics.json"
             run.exit = run.exit or 1
+        if all(r.status == "ok" for r in a.trial.runs) or a.trial.status in (*FAILED, "pruned"):
+            self._close(a.trial)
+        self._sweep.save(self._folder)
+        say(show.end_message(a.trial, run, self._sweep, self._folder))
 
     def _close(self, trial: Trial) -> None:
         """Finish a trial whose runs have all ended."""

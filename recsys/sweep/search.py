@@ -4,7 +4,7 @@ import itertools
 import math
 import warnings
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +17,18 @@ NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the
 LARGEST_GRID = 100_000
 
 
-class Search(Protocol):
-    """A search method."""
+class Search:
+    """A search method; by default, one that knows all trials from the start."""
 
-    prunes: bool
+    prunes = False
 
     def next(self) -> Trial | None:
         """Add a trial to the sweep and return it; None if there are no more."""
+        return None
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         """Report the metric of the first seed at a validation, counted from 0. Return whether to prune the trial."""
+        return False
 
     def again(self, trial: Trial) -> None:
         """Prepare a failed trial to run once more."""
@@ -35,10 +37,8 @@ class Search(Protocol):
         """Record that a trial has ended."""
 
 
-class FixedTrials:
-    """A grid or random samples: all trials are known from the start."""
-
-    prunes = False
+class FixedTrials(Search):
+    """A grid or random samples."""
 
     def __init__(self, sweep: Sweep, space: Space) -> None:
         if sweep.settings["method"] == "grid":
@@ -49,18 +49,8 @@ class FixedTrials:
             sweep.new_trial(values, space.overrides(values))
         sweep.wanted = len(sweep.trials)
 
-    def next(self) -> Trial | None:
-        return None
 
-    def report(self, trial: Trial, step: int, value: float) -> bool:
-        return False
-
-    def again(self, trial: Trial) -> None: ...
-
-    def ended(self, trial: Trial) -> None: ...
-
-
-class Study:
+class Study(Search):
     """Optuna's study. Its whole state is in the sweep's folder."""
 
     def __init__(self, sweep: Sweep, space: Space, folder: Path) -> None:
@@ -179,10 +169,8 @@ def check_method(space: Space, settings: Any) -> None:
     if method == "grid":
         for axis in space.axes:
             if not axis.choices:
-                raise UserError(
-                    f"{axis.key}: a grid needs a list of values, a,b,c or range(...); "
-                    "intervals need sweep=random or sweep=optuna"
-                )
+                hint = "intervals need sweep=random or sweep=optuna"
+                raise UserError(f"{axis.key}: a grid needs a list of values, a,b,c or range(...); {hint}")
         size = math.prod(len(a.choices) for a in space.axes)
         if size > LARGEST_GRID:
             raise UserError(f"sweep.method=grid: {size:,} combinations are too many; use sweep=random or sweep=optuna")
@@ -194,8 +182,3 @@ def check_method(space: Space, settings: Any) -> None:
         raise UserError(f"sweep.method={method}: set sweep.trials, the number of trials")
     if settings.prune and method != "optuna":
         raise UserError(f"sweep.prune=true: only sweep=optuna can prune, not sweep={method}")
-
-
-def search_of(sweep: Sweep, space: Space, folder: Path) -> Search:
-    """Return the search of a sweep's method."""
-    return Study(sweep, space, folder) if sweep.settings["method"] == "optuna" else FixedTrials(sweep, space)

@@ -57,23 +57,17 @@ def _status(run: TrialRun, sweep: Sweep, folder: Path) -> str:
     return run.status
 
 
-def _trial_status(trial: Trial, sweep: Sweep, folder: Path) -> str:
-    """Return the status of the run that determines the trial's."""
-    decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
-    text = _status(decides, sweep, folder)
-    return text if trial.status in ("ok", "waiting") or decides.seed is None else f"seed {decides.seed}: {text}"
-
-
 def table(sweep: Sweep, folder: Path) -> None:
     """Print the state of each trial, the best first."""
     keys = list(dict.fromkeys(k for t in sweep.trials for k in t.values))
-    common = (
-        [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
-    )
+    first = sweep.trials[0].overrides if sweep.trials else []
+    common = [o for o in first if all(o in t.overrides for t in sweep.trials)]
     shown = Table(title=Text(f"sweep {folder}: {' '.join(mask_overrides(common))}"), title_justify="left")
-    metrics = list(
-        dict.fromkeys([sweep.metric, *_test_metrics(next((t.mean for t in sweep.trials if t.status == "ok"), {}))])
-    )
+    mean = next((t.mean for t in sweep.trials if t.status == "ok"), {})
+    tested = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
+    main = metrics_table.main_metric(tested) if tested else ""
+    others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
+    metrics = list(dict.fromkeys([sweep.metric, *(f"test/{m}" for m in (main, *others) if m in tested)]))
     for column in ("trial", *(k.lstrip("+") for k in keys), "status", *metrics, "seconds", "run folder"):
         right = column in ("trial", "seconds", *metrics)
         width = 24 if column == "status" else None
@@ -82,25 +76,21 @@ def table(sweep: Sweep, folder: Path) -> None:
         )
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
+        decides = next((r for r in t.runs if r.status == t.status), t.runs[0])  # the run whose status is the trial's
+        state = visible(_status(decides, sweep, folder))
+        if t.status not in ("ok", "waiting") and decides.seed is not None:
+            state = f"seed {decides.seed}: {state}"
         cells = [Text(visible(str(masked(t.values.get(k, ""), k)))) for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
-            Text(textwrap.shorten(visible(_trial_status(t, sweep, folder)), LONGEST)),
+            Text(textwrap.shorten(state, LONGEST)),
             *(_number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),
         )
     plain = Console(highlight=False, width=WIDTH, force_terminal=False, force_jupyter=False)
     (results if results.is_terminal else plain).print(shown)
-
-
-def _test_metrics(mean: dict[str, float]) -> list[str]:
-    """Return the test metrics to show."""
-    measured = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
-    main = metrics_table.main_metric(measured) if measured else ""
-    others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
-    return [f"test/{m}" for m in dict.fromkeys((main, *others)) if m in measured]
 
 
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:

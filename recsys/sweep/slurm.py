@@ -1,6 +1,4 @@
-"""Runs as jobs of a Slurm cluster, through submitit. sweep.slurm.cluster=local makes submitit run them on this
-machine.
-"""
+"""Runs as jobs of a Slurm cluster, through submitit, which sweep.slurm.cluster=local makes run them here."""
 
 import os
 import signal
@@ -20,14 +18,7 @@ GONE_SECONDS = 120.0
 
 
 class Command:
-    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes.
-
-    Args:
-        command: the program and its arguments.
-        env: environment of the process.
-        folder: folder of the trial.
-        cwd: working directory of the process.
-    """
+    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: str) -> None:
         self.command, self.env, self.folder, self.cwd = list(command), dict(env), folder, cwd
@@ -53,9 +44,7 @@ class Command:
 
 
 class Cluster:
-    """submitit's executor with sweep.slurm as its parameters. Raises UserError if they are invalid or submitit is
-    missing.
-    """
+    """submitit's executor with sweep.slurm as its parameters. Raises UserError for invalid ones, and without it."""
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
         check_extra("slurm", "sweep.launcher=slurm")
@@ -66,11 +55,9 @@ class Cluster:
         # private: submitit checks parameters only when a job starts
         common = set(submitit.AutoExecutor._valid_parameters())
         slurm_only = set(submitit.SlurmExecutor._valid_parameters())
-        for key in given:
-            if key not in common | slurm_only:
-                raise UserError(
-                    f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | slurm_only)}"
-                )
+        if wrong := next((key for key in given if key not in common | slurm_only), None):
+            hint = did_you_mean(wrong, common | slurm_only)
+            raise UserError(f"sweep.slurm.{wrong}: submitit has no such parameter{hint}")
         try:
             self._executor = submitit.AutoExecutor(folder / JOBS, cluster=name)
             self._executor.update_parameters(**{k if k in common else f"slurm_{k}": v for k, v in given.items()})
@@ -89,9 +76,8 @@ class Cluster:
         deadline = time.monotonic() + GONE_SECONDS
         while not left.done(force_check=True):
             if time.monotonic() > deadline:
-                raise UserError(
-                    f"job {job} of {folder} is still running; cancel it (scancel {job}), then resume the sweep"
-                )
+                hint = f"cancel it (scancel {job}), then resume the sweep"
+                raise UserError(f"job {job} of {folder} is still running; {hint}")
             time.sleep(1)
         end_left(folder)
 

@@ -1,12 +1,10 @@
-"""Search space of a sweep: Hydra's overrides with several values are axes; several values of `seed` are seeds of
-every trial.
-"""
+"""Search space of a sweep: Hydra's overrides with several values are axes; those of `seed` are every trial's seeds."""
 
 import itertools
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,10 +62,13 @@ class Space:
 
     def overrides(self, values: Values) -> list[str]:
         """Return the overrides of one trial, leaving out axes without a value."""
-        own = [
-            [p] if isinstance(p, str) else _overrides(p.key, values[p.key]) for p in self.parts if _is_given(p, values)
-        ]
-        return [o for of_part in own for o in of_part]
+        own: list[str] = []
+        for p in self.parts:
+            if isinstance(p, str):
+                own.append(p)
+            elif p.key in values:
+                own += shlex.split(values[p.key]) if p.key == POINTS else [f"{p.key}={values[p.key]}"]
+        return own
 
     def ends(self) -> tuple[Values, Values]:
         """Return the trial with the first value of all axes, and that with the last."""
@@ -79,9 +80,7 @@ class Space:
             yield dict(zip((a.key for a in self.axes), choices, strict=True))
 
     def draws(self, seed: int, count: int) -> list[Values]:
-        """Return `count` different trials, or fewer if there are no more. A larger count begins with the same
-        trials.
-        """
+        """Return `count` different trials, or fewer if there are no more; a larger count begins with the same ones."""
         trials: dict[tuple[str, ...], Values] = {}
         rng = np.random.default_rng(seed)
         old = 0  # samples since the last new trial
@@ -90,14 +89,6 @@ class Space:
             old = old + 1 if tuple(values.values()) in trials else 0
             trials.setdefault(tuple(values.values()), values)
         return list(trials.values())
-
-
-def _is_given(part: str | SweepAxis, values: Values) -> bool:
-    return isinstance(part, str) or part.key in values
-
-
-def _overrides(key: str, value: str) -> list[str]:
-    return shlex.split(value) if key == POINTS else [f"{key}={value}"]
 
 
 def read_space(arguments: Sequence[str]) -> Space:
@@ -116,9 +107,8 @@ def read_space(arguments: Sequence[str]) -> Space:
         if o.is_sweep_override() and (of_sweep or key in ONE_RUNS):
             raise UserError(f"{raw}: {key} must have a single value for all trials")
         if key == "resume":
-            raise UserError(
-                f"{raw}: only for a single run; resume a sweep with python -m recsys.sweep resume SWEEP_DIR"
-            )
+            hint = "resume a sweep with python -m recsys.sweep resume SWEEP_DIR"
+            raise UserError(f"{raw}: only for a single run; {hint}")
         if key in ("hydra/sweeper", "hydra/launcher"):
             raise UserError(f"{raw}: recsys has its own sweeper; use sweep.method and sweep.launcher")
         if of_sweep or key in ONE_RUNS:
@@ -131,21 +121,14 @@ def read_space(arguments: Sequence[str]) -> Space:
             raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
             parts.append(_axis(raw, o))
-    return _typed(
-        _with_points(
-            Space(tuple(parts), seeds), [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep="))]
-        )
-    )
-
-
-def _with_points(space: Space, of_sweep: Sequence[str]) -> Space:
-    """Add the axis of sweep.points, if the config of an experiment or an override has it."""
+    space = Space(tuple(parts), seeds)
+    of_sweep = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep="))]
     overrides = [*space.overrides(space.ends()[0]), *of_sweep]
     with explained(overrides):
         points = OmegaConf.to_container(compose_sweep(overrides)[0].sweep).get("points")  # type: ignore[union-attr]
-    if not points:
-        return space
-    return Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *space.parts), space.seeds)
+    if points:  # of an experiment's config, or an override
+        space = Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *parts), seeds)
+    return _typed(space)
 
 
 def _seeds(raw: str, override: Any) -> tuple[int, ...]:
@@ -190,11 +173,9 @@ def _typed(space: Space) -> Space:
             now = OmegaConf.select(cfg, p.key.lstrip("+"))
             counts = isinstance(now, int) and not isinstance(now, bool)
             if counts and not (float(p.low).is_integer() and float(p.high).is_integer()):
-                raise UserError(
-                    f"{p.key}=interval({p.low},{p.high}): {p.key} is an integer, so both ends must be integers"
-                )
-            whole = p.whole or counts
-            p = SweepAxis(p.key, (), p.low, p.high, whole, p.log)
+                why = f"{p.key} is an integer, so both ends must be integers"
+                raise UserError(f"{p.key}=interval({p.low},{p.high}): {why}")
+            p = replace(p, whole=p.whole or counts)
         parts.append(p)
     typed = Space(tuple(parts), space.seeds)
     first, _ = typed.ends()

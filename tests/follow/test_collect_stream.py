@@ -179,7 +179,7 @@ def test_a_name_holds_the_start_of_its_interval(seconds: int, every: float) -> N
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"delay: is missing; with a stream, a partition is complete some"):
         config(tmp_path, delay=None)
-    with pytest.raises(UserError, match=r"stream=.*events.jsonl: No such file or directory; name a file of JSON lines"):
+    with pytest.raises(UserError, match=r"stream=.*events.jsonl: no such file; name a file of JSON lines"):
         collect(config(tmp_path), tmp_path)
     (tmp_path / "stream.json").write_text("{")
     with pytest.raises(UserError, match=r"stream.json: is damaged .*; restore it, or remove it and the stream's files"):

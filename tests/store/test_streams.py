@@ -307,7 +307,7 @@ def test_events_that_cannot_be_read(
         ("", "", "f.yaml: no view has a stream; add stream: a file of JSON lines or kafka://HOST/TOPIC"),
         ("", "views=clicks", "f.yaml: clicks.stream: is missing; add a file of JSON lines or kafka://HOST/TOPIC"),
         ("  stream: a.jsonl\n", "views=[click]", "views=click: no such view; did you mean clicks?"),
-        ("  stream: a.jsonl\n", "", "stream=a.jsonl: No such file or directory; name a file of JSON lines, or kafka"),
+        ("  stream: a.jsonl\n", "", "stream=a.jsonl: no such file; name a file of JSON lines, or kafka"),
         ("  stream: kafka://a\n", "", "stream=kafka://a: must be kafka://HOST:PORT/TOPIC"),
         ("  stream: kafka://127.0.0.1:9/a\n", "kafka_properties=none", "kafka_properties=none: No such file"),
     ],

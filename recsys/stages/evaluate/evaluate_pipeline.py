@@ -59,14 +59,7 @@ def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
 def _evaluated(
     pipeline: StagedRecommender, config: PipelineConfig, wanted: HeldOut, requests: pl.DataFrame | None
 ) -> dict[str, Any]:
-    """Return all figures of a pipeline.
-
-    Args:
-        pipeline: the pipeline.
-        config: its config.
-        wanted: the held-out users and targets.
-        requests: contexts of the requests; None takes the contexts of the held-out events.
-    """
+    """Return all figures of a pipeline. requests: their contexts; None takes those of the held-out events"""
     e, k = config.evaluate, config.evaluate.k
     queries = wanted.queries(config, requests, k)
     catalogue = pipeline.catalogue

@@ -34,27 +34,27 @@ ESTIMATES = {
 
 def page(found: Found) -> str:
     """Return the page. found: what evaluation.json holds"""
+    ndcg, total = f"ndcg@{found['k']}", found["latency_ms"].get("total", {})
+    shown = [name for name in ("final", "retriever", "popularity", "best_possible") if name in found]
+    facts = [(f"{found[name][ndcg]:.4f}", f"NDCG@{found['k']}, {STAGES[name][0]}") for name in shown]
+    facts += [(f"{total['p50']:.1f} ms", "a request, p50")] if total else []
+    names = ("filter", "candidates removed", "targets among them")
+    removed = found["funnel"]["filters"].items()
+    filters = [[name, f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in removed]
+    times = [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found["latency_ms"].items()]
     return render(
         "stages/evaluate/funnel_page.html",
         found=found,
         title=f"Pipeline {found['name']}",
-        facts=_facts(found),
+        facts=facts,
         funnel=_funnel(found["funnel"], found["k"]),
-        filters=_filters(found["funnel"]["filters"]),
+        filters=PageTable(columns(names, left=names[:1]), filters) if filters else None,
         stages=_stages(found),
         lists=_lists(found),
-        latency=_latency(found["latency_ms"]),
+        latency=PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), times),
         calibration=_calibration(found["calibration"]),
         off_policy=_off_policy(found["off_policy"]) if "off_policy" in found else None,
     )
-
-
-def _facts(found: Found) -> list[tuple[str, str]]:
-    ndcg = f"ndcg@{found['k']}"
-    stages = [name for name in ("final", "retriever", "popularity", "best_possible") if name in found]
-    facts = [(f"{found[name][ndcg]:.4f}", f"NDCG@{found['k']}, {STAGES[name][0]}") for name in stages]
-    total = found["latency_ms"].get("total", {})
-    return facts + ([(f"{total['p50']:.1f} ms", "a request, p50")] if total else [])
 
 
 def _funnel(funnel: Found, k: int) -> Markup:
@@ -74,12 +74,6 @@ def _funnel(funnel: Found, k: int) -> Markup:
         most = funnel["possible"]["recall"] if i >= len(steps) - 2 else None
         bars.append(Stack([Part(step["recall"], colour)], name[:28], note, mark=most))
     return lying(bars, Axis(0, 1, 210, 650), wide=850, thick=20)
-
-
-def _filters(filters: Found) -> PageTable | None:
-    names = ("filter", "candidates removed", "targets among them")
-    rows = [[name, f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in filters.items()]
-    return PageTable(columns(names, left=names[:1]), rows) if rows else None
 
 
 def _stages(found: Found) -> PageTable:
@@ -115,11 +109,6 @@ def _lists(found: Found) -> PageTable:
         values = [found[stage].get(f"{n}@{k}") for n in names]
         rows.append([STAGES[stage][0], *("–" if v is None else f"{v:.4g}" for v in values)])
     return PageTable(heads, rows)
-
-
-def _latency(found: Found) -> PageTable:
-    rows = [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found.items()]
-    return PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), rows)
 
 
 def _calibration(groups: list[Found]) -> PageTable | None:

@@ -47,13 +47,9 @@ def collect(
 ) -> Collected:  # fmt: skip
     """Return the lists of each stage for each request, and how many items each filter removes.
 
-    Args:
-        pipeline: the pipeline.
-        queries: the requests.
-        targets: numbers of the items that each request's user wanted.
-        counts: (n,) how often each item was chosen before the test.
-        k: length of the lists.
-        group: a column of users that divides them; None for no groups.
+    targets: numbers of the items that each request's user wanted
+    counts: (n,) how often each item was chosen before the test
+    group: a column of users that divides them
     """
     popular = np.argsort(-counts, kind="stable")
     c = Collected(targets=list(targets))
@@ -118,12 +114,9 @@ def measured(
 ) -> dict[str, Any]:  # fmt: skip
     """Return all metrics of the lists.
 
-    Args:
-        counts: (n,) how often each item was chosen before the test.
-        vectors: (n, d) vectors of items, for diversity.
-        best: for each user, the items of the best possible list.
-        k: length of the lists.
-        resamples, seed: of intervals.
+    counts: (n,) how often each item was chosen before the test
+    vectors: (n, d) vectors of items, for diversity
+    best: for each user, the items of the best possible list
     """
     lists: dict[str, Lists] = {"popularity": c.popular, "retriever": c.retriever}
     lists |= {"merged": c.kept, "ranker": c.scored, "final": c.final}
@@ -142,10 +135,7 @@ def measured(
     }
     union = [np.unique(np.concatenate(items)) for items in zip(*c.sources.values(), strict=True)]
     result["funnel"] = {
-        "sources": {
-            name: {"items": _mean([len(x) for x in items]), "recall": float(recall(items, c.targets).mean())}
-            for name, items in c.sources.items()
-        },
+        "sources": {name: _step(items, c.targets) for name, items in c.sources.items()},
         "retrieved": _step(union, c.targets),
         "merged": _step(c.merged, c.targets),
         "filtered": _step(c.kept, c.targets),

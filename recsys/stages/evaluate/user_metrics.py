@@ -22,16 +22,13 @@ def by_user(lists: Lists, targets: Lists, k: int) -> dict[str, np.ndarray]:
     targets: for each of the Q users, at least one item
     """
     owner = np.repeat(np.arange(len(targets)), [len(t) for t in targets])
-    ranks = [_ranks(found[:k], wanted) for found, wanted in zip(lists, targets, strict=True)]
+    ranks = []  # the number of items before each wanted one, MISSED for one that is not there
+    for found, wanted in zip(lists, targets, strict=True):
+        place = {int(item): rank for rank, item in enumerate(found[:k])}
+        ranks.append(np.array([place.get(int(item), MISSED) for item in wanted], np.int64))
     greater = np.concatenate(ranks) if ranks else np.zeros(0, np.int64)
     values = query_metrics(owner, greater, np.zeros_like(greater), (k,))
     return {f"{name}@{k}": values[f"{name}@{k}"] for name in ACCURACY}
-
-
-def _ranks(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the number of items before each wanted one, MISSED for one that is not there."""
-    place = {int(item): rank for rank, item in enumerate(found)}
-    return np.array([place.get(int(item), MISSED) for item in wanted], np.int64)
 
 
 def recall(lists: Lists, targets: Lists) -> np.ndarray:
@@ -45,11 +42,8 @@ def of_lists(
 ) -> dict[str, float]:
     """Return coverage, Gini, novelty, diversity and popularity lift of lists (see `ListMetrics`).
 
-    Args:
-        lists: the list of each user.
-        histories: the items that each user had seen.
-        counts: (n,) how often each item of the catalogue was chosen before.
-        vectors: (n, d) vectors of the items, for the diversity within lists; None leaves it out.
+    counts: (n,) how often each item of the catalogue was chosen before
+    vectors: (n, d) vectors of the items, for the diversity within lists; None leaves it out
     """
     names = tuple(n for n in LISTS if n != "diversity" or vectors is not None)
     metrics = ListMetrics(names, (k,), np.append(0, counts))
