@@ -185,8 +185,8 @@ class ContinuousTraining:
         cycle = Cycle(number, "train", train, window, full, start, version, began=now())
         self.state.cycles.append(cycle)
         self.state.save(self.root)
-        what = "full training" if full else "training"
-        say(f"cycle {number}: {what} on {span(train)} ({len(train)} partitions), judged on {span(window)}")
+        what, number_of = "full training" if full else "training", f"{len(train)} partition{'s' * (len(train) > 1)}"
+        say(f"cycle {number}: {what} on {span(train)} ({number_of}), judged on {span(window)}")
         return cycle
 
     def _look_for_changes(self) -> None:

@@ -111,7 +111,9 @@ class MostPer(Filter):
 
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
         codes = self._codes[items]
-        place = pl.DataFrame({"code": codes}).select(pl.int_range(pl.len()).over("code")).to_series().to_numpy()
+        order, place = np.argsort(codes, kind="stable"), np.empty(len(codes), np.int64)
+        ordered = codes[order]
+        place[order] = np.arange(len(codes)) - np.searchsorted(ordered, ordered)  # among those of the same value
         return (place < self._most) | (codes == 0)
 
 
