@@ -133,7 +133,7 @@ MISTAKES = [
     (["data.sparse.user.cross=[user,prise]"], r"data.sparse.user: a.csv has no column prise; did you mean price\?"),
     (["data.dense.price.transform=[lg]"], r"data.dense.price.transform: no transform lg; did you mean log\?"),
     (["data.sparse.user.encode=hahs"], r"data.sparse.user.encode=hahs: unknown; did you mean hash\?"),
-    (["data.sparse_defaults.encode=hash"], r"data.sparse.user.buckets=None: encode=hash needs it"),
+    (["data.sparse_defaults.encode=hash"], r"data.sparse.user.buckets: missing; encode=hash needs it"),
     (["resume=/nowhere"], r"resume=/nowhere: is not a run folder"),
     (
         ["checkpoint.monitor=validation/acu"],
