@@ -186,7 +186,7 @@ async def _run(settings: ServeConfig, *, again: bool = False) -> None:
     for report in core.take_reports():
         _report(report)
     if core.request_log is not None:
-        await asyncio.to_thread(core.request_log.close)
+        await asyncio.to_thread(core.request_log.close, max(5.0, settings.drain_s))
     if core.tracer is not None:
         await asyncio.to_thread(core.tracer.close)
 
