@@ -128,7 +128,7 @@ def test_best_metrics_of_several_labels_and_numbers(tmp_path: Path) -> None:
     assert click is not None and set(click) == {"auc", "logloss"}
     for other in ("data.split.by=random", "data.split.column=price", "data.where=\"device = 'phone'\""):
         assert metrics_of("sample_interactions", tmp_path, other) is None, other
-    assert metrics_of("sample_ratings", tmp_path, "data.label={column: rating, at_least: 4}") is None
+    assert metrics_of("sample_ratings", tmp_path, "data.label={column: rating, kind: binary, at_least: 4}") is None
 
 
 LEARNED: list[tuple[str, int, int, dict[str, Any]]] = [  # config, rows, epochs, largest distance from the best metric

@@ -220,7 +220,7 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
 
 def test_label_at_least() -> None:
     data = config({"x": DenseConfig()})
-    data.label.at_least = 4
+    data.label.kind, data.label.at_least = "binary", 4
     frame, bad = parse_rows(data, block(y=[5.0, 4.0, 3.9, float("nan"), None], x=[1] * 5))
     assert frame[LABEL].to_list() == [1, 1, 0] and [b.line for b in bad] == [4, 5]
 
