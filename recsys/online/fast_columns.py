@@ -80,7 +80,7 @@ class ColumnFeatures:
             return None
         if c.order is None:
             return GroupFeatures((raw, self._place(c.by)), None, c.gap)
-        if (by := self._raw.get(c.order)) is None or not _holds_numbers(by):
+        if (by := self._raw.get(c.order)) is None or not by.holds_numbers:
             return None
         parser = NumberParser.from_column(data.source, c.order, by.dtype)
         return GroupFeatures((raw, self._place(c.by)), (parser, self._place(c.order)), c.gap)
@@ -95,7 +95,7 @@ class ColumnFeatures:
         if isinstance(c.value_type, Time):
             return self._remember(name, raw)
         steps = chain_of(c, self._fitted.dense[name])
-        if not _holds_numbers(raw) or not is_fast(steps):
+        if not raw.holds_numbers or not is_fast(steps):
             return False
         parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
         self._numbers.add_dense(parser, self._place(raw.name), self._slices[name].start, steps)
@@ -135,7 +135,7 @@ class ColumnFeatures:
         return True
 
     def _add_number(self, name: str, c: SparseColumn, raw: RawColumn) -> bool:
-        if not _holds_numbers(raw):
+        if not raw.holds_numbers:
             return False
         parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
         if isinstance(c.value_type, RowNumber):
@@ -162,10 +162,6 @@ class ColumnFeatures:
 def _made_columns(frames: RowFrames) -> set[str]:
     """Return the joined and derived columns."""
     return {*frames.rows.derive, *(name for _, names in frames.rows.sides.values() for name in names)}
-
-
-def _holds_numbers(raw: RawColumn) -> bool:
-    return raw.dtype in (pl.String, pl.Float64, pl.Float32) or raw.dtype.is_integer()
 
 
 def _encodings(c: DenseColumn, params: list[Params]) -> np.ndarray:

@@ -74,10 +74,9 @@ class FastQueries:
             lookups.add(i, lookup)
         order = None
         if group.order is not None:
-            dtype = raw[group.order].dtype
-            if not (dtype in (pl.String, pl.Float64, pl.Float32) or dtype.is_integer()):
+            if not raw[group.order].holds_numbers:
                 return None
-            order = NumberParser.from_column(data.source, group.order, dtype)
+            order = NumberParser.from_column(data.source, group.order, raw[group.order].dtype)
             cells.append(group.order)
         follows = sequences is not None
         lists = {

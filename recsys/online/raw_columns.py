@@ -31,6 +31,11 @@ class RawColumn:
     dtype: pl.DataType
     read: Reader
 
+    @property
+    def holds_numbers(self) -> bool:
+        """True if a NumberParser reads the values of this column."""
+        return self.dtype in (pl.String, pl.Float64, pl.Float32) or self.dtype.is_integer()
+
     def value(self, row: Row, row_number: int | None) -> Any:
         """Return the row's value of this column, None if missing. Raises RowError if it cannot be read."""
         for key in self.keys:
