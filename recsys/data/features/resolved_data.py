@@ -203,8 +203,7 @@ class ResolvedData(DataConfig):
         c = self.sparse_columns[name]
         if self.sequences is not None:
             return c.sequence is not None
-        past = c.look_back is not None and c.look_back.is_list
-        return past or (c.is_list and c.table != name and c.table in self._tables_of_single_values)
+        return c.lists_past or (c.is_list and c.table != name and c.table in self._tables_of_single_values)
 
     @cached_property
     def _tables_of_single_values(self) -> set[str]:

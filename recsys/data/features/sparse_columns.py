@@ -101,16 +101,20 @@ class SparseColumn:
         return self.look_back is not None and self.look_back.is_difference
 
     @property
+    def lists_past(self) -> bool:
+        """True if a row has a list of the ids, or ages, of earlier rows."""
+        return self.look_back is not None and self.look_back.is_list
+
+    @property
     def is_list(self) -> bool:
         """True if a row has a list of ids, not one."""
-        past = self.look_back is not None and self.look_back.is_list
-        return self.source.is_list or past or self.sequence is not None
+        return self.source.is_list or self.lists_past or self.sequence is not None
 
     @property
     def longest(self) -> int | None:
         """The length of the longest list of ids; None without a limit."""
-        past = self.look_back is not None and self.look_back.is_list
-        return self.sequence or (self.look_back.rows if past and self.look_back else self.source.max_length)
+        past = self.look_back if self.lists_past else None
+        return self.sequence or (self.source.max_length if past is None else past.rows)
 
     @property
     def formless(self) -> str:
