@@ -199,7 +199,7 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
 
 
 def reported(command: str, arguments: Sequence[str]) -> failures.Reported:
-    """Return the block whose errors are printed, those of OmegaConf about `arguments` in one line."""
+    """Print the errors of the block that it guards; an error of OmegaConf about `arguments` becomes one line."""
 
     def said(error: Exception) -> str:
         from recsys.cli.config_mistakes import explain

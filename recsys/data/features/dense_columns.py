@@ -57,7 +57,7 @@ class DenseColumn:
 
     @property
     def formless(self) -> str:
-        """What of it has no form in ONNX; empty if all has one."""
+        """The part of the feature that ONNX cannot express; empty if there is none."""
         if any(isinstance(step, Quantile) for step in self.steps):
             return "quantile"
         names = {Text: "an encoding of values", Time: "a time"}

@@ -68,7 +68,7 @@ class Encoder:
 
     @property
     def parsed_as(self) -> object:
-        """What decides how values are parsed, for the fingerprints of prepared data."""
+        """The settings by which values are parsed, for the fingerprints of prepared data."""
         return False
 
     @property

@@ -64,7 +64,7 @@ class LabelColumn:
 
     @property
     def problem(self) -> str:
-        """What is wrong with a value that is not valid."""
+        """The message about a value that is not valid."""
         return "is not a number"
 
     def value(self, source: SourceConfig, schema: pl.Schema) -> pl.Expr:

@@ -118,7 +118,7 @@ class SparseColumn:
 
     @property
     def formless(self) -> str:
-        """What of it has no form in ONNX; empty if all has one."""
+        """The part of the feature that ONNX cannot express; empty if there is none."""
         if isinstance(self.encoder, Hash | Quantiles):
             return f"encode: {self.encoder.encode}"
         if isinstance(self.encoder, Identity) and not self.is_list:
