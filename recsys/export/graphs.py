@@ -45,8 +45,8 @@ def example_inputs(features: FeatureSpec) -> Inputs:
 def features_of(features: FeatureSpec, inputs: Mapping[str, Tensor]) -> tuple[Tensor, PaddedFeatures]:
     """Return the dense features (B, D) and the sparse ones of a graph's inputs."""
     lists = {f.name: inputs[f.name] for f in features.sparse if f.multi_valued}
-    rows = next(iter(inputs.values())).shape[0]
-    dense = inputs["dense"] if features.dense else torch.zeros(rows, 0)
+    any_of = next(iter(inputs.values()))
+    dense = inputs["dense"] if features.dense else torch.zeros(any_of.shape[0], 0, device=any_of.device)
     return dense, PaddedFeatures(inputs.get("ids"), single_valued(features), lists)
 
 

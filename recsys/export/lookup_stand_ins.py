@@ -107,7 +107,7 @@ class Tables:
     precision: torch.dtype = torch.float32
     parts: dict[str, Tensor] = field(default_factory=dict)
 
-    def look_up(self, dim: int, ids: Tensor, starts: Tensor) -> Tensor:
+    def look_up(self, dim: int, ids: Tensor, starts: Tensor | int) -> Tensor:
         """Return the rows of ids (...) -> (..., dim); an id of -1 gives zeros. starts: first row of each id's table."""
         table = self.by_dim[dim]
         at = ids.long() + starts
@@ -127,18 +127,20 @@ class PooledLookup(nn.Module):
         self._lists = [n for n in self.names if n not in by_name or by_name[n].multi_valued]
         single = [n for n in self.names if n not in self._lists]
         self._single = {d: [n for n in single if self._dims[n] == d] for d in sorted({self._dims[n] for n in single})}
-        self._starts_of = {d: torch.tensor([self._starts[n] for n in names]) for d, names in self._single.items()}
+        for dim, names in self._single.items():
+            self.register_buffer(f"starts_{dim}", torch.tensor([self._starts[n] for n in names]), persistent=False)
 
     def forward(self, sparse: Any) -> Tensor:
         """Return the vectors of F features as `PooledEmbeddings.forward` does: (B, F, dim), or (B, width) if `flat`."""
         if not isinstance(sparse, PaddedFeatures):  # of one key, which the model itself has made of padded lists
             length = padded_length()
             assert length is not None and len(self.names) == 1
-            ids, inside = sparse.values().view(-1, length), torch.arange(length) < sparse.lengths()[:, None]
+            ids = sparse.values().view(-1, length)
+            inside = torch.arange(length, device=ids.device) < sparse.lengths()[:, None]
             return self._pooled(self.names[0], torch.where(inside, ids, -1))[:, None]
         vectors: dict[str, Tensor] = {}
         for dim, names in self._single.items():
-            rows = self._tables.look_up(dim, sparse.singles(names), self._starts_of[dim])
+            rows = self._tables.look_up(dim, sparse.singles(names), self.get_buffer(f"starts_{dim}"))
             if names == self.names:
                 return rows
             vectors |= {n: rows[:, i] for i, n in enumerate(names)}
@@ -149,7 +151,7 @@ class PooledLookup(nn.Module):
         return torch.stack(list(vectors.values()), dim=1)
 
     def _pooled(self, name: str, padded: Tensor) -> Tensor:
-        pooled = self._tables.look_up(self._dims[name], padded, torch.tensor(self._starts[name])).sum(1)
+        pooled = self._tables.look_up(self._dims[name], padded, self._starts[name]).sum(1)
         if name not in self._means:
             return pooled
         return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1).to(pooled.dtype)
@@ -169,7 +171,7 @@ class RowLookup(nn.Module):
         found = {}
         for name in self.names:
             padded = sparse.padded(name)
-            rows = self._tables.look_up(self.dim, padded, torch.tensor(self._starts[name]))
+            rows = self._tables.look_up(self.dim, padded, self._starts[name])
             found[name] = PaddedList(padded, rows.flatten(0, 1))
         return found
 
