@@ -193,7 +193,7 @@ def measure_topic(given: Arguments, topic: str, share: float) -> None:
         BARE: torchrec_loop(features, batches, steps, device, layers),
         PLAIN: ours("nothing", *plain),
         DEFAULTS: ours("defaults"),
-        f"{DEFAULTS}, compile and CUDA graphs": ours("defaults-graphs", *OPTIONS["compile and CUDA graphs"]),
+        f"{DEFAULTS} of a long training": ours("long", *OPTIONS["compile and CUDA graphs"]),
     }
     contestants |= {f"recsys, {name}": ours(name, *plain, *typed) for name, typed in OPTIONS.items()}
     if topic == "dlrm":

@@ -108,7 +108,7 @@ def check_vector_widths(cfg: RunConfig) -> None:
 
 def _check_graphs(cfg: RunConfig) -> None:
     t = cfg.trainer
-    if t.cuda_graphs and not t.compile:
+    if t.cuda_graphs and t.compile is False:
         raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
     if t.cuda_graphs and t.accumulate > 1:
         why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"

@@ -129,8 +129,11 @@ class TrainerConfig:
     tf32: bool | None = None
     # compute the activations of a model's blocks again in the backward pass, which needs less memory and more time
     recompute: bool = False
-    compile: bool = False  # torch.compile of the dense part; it takes a minute once
-    cuda_graphs: bool = False  # on GPUs, with compile: launch the kernels of the dense part as CUDA graphs
+    # torch.compile of the dense part, up to a minute once; null: in trainings of 10,000 steps or more on one GPU, of
+    # recsys's own ranking models without sequences, unless trainer.precision is 32-true
+    compile: bool | None = None
+    # launch the compiled kernels as CUDA graphs; null: on GPUs, unless trainer.accumulate is above 1
+    cuda_graphs: bool | None = None
     # none | base: copies ahead | sparse_dist: and input distribution | prefetch: and rows of cached tables
     pipeline: str = "auto"  # auto: sparse_dist on GPUs, none on CPUs
     log_every_n_steps: int = number(50, at_least=1)  # steps between two rows of metrics.csv

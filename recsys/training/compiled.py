@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torchrec.distributed.types import ShardedModule
 
-from recsys.base.console import say
+from recsys.base.console import say, say_once
 from recsys.models.common.embeddings import SequenceEmbeddings
-from recsys.task import Task
+from recsys.task import RetrievalTask, Task
+from recsys.training.module_settings import Updates
 
 GRAPH_STEPS = 3  # PyTorch runs the code, records the graph, and replays it
+LONG = 10_000  # steps of a training that is compiled by default; an H200 gains 2 to 4 ms a step (docs, GPUs)
 
 
 class CompiledModel:
@@ -36,8 +39,7 @@ class CompiledModel:
 
         config.error_on_nested_fx_trace = False  # with torch 2.11, TorchRec's pipeline traces what is compiled
         self.seconds = 0.0  # that `warm_up` took
-        # lists whose rows the model reads are as long as they are; pooled ones are vectors of one shape
-        self._ragged = any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
+        self._ragged = reads_lists(task)
         if self._ragged and graphs:
             does = f"{type(task.model).__name__} reads lists, which have other lengths in each batch"
             say(f"trainer.cuda_graphs=true: {does}, and a graph has one size; the run goes on without")
@@ -89,6 +91,39 @@ class CompiledModel:
                 buffer.copy_(kept[name])
         self.seconds = time.monotonic() - start
         say(f"compiled in {self.seconds:.0f} s")
+
+
+def compiled_model(
+    task: Task | RetrievalTask, updates: Updates, device: torch.device, batch_size: int
+) -> CompiledModel | None:
+    """Return the compiled model where trainer.compile asks for one or, if it is null, where one is known to pay.
+
+    It pays on one GPU since Ampere, with recsys's own ranking models without lists, in trainings of LONG steps or more.
+    """
+    on_gpu, graphs = device.type == "cuda", updates.cuda_graphs
+    if updates.compile is None and not graphs:
+        own = isinstance(task, Task) and type(task.model).__module__.startswith("recsys.models.")
+        pays = on_gpu and dist.get_world_size() == 1 and own and not reads_lists(task) and updates.accumulate == 1
+        if not pays or graphs is False or updates.steps < LONG or updates.precision == "32-true":
+            return None
+    elif updates.compile is False:
+        return None
+    if isinstance(task, RetrievalTask):
+        say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
+        return None
+    if (why := no_compiler(device.type)) is not None:
+        say_once(f"trainer.compile={'null' if updates.compile is None else 'true'}: {why}; the run goes on without")
+        return None
+    if graphs and not on_gpu:
+        say_once("trainer.cuda_graphs=true: has no effect on CPUs")
+    if graphs is None:
+        graphs = updates.accumulate == 1 and not reads_lists(task)
+    return CompiledModel(task, batch_size, graphs and on_gpu)
+
+
+def reads_lists(task: Task | RetrievalTask) -> bool:
+    """Whether a model reads rows of lists, which are as long as they are; pooled ones are vectors of one shape."""
+    return any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
 
 
 def no_compiler(device: str) -> str | None:

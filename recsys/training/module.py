@@ -29,7 +29,7 @@ from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.combined_optimizer import Optimizers, split_parameters
-from recsys.training.compiled import CompiledModel, no_compiler
+from recsys.training.compiled import CompiledModel, compiled_model
 from recsys.training.ema import Ema
 from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Placement, Updates
@@ -138,8 +138,7 @@ class RecsysModule(pl.LightningModule):
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.recompute and not recompute_blocks(task.model):
             say_once(f"trainer.recompute=true: has no effect on {type(task.model).__name__}, which has no blocks")
-        if self._updates.compile:
-            self._compile(task, device)
+        self.compiled = compiled_model(task, self._updates, device, self._placement.batch_size)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     def _choose_pipeline(self, task: Task | RetrievalTask) -> None:
@@ -148,17 +147,6 @@ class RecsysModule(pl.LightningModule):
         else:
             does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
             say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
-
-    def _compile(self, task: Task | RetrievalTask, device: torch.device) -> None:
-        if isinstance(task, RetrievalTask):
-            say_once("trainer.compile=true: has no effect on retrieval models, which gain nothing by it")
-        elif (why := no_compiler(device.type)) is not None:
-            say_once(f"trainer.compile=true: {why}; the run goes on without")
-        else:
-            graphs = self._updates.cuda_graphs
-            if graphs and device.type == "cpu":
-                say_once("trainer.cuda_graphs=true: has no effect on CPUs")
-            self.compiled = CompiledModel(task, self._placement.batch_size, graphs and device.type != "cpu")
 
     # --- optimizers ----------------------------------------------------------------------------------
 

@@ -45,8 +45,9 @@ class Updates:
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
     recompute: whether the activations of blocks are computed again in the backward pass
-    compile: whether the dense part is compiled
-    cuda_graphs: whether the compiled part is launched as CUDA graphs
+    compile: whether the dense part is compiled; None: where it is known to pay
+    cuda_graphs: whether the compiled part is launched as CUDA graphs; None: on GPUs, unless gradients are accumulated
+    steps: of the whole training
     precision: Lightning's name of the precision of a step; 16-mixed scales the loss
     loss_scale: the scale; None for a dynamic one
     pipeline: TorchRec's pipeline, sparse_dist or prefetch; others need nothing of the module
@@ -60,8 +61,9 @@ class Updates:
     ema: float | None = None
     monitor: str = "validation/auc"
     recompute: bool = False
-    compile: bool = False
-    cuda_graphs: bool = False
+    compile: bool | None = None
+    cuda_graphs: bool | None = None
+    steps: int = 0
     precision: str = "32-true"
     loss_scale: float | None = None
     pipeline: str = "none"

@@ -43,7 +43,7 @@ def build_module(
 
     Args:
         folder: folder with the vocabularies, for sharding.cache_hit_rate.
-        total_steps: number of steps of the whole training, for schedules that depend on it.
+        total_steps: number of steps of the whole training.
     """
     features, kind = fitted.features, cfg.kind
     candidates = kind.candidates(fitted)
@@ -70,6 +70,7 @@ def build_module(
             recompute=cfg.trainer.recompute,
             compile=cfg.trainer.compile,
             cuda_graphs=cfg.trainer.cuda_graphs,
+            steps=total_steps or 0,
             precision=cfg.precision,
             loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,

@@ -58,7 +58,7 @@ def test_warming_up_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_without_a_compiler_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "no_compiler", lambda _: "no C++ compiler is installed")
+    monkeypatch.setattr(compiled, "no_compiler", lambda _: "no C++ compiler is installed")
     assert run(tmp_path / "run", "trainer.compile=true")["train"]["steps"]
     assert "trainer.compile=true: no C++ compiler is installed; the run goes on without" in capsys.readouterr().err
 
@@ -177,10 +177,43 @@ def test_graphs_on_a_cpu_have_no_effect(
 
 def test_graphs_need_compiled_code_and_fresh_gradients() -> None:
     with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .*; set trainer.compile=true, too$"):
-        check_early(compose("train", ["trainer.cuda_graphs=true"]))
+        check_early(compose("train", ["trainer.cuda_graphs=true", "trainer.compile=false"]))
     given = ["trainer.cuda_graphs=true", "trainer.compile=true", "trainer.accumulate=2"]
     with pytest.raises(UserError, match=r"^trainer.cuda_graphs=true: .* trainer.accumulate=2 keeps .*; set "):
         check_early(compose("train", given))
+
+
+@pytest.mark.parametrize(
+    ("device", "updates", "graphs"),
+    [
+        ("cuda", {}, True),
+        ("cuda", {"steps": compiled.LONG - 1}, None),
+        ("cuda", {"precision": "32-true"}, None),
+        ("cuda", {"accumulate": 2}, None),
+        ("cuda", {"compile": False}, None),
+        ("cuda", {"cuda_graphs": False}, None),
+        ("cuda", {"steps": 1, "compile": True}, True),
+        ("cuda", {"steps": 1, "compile": True, "accumulate": 2}, False),
+        ("cuda", {"steps": 1, "compile": True, "cuda_graphs": False}, False),
+        ("cuda", {"steps": 1, "cuda_graphs": True}, True),
+        ("cpu", {}, None),
+        ("cpu", {"compile": True}, False),
+    ],
+)
+def test_long_trainings_on_a_gpu_are_compiled(
+    device: str, updates: dict[str, Any], graphs: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """graphs: whether there are CUDA graphs; None: nothing is compiled."""
+    monkeypatch.setattr(compiled, "no_compiler", lambda _: None)
+    monkeypatch.setattr(compiled.dist, "get_world_size", lambda: 1)
+    past = replace(LISTS.sparse[1], table="s")
+    pooled = Task(DNN(LISTS, dim=4, deep_mlp=[4]))
+    lists = Task(DIN(replace(LISTS, sparse=(LISTS.sparse[0], past)), history={"s": "t"}, dim=4))
+    given = replace(Updates(precision="bf16-mixed", steps=compiled.LONG), **updates)
+    made = compiled.compiled_model(pooled, given, torch.device(device), 4)
+    assert (made._graphs if made else None) == graphs
+    made = compiled.compiled_model(lists, replace(given, cuda_graphs=None), torch.device(device), 4)
+    assert (made._graphs if made else None) == (False if given.compile else None)
 
 
 @pytest.mark.parametrize(
