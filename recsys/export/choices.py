@@ -6,7 +6,7 @@ from recsys.index.build_index import KINDS
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]
 
-FORMATS = ("onnx", "single_graph", "torchscript", "aoti", "aoti_cuda")
+FORMATS = ("onnx", "single_graph", "torchscript", "aoti")
 PRECISIONS = ("fp32", "fp16", "bf16")
 INDEXES = ("auto", *KINDS)
 TABLES: tuple[str, ...] = get_args(TableType)

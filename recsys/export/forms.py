@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from recsys.export.graphs import Inputs, RankingGraph
 from recsys.export.single_graph import write_single_graph
 from recsys.export.torch_forms import (
     AOTI,
-    AOTI_CUDA,
     TORCHSCRIPT,
     Standalone,
     outputs_of,
@@ -71,7 +69,6 @@ def write_forms(
     writers: dict[str, tuple[str, Callable[[Standalone, Inputs, Path], None]]] = {
         "torchscript": (TORCHSCRIPT, write_torchscript),
         "aoti": (AOTI, write_aoti),
-        "aoti_cuda": (AOTI_CUDA, partial(write_aoti, device="cuda")),
     }
     chosen = {n: writers[n] for n in formats if n in writers}
     if not chosen:

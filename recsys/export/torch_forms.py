@@ -1,4 +1,4 @@
-"""A ranking model's graph as TorchScript, or compiled ahead of time for the processor, or the GPU, here (AOTInductor).
+"""A ranking model's graph as TorchScript, or compiled ahead of time for the processor here (AOTInductor).
 
 Both hold the tables themselves, and so need them in memory; both take the inputs of model.onnx, in its order.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from recsys.base.errors import UserError
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 
-TORCHSCRIPT, AOTI, AOTI_CUDA = "model.pt", "model.pt2", "model_cuda.pt2"
+TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
 
 
 class Standalone(nn.Module):
@@ -43,8 +43,8 @@ def write_torchscript(module: Standalone, inputs: Inputs, file: Path) -> None:
         torch.jit.save(torch.jit.freeze(traced), str(file))
 
 
-def write_aoti(module: Standalone, inputs: Inputs, file: Path, device: str = "cpu") -> None:
-    """Compile for the processor here, or for its GPU (device=cuda). Takes a C++ compiler and a minute or two.
+def write_aoti(module: Standalone, inputs: Inputs, file: Path) -> None:
+    """Compile for the processor here. Takes a C++ compiler and a minute or two.
 
     Raises UserError if there is no compiler.
     """
@@ -52,22 +52,17 @@ def write_aoti(module: Standalone, inputs: Inputs, file: Path, device: str = "cp
     from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
     with quiet_exporter(), torch.no_grad():
-        example = tuple(x.to(device) for x in inputs.values())
         try:
-            program = torch.export.export(module.to(device), example, dynamic_shapes=(shapes,), strict=False)
+            program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
             # private: PyTorch documents AOTInductor's functions under this name
             torch._inductor.aoti_compile_and_package(program, package_path=str(file))
         except (InductorError, InvalidCxxCompiler) as e:
-            form = "aoti" if device == "cpu" else "aoti_cuda"
             why = str(e).strip().splitlines()[0]
-            raise UserError(f"format={form}: the graph cannot be compiled here: {why}") from e
-        finally:
-            module.to("cpu")
+            raise UserError(f"format=aoti: the graph cannot be compiled here: {why}") from e
 
 
 def outputs_of(kind: str, file: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Load what was written and return its outputs."""
-    inputs = [torch.from_numpy(x).to("cuda" if kind == "aoti_cuda" else "cpu") for x in feed.values()]
     with torch.no_grad():
         model = torch.jit.load(str(file)) if kind == "torchscript" else torch._inductor.aoti_load_package(str(file))
-        return [x.cpu().numpy() for x in model(*inputs)]
+        return [x.numpy() for x in model(*map(torch.from_numpy, feed.values()))]

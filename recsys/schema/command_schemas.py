@@ -140,7 +140,7 @@ class ExportConfig:
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     name: str | None = None  # under which a server offers the model; null: the model's class in lower case
     version: str = "1"  # under which a server offers the model
-    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti | aoti_cuda, or a list
+    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list
     precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
     tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
     # index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch | milvus; null: none

@@ -66,6 +66,8 @@ class Pipeline:
     ) -> None:
         self._upcoming = upcoming
         pipeline_utils.KJTAllToAllForward = _exchange_of  # type: ignore[assignment,misc]
+        # TorchRec names the outermost modules only, and so traces into those of a ModuleList
+        pipeline_utils._get_leaf_module_names = _without_tables
         self._pipeline: Any = KINDS[kind](
             dmp, _PartsAsOptimizer(parts), device, execute_all_batches=True, custom_model_fwd=parts.forward
         )
@@ -74,9 +76,8 @@ class Pipeline:
     @classmethod
     def problem(cls, model: nn.Module) -> str | None:
         """Return why a model cannot be trained in a pipeline, or None: torch.fx must be able to trace it."""
-        leaves = [name for name, m in model.named_modules() if not _has_tables(m)]
         try:
-            Tracer(leaf_modules=leaves).trace(model)
+            Tracer(leaf_modules=_without_tables(model)).trace(model)
         except Exception as e:  # whatever the model's code raises for the stand-ins of its inputs
             return f"torch.fx cannot trace its forward pass ({str(e).splitlines()[0].rstrip('.')})"
         return None
@@ -104,8 +105,11 @@ def _exchange_of(pg: ProcessGroup, splits: list[int], stagger: int = 1) -> Calla
     return KJTAllToAll(pg, splits, stagger).forward if pg.size() == 1 else KJTAllToAllForward(pg, splits, stagger)
 
 
-def _has_tables(module: nn.Module) -> bool:
-    return any(isinstance(m, ShardedModule) for m in module.modules() if m is not module)
+def _without_tables(model: nn.Module) -> list[str]:
+    """Return the names of the modules that contain no sharded tables, which torch.fx need not trace."""
+    return [
+        n for n, m in model.named_modules() if not any(isinstance(c, ShardedModule) for c in m.modules() if c is not m)
+    ]
 
 
 class _PartsAsOptimizer:

@@ -51,6 +51,8 @@ FREE = {
     "trainer.max_steps",
     "trainer.max_time",
     "metrics",
+    "trainer.compile",
+    "trainer.cuda_graphs",
     "trainer.threads",
     "trainer.timeout_minutes",
     "trainer.save_on_interrupt",

@@ -144,11 +144,3 @@ def test_triton_puts_the_graph_on_its_gpus(artefact: Path) -> None:
     }
     assert device_of({"model_instance_kind": "CPU"}) == device_of({}) == "cpu"
     assert device_of({"model_instance_kind": "GPU", "model_instance_device_id": "1"}) == "auto:1"
-
-
-@pytest.mark.skipif(session.has_gpu(), reason="there is a GPU")
-def test_a_form_for_gpus_needs_one(artefact: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^format=aoti_cuda: this machine has no GPU; "):
-        export._command(
-            compose("export", [f"run={artefact.parent}/run", f"output={tmp_path}/x", "format=[onnx,aoti_cuda]"])
-        )

@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 from model_inputs import random_arrays
 from small_models import SMALL, TASKS
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.base.errors import UserError
@@ -277,19 +274,6 @@ def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
         wanted = expected(model, arrays, features)
         assert np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-5
         assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
-
-
-@pytest.mark.parametrize("name", [n for n in SCORERS if n != "dien"])  # of its GRU, PyTorch has no fake without a GPU
-def test_a_graph_runs_where_its_inputs_are(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No number that a graph makes stays on the CPU, as format=aoti_cuda needs: PyTorch's fakes of a GPU's tensors."""
-    _, graph, _, parts, _ = ranking_graph(name, "fp32", tmp_path)
-    inputs = tensors(uneven(random_arrays(features_of(name), 4), features_of(name)))
-    weights = {n: x.detach() for n, x in [*graph.named_parameters(), *graph.named_buffers()]}
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()), torch.no_grad():
-        on_gpu = [{n: torch.empty_like(x, device="cuda") for n, x in of.items()} for of in (weights, parts, inputs)]
-        out = functional_call(graph.eval(), on_gpu[0], tuple(on_gpu[1:]))
-    assert {x.device.type for x in out.values()} == {"cuda"}
 
 
 @pytest.mark.parametrize("name", OF_BEHAVIOUR)

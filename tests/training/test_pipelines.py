@@ -42,6 +42,13 @@ def test_a_pipeline_trains_what_the_plain_loop_trains(home: Path, tmp_path: Path
     assert_same(home / "none", home / pipeline, tmp_path)
 
 
+@pytest.mark.parametrize("model", ["stem", pytest.param("ple", marks=pytest.mark.slow)])
+def test_models_with_lists_of_modules_have_a_pipeline(model: str, tmp_path: Path) -> None:
+    """TorchRec's own pipeline traces into their modules, and ends the run where one of them asks for a shape."""
+    given = ["data=sample_tasks", "data.sample.rows=1000", f"model={model}", "trainer.max_steps=3"]
+    run(tmp_path, "run", *given, "trainer.pipeline=sparse_dist")
+
+
 def test_one_process_tells_itself_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of ids that processes send each other are a collective, and a wait for its result."""
     told = SplitsAllToAllAwaitable.__init__

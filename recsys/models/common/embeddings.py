@@ -136,9 +136,7 @@ class PooledEmbeddings(nn.Module):
 def copied_index(places: Sequence[int], device: torch.device) -> Tensor:
     """Return an index on a device, to which it is copied without a wait of the host."""
     index = torch.tensor(places, dtype=torch.int64)
-    if device.type != "cuda" or torch.compiler.is_exporting():  # torch.export knows no pinned memory
-        return index.to(device)
-    return index.pin_memory().to(device, non_blocking=True)
+    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index
 
 
 def combine(vectors: dict[str, Tensor], own_dims: OwnDims | None) -> Tensor:
