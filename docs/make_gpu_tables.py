@@ -47,8 +47,10 @@ def peak(outcome: Any) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table without the rows of which nothing was run."""
-    lines = [head, ["---"] * len(head), *(row for row in rows if not {"", "not run"}.issuperset(row[1:]))]
+    """Return a table without the rows and the columns of which nothing was run."""
+    rows = [row for row in rows if not {"", "not run"}.issuperset(row[1:])]
+    shown = [i for i in range(len(head)) if not {"", "not run"}.issuperset(row[i] for row in rows)]
+    lines = [[row[i] for i in shown] for row in (head, ["---"] * len(head), *rows)]
     return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(line)} |") for line in lines)
 
 
