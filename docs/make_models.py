@@ -21,9 +21,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.compose import compose
 from recsys.distributed.ranks import process_group
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.job.build import build_model
 from recsys.job.run_config import RunConfig
+from recsys.labels import BinaryLabel
 from recsys.model_list import Entry, entries
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.tables import tables
@@ -36,10 +37,10 @@ PAGE = ROOT / "docs" / "reference" / "models.md"
 ROWS, TABLE, HISTORY = 2048, 10_000, 50
 SINGLES = tuple(SparseFeature(f"c{i}", TABLE, f"c{i}") for i in range(26))
 LISTS = tuple(SparseFeature(f"seen_{f.name}", TABLE, f.table, multi_valued=True, sequence=True) for f in SINGLES[:2])
-PLAIN = FeatureSpec(tuple(DenseFeature(f"n{i}") for i in range(13)), SINGLES, (Label("click"),))
+PLAIN = FeatureSpec(tuple(DenseFeature(f"n{i}") for i in range(13)), SINGLES, (BinaryLabel("click"),))
 FEATURES = {
     "rows with a label": PLAIN,
-    "rows with two labels or more": replace(PLAIN, labels=(Label("click"), Label("buy"))),
+    "rows with two labels or more": replace(PLAIN, labels=(BinaryLabel("click"), BinaryLabel("buy"))),
     "rows with a label, and a history": replace(PLAIN, sparse=(*SINGLES, *LISTS)),
     "rows with a label, and a history with categories": replace(PLAIN, sparse=(*SINGLES, *LISTS)),
 }

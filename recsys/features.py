@@ -6,13 +6,13 @@ Cardinalities come from here only.
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from recsys.labels import BinaryLabel, Label
+
 Pooling = Literal["sum", "mean"]
-LabelKind = Literal["binary", "regression", "classes"]
-CALIBRATIONS = ("platt", "isotonic")
 OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 
@@ -52,59 +52,6 @@ class SparseFeature:
 
 
 @dataclass(frozen=True)
-class Label:
-    """A label that a ranking model predicts: a column of a Batch's labels, which is NaN in rows that have none.
-
-    kind: binary (0 or 1) | regression (a number) | classes (the index of one of `classes`)
-    classes: the values of a label of classes
-    log: the model predicts ln(1 + label)
-    mean, std: regression: of the label, after `log`, in the training rows; the model predicts (label - mean) / std
-    known: the share of training rows that have this label
-    sampled: the share of negatives that were kept for training
-    platt: (a, b), if probabilities are calibrated as sigmoid(a x logit + b), and numbers as a x number + b
-    isotonic: (predictions, calibrated ones), ascending, between which calibrated predictions are interpolated
-
-    >>> Label("rating", kind="classes", classes=("1", "2", "3")).width
-    3
-    """
-
-    name: str
-    kind: LabelKind = "binary"
-    classes: tuple[str, ...] = ()
-    log: bool = False
-    mean: float = 0.0
-    std: float = 1.0
-    known: float = 1.0
-    sampled: float = 1.0
-    platt: tuple[float, float] | None = None
-    isotonic: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    @property
-    def width(self) -> int:
-        """The number of logits that predict the label."""
-        return len(self.classes) if self.kind == "classes" else 1
-
-    @property
-    def is_calibrated(self) -> bool:
-        """True if predictions are calibrated."""
-        return self.platt is not None or self.isotonic is not None
-
-    def uncalibrated(self) -> "Label":
-        """Return the label without its calibration."""
-        return replace(self, platt=None, isotonic=None)
-
-    def to_json(self) -> Any:
-        """Return the name of a label that has no other property, else all properties but the calibration."""
-        return (
-            self.name if self == Label(self.name) else {k: v for k, v in asdict(self).items() if k not in CALIBRATIONS}
-        )
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Label":
-        return cls(value) if isinstance(value, str) else cls(**{**value, "classes": tuple(value["classes"])})
-
-
-@dataclass(frozen=True)
 class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
 
@@ -127,7 +74,7 @@ class FeatureSpec:
 
     dense: tuple[DenseFeature, ...]
     sparse: tuple[SparseFeature, ...]
-    labels: tuple[Label, ...] = (Label("label"),)
+    labels: tuple[Label, ...] = (BinaryLabel("label"),)
     item: str | None = None
     items: "FeatureSpec | None" = None
     item_ids: bool = True

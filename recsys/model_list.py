@@ -94,16 +94,17 @@ def needs(cfg: RunConfig) -> str:
     """Return the data that a model needs: the plainest of some made-up features that it can be built for."""
     import torch
 
-    from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+    from recsys.features import DenseFeature, FeatureSpec, SparseFeature
     from recsys.job.build import build_model
+    from recsys.labels import BinaryLabel
 
     user, item, kind = (SparseFeature(n, 9, n) for n in ("user", "item", "kind"))
     before, kinds = (SparseFeature(f"{n}s", 9, n, multi_valued=True, sequence=True) for n in ("item", "kind"))
-    rows = FeatureSpec((DenseFeature("x"),), (user, item, kind), (Label("click"),))
+    rows = FeatureSpec((DenseFeature("x"),), (user, item, kind), (BinaryLabel("click"),))
     lists = FeatureSpec((), (replace(before, name="item"),), (), item="item")
     candidates = {
         "rows with a label": rows,
-        "rows with two labels or more": replace(rows, labels=(Label("click"), Label("buy"))),
+        "rows with two labels or more": replace(rows, labels=(BinaryLabel("click"), BinaryLabel("buy"))),
         "rows with a label, and a history": replace(rows, sparse=(user, item, kind, before)),
         "rows with a label, and a history with categories": replace(rows, sparse=(user, item, kind, before, kinds)),
     }

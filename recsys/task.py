@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.candidates import Candidates
-from recsys.features import Label
+from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch
 from recsys.models.protocols import AuxiliaryLoss
@@ -29,7 +29,7 @@ class Task(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, loss: nn.Module | None = None, labels: tuple[Label, ...] = (Label("label"),)
+        self, model: nn.Module, loss: nn.Module | None = None, labels: tuple[Label, ...] = (BinaryLabel("label"),)
     ) -> None:
         super().__init__()
         self.model = model

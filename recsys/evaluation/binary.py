@@ -283,6 +283,15 @@ class BinaryMetrics:
         self._collected = RowCollector()
         self._reset()
 
+    @staticmethod
+    def of(rows: Rows) -> dict[str, float]:
+        """Return the metrics of these rows, and the number of positive ones."""
+        return binary_metrics(rows.probability, rows.label, weight=rows.weight) | {"positives": int(rows.label.sum())}
+
+    def columns(self, rows: Rows) -> dict[str, Any]:
+        """Return the columns of a file of predictions."""
+        return {"probability": rows.probability, "label": rows.label.astype(np.uint8)}
+
     def _reset(self) -> None:
         self._binned: Scores | None = None  # of the rows that were folded
         self._seen = 0  # their number

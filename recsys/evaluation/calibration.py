@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from recsys.evaluation.collected_rows import Rows
-from recsys.features import CALIBRATIONS, Label
 from recsys.files.atomic import write_json
 from recsys.files.manifest import read_json
 from recsys.files.run_files import CALIBRATION
+from recsys.labels import CALIBRATIONS, Label, NumberLabel, ScalarLabel
 
 STEPS = 100  # of Newton's method, which needs fewer than ten
 SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
 MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
 
 
-def calibrate(label: Label, rows: Rows, method: str) -> Label:
+def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     """Return the label with a calibration that is fitted to its rows; unchanged if all rows have the same label.
 
     platt: logistic regression on the logit: Platt, Probabilistic Outputs for Support Vector Machines, 1999, with its
@@ -33,7 +33,7 @@ def calibrate(label: Label, rows: Rows, method: str) -> Label:
     """
     if len(np.unique(rows.label)) < 2:
         return label
-    numbers = label.kind == "regression"
+    numbers = isinstance(label, NumberLabel)
     x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)
     x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
     weight = np.ones(len(x)) if rows.weight is None else rows.weight.astype(np.float64)
@@ -94,7 +94,8 @@ def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.
 
 def save(run: Path, labels: tuple[Label, ...]) -> None:
     """Write the labels' calibrations to a run's folder."""
-    found: dict[str, Any] = {x.name: {k: v for k in CALIBRATIONS if (v := getattr(x, k)) is not None} for x in labels}
+    calibrated = [x for x in labels if isinstance(x, ScalarLabel)]
+    found = {x.name: {k: v for k in CALIBRATIONS if (v := getattr(x, k)) is not None} for x in calibrated}
     write_json(run / CALIBRATION, found)
 
 

@@ -17,17 +17,16 @@ from recsys.base.errors import NotFinite
 from recsys.batch import Batch
 from recsys.data.features import GROUP, Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.evaluation.binary import BinaryMetrics, binary_metrics, groups_at, undefined
+from recsys.evaluation.binary import BinaryMetrics, groups_at, undefined
 from recsys.evaluation.calibration import calibrate
-from recsys.evaluation.collected_rows import Rows, from_rank_0, rank
+from recsys.evaluation.collected_rows import from_rank_0, rank
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.metrics_table import TARGETS
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 from recsys.evaluation.slices import slices
-from recsys.evaluation.value_metrics import ValueMetrics, value_metrics
-from recsys.features import Label
-from recsys.predictions import label_slices, predict
+from recsys.evaluation.value_metrics import ClassMetrics, NumberMetrics, ValueMetrics
+from recsys.labels import BinaryLabel, ClassLabel, Label, ScalarLabel, label_slices, predict
 
 # metrics that are also measured before the calibration
 CALIBRATED = ("logloss", "ne", "calibration", "ece", "rmse", "mae")
@@ -95,7 +94,7 @@ class LabelsEvaluator:
 
     def __init__(
         self,
-        labels: tuple[Label, ...] = (Label("label"),),
+        labels: tuple[Label, ...] = (BinaryLabel("label"),),
         exact_rows: int = 20_000_000,
         bins: int = 20,
         gauc: str | None = None,
@@ -106,11 +105,7 @@ class LabelsEvaluator:
         self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
         self._groups_of = _column if every_id_known else _known_values
         self._loader: ParquetLoader | None = None
-
-        def make(label: Label) -> BinaryMetrics | ValueMetrics:
-            return BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
-
-        self.metrics, self._uncalibrated = ([make(label) for label in labels] for _ in range(2))
+        self.metrics, self._uncalibrated = ([_metrics_of(x, exact_rows, bins) for x in labels] for _ in range(2))
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         self._loader = loader
@@ -133,7 +128,7 @@ class LabelsEvaluator:
     def add(self, predictions: Tensor, batch: Batch) -> None:
         """Add the predictions (B, L) for a batch. Collective."""
         for i, (label, columns) in enumerate(zip(self.labels, label_slices(self.labels), strict=True)):
-            own = predictions[:, columns] if label.kind == "classes" else predictions[:, columns.start]
+            own = predictions[:, columns.start] if isinstance(label, ScalarLabel) else predictions[:, columns]
             self.metrics[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
 
     def compute(self) -> dict[str, float]:
@@ -151,7 +146,7 @@ class LabelsEvaluator:
         if rank() == 0:
             for own, label, metrics in zip(parts, self.labels, self.metrics, strict=True):
                 rows = metrics.rows
-                if label.kind != "classes" and rows is not None and len(rows.place):
+                if isinstance(label, ScalarLabel) and rows is not None and len(rows.place):
                     group = groups_at(partial(_column, loader, GROUP), rows.place)
                     own |= group_metrics(group, rows.probability, rows.label, self._group_ks, rows.weight)
         return from_rank_0(parts)
@@ -160,7 +155,7 @@ class LabelsEvaluator:
         """Calibrate all labels except labels of classes on the rows of the last `compute`. Collective."""
         labels = list(self.labels)
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
-            if rank() == 0 and label.kind != "classes" and metrics.rows is not None:
+            if rank() == 0 and isinstance(label, ScalarLabel) and metrics.rows is not None:
                 labels[i] = calibrate(label, metrics.rows, method)
         self.labels = from_rank_0(tuple(labels))
 
@@ -184,7 +179,8 @@ class LabelsEvaluator:
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         if not names:
             return {}
-        rows = [metrics.rows for metrics in self.metrics if metrics.rows is not None]
+        measured = [metrics for metrics in self.metrics if metrics.rows is not None]
+        rows = [metrics.rows for metrics in measured if metrics.rows is not None]
         places = np.unique(np.concatenate([r.place for r in rows]))
         row_of_place = []  # index of each place in the rows of each label, -1 if the row does not have the label
         for r in rows:
@@ -194,8 +190,8 @@ class LabelsEvaluator:
 
         def measure(at: np.ndarray) -> dict[str, Any]:
             of_labels = [index[at] for index in row_of_place]
-            kinds = zip(self.labels, rows, of_labels, strict=True)
-            parts = [_measure(label, r.take(index[index >= 0])) for label, r, index in kinds]
+            kinds = zip(measured, rows, of_labels, strict=True)
+            parts = [metrics.of(r.take(index[index >= 0])) for metrics, r, index in kinds]
             counts = zip(self.labels, parts, strict=True)
             named = {f"{label.name}/rows": part["rows"] for label, part in counts} if len(parts) > 1 else {}
             return self._named(parts) | named
@@ -219,14 +215,7 @@ class LabelsEvaluator:
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
             rows = metrics.rows
             assert rows is not None
-            columns: dict[str, Any] = {"row": rows.place}
-            if label.kind == "binary":
-                columns |= {"probability": rows.probability, "label": rows.label.astype(np.uint8)}
-            elif label.kind == "regression":
-                columns |= {"prediction": rows.probability, "label": rows.label}
-            else:
-                columns |= {f"probability_{c}": rows.probability[:, n] for n, c in enumerate(label.classes)}
-                columns["label"] = [label.classes[int(y)] for y in rows.label]
+            columns = {"row": rows.place} | metrics.columns(rows)
             if rows.weight is not None:
                 columns["weight"] = rows.weight
             if metrics.groups is not None:
@@ -245,10 +234,10 @@ def _known_values(loader: ParquetLoader, name: str, start: int, stop: int) -> np
     return np.where(ids > 0, ids, -1 - np.arange(start, stop))
 
 
-def _measure(label: Label, rows: Rows) -> dict[str, Any]:
-    if label.kind != "binary":
-        return value_metrics(rows, label.kind)
-    return binary_metrics(rows.probability, rows.label, weight=rows.weight) | {"positives": int(rows.label.sum())}
+def _metrics_of(label: Label, exact_rows: int, bins: int) -> BinaryMetrics | ValueMetrics:
+    if isinstance(label, BinaryLabel):
+        return BinaryMetrics(exact_rows, bins)
+    return ClassMetrics(exact_rows, label.classes) if isinstance(label, ClassLabel) else NumberMetrics(exact_rows)
 
 
 class RetrievalEvaluator:

@@ -19,7 +19,6 @@ class Metric:
     label: name in tables and charts
     better: which direction is better; None if neither is, so that the metric cannot select checkpoints or rank trials
     meaning: one-line description
-    kind: kind of label that it measures; groups: the order of rows within groups; retrieval: rankings of items
     at_k: whether it is computed for lists of length k, as name@k
     whole: whether it is computed for the whole ranking too, as name
     of_lists: whether it describes the lists of the best k candidates without regard to the targets; such metrics are
@@ -35,7 +34,6 @@ class Metric:
     label: str
     better: Literal["higher", "lower"] | None
     meaning: str
-    kind: Literal["binary", "regression", "classes", "groups", "retrieval"]
     at_k: bool = False
     whole: bool = False
     of_lists: bool = False
@@ -46,27 +44,30 @@ class Metric:
     curve: bool = True
 
 
-_at_k = partial(Metric, kind="retrieval", at_k=True)
+class RetrievalMetric(Metric):
+    """A metric of rankings of items. The others measure labels."""
+
+
+_at_k = partial(RetrievalMetric, at_k=True)
 _of_lists = partial(_at_k, of_lists=True, every_k=False, interval=False, curve=False)
 
 METRICS = {
     m.name: m
     for m in (
-        Metric("auc", "AUC", "higher", "area under the ROC curve", "binary"),
-        Metric("pr_auc", "PR-AUC", "higher", "average precision", "binary", curve=False),
-        Metric("logloss", "logloss", "lower", "mean of −ln P(label)", "binary"),
-        Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", "binary", curve=False),
-        Metric("calibration", "calibration", None, "predicted over observed sum of the labels; 1 is calibrated",
-               "binary"),
-        Metric("ece", "ECE", "lower", "expected calibration error", "binary", interval=False),
-        Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "binary"),
-        Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression"),
-        Metric("mae", "MAE", "lower", "mean absolute error", "regression"),
-        Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes"),
+        Metric("auc", "AUC", "higher", "area under the ROC curve"),
+        Metric("pr_auc", "PR-AUC", "higher", "average precision", curve=False),
+        Metric("logloss", "logloss", "lower", "mean of −ln P(label)"),
+        Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", curve=False),
+        Metric("calibration", "calibration", None, "predicted over observed sum of the labels; 1 is calibrated"),
+        Metric("ece", "ECE", "lower", "expected calibration error", interval=False),
+        Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows"),
+        Metric("rmse", "RMSE", "lower", "root of the mean squared error"),
+        Metric("mae", "MAE", "lower", "mean absolute error"),
+        Metric("accuracy", "accuracy", "higher", "share of rows predicted right"),
         Metric("gndcg", "group NDCG", "higher", "discounted gain within groups divided by the largest possible",
-               "groups", at_k=True),
+               at_k=True),
         Metric("gmrr", "group MRR", "higher", "mean reciprocal rank of a group's best relevant row",
-               "groups", at_k=True, curve=False),
+               at_k=True, curve=False),
         _at_k("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target; mrr@k counts the best k alone",
               whole=True, every_k=False),
         _at_k("hr", "HR", "higher", "share of queries with a target among the best k"),
@@ -86,17 +87,38 @@ METRICS = {
                   "mean popularity of listed items relative to that of the histories, − 1; 0: as popular"),
     )
 }  # fmt: skip
+RANKINGS = tuple(m for m in METRICS.values() if isinstance(m, RetrievalMetric) and not m.of_lists)
 LISTS = tuple(m.name for m in METRICS.values() if m.of_lists)
-BY_KIND = {  # the metrics of each kind of label that are always measured
-    "binary": tuple(m.name for m in METRICS.values() if m.kind == "binary" and m.name != "gauc"),
-    "regression": ("rmse", "mae"),
-    "classes": ("logloss", "accuracy"),
+BY_GROUP = ("gndcg", "gmrr")  # measured if data.group.together is set
+
+
+@dataclass(frozen=True)
+class LabelMetrics:
+    """The metrics of labels of one kind.
+
+    always: measured in all cases, the main one first
+    more: measured if no label is negative
+    by_group: whether BY_GROUP is measured
+    gauc: whether AUC within groups is measured
+    are_grades: whether the order within groups is the main metric wherever batches keep groups together
+    """
+
+    always: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    by_group: bool = True
+    gauc: bool = False
+    are_grades: bool = False
+
+
+OF_LABELS = {
+    "binary": LabelMetrics(("auc", "pr_auc", "logloss", "ne", "calibration", "ece"), gauc=True),
+    "regression": LabelMetrics(("rmse", "mae"), more=("calibration",), are_grades=True),
+    "classes": LabelMetrics(("logloss", "accuracy"), by_group=False),
 }
-BY_GROUP = tuple(m.name for m in METRICS.values() if m.kind == "groups")  # measured if data.group.together is set
-MAIN = {"binary": "auc", "regression": "rmse", "classes": "logloss"}  # the main metric of each kind of label
+MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
 # reported next to the metrics
 COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "candidates")
-MAIN_RANKING = MAIN["binary"]
+MAIN_RANKING = "auc"
 TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
 MAIN_K = 10
 
@@ -162,13 +184,10 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
     """
     names = []
     for i, (label, kind) in enumerate(kinds.items()):
-        label_metrics = [*BY_KIND[kind]]
-        if kind == "binary" and (group_ks or (gauc and not i)):
-            label_metrics.append("gauc")
-        if kind == "regression":
-            label_metrics.append("calibration")
-        if kind != "classes":
-            label_metrics += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
+        of = OF_LABELS[kind]
+        with_gauc = of.gauc and (group_ks or (gauc and not i))
+        by_group = (f"{name}@{k}" for name in BY_GROUP for k in group_ks if of.by_group)
+        label_metrics = [*of.always, *(["gauc"] if with_gauc else []), *of.more, *by_group]
         names += label_metrics if len(kinds) == 1 else [f"{label}/{name}" for name in label_metrics]
     return names
 
@@ -180,16 +199,16 @@ def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within
     within_groups: whether the loss compares the rows of a group
     """
     label, kind = next(iter(kinds.items()))
-    main = MAIN[kind]
-    if group_ks and (kind == "regression" or (within_groups and kind == "binary")):
+    of = OF_LABELS[kind]
+    main = of.always[0]
+    if group_ks and of.by_group and (of.are_grades or within_groups):
         main = f"gndcg@{_main_k(tuple(group_ks))}"
     return main if len(kinds) == 1 else f"{label}/{main}"
 
 
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...], lists: tuple[str, ...] = ()) -> list[str]:
     """Return the names of all retrieval metrics, for each protocol. lists: measured metrics of lists."""
-    stems = [m for m in METRICS.values() if m.kind == "retrieval" and not m.of_lists]
-    names = [n for m in stems for n in [m.name] * m.whole + [f"{m.name}@{k}" for k in ks]]
+    names = [n for m in RANKINGS for n in [m.name] * m.whole + [f"{m.name}@{k}" for k in ks]]
     of_lists = list_metric_names(lists, ks) if "full" in protocols else []
     return [under(n, p) for p in protocols for n in names] + of_lists
 
@@ -207,7 +226,7 @@ def by_protocol(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         entry = metric(name)
-        if entry is not None and entry.kind == "retrieval":
+        if isinstance(entry, RetrievalMetric):
             k, _, protocol = name.removeprefix(entry.name).partition("_")
             found.setdefault(protocol or "full", {})[entry.name + k] = value
     return found
@@ -218,7 +237,7 @@ def shown_tables(names: Iterable[str], several_targets: bool) -> dict[str, list[
 
     several_targets: whether any query has more than one target
     """
-    entries = {name: entry for name in names if (entry := metric(name)) is not None and entry.kind == "retrieval"}
+    entries = {name: entry for name in names if isinstance(entry := metric(name), RetrievalMetric)}
     entries = {name: entry for name, entry in entries.items() if several_targets or not entry.repeats}
     ks = tuple(dict.fromkeys(int(name.partition("@")[2]) for name in entries if "@" in name))
     first = [name for name, entry in entries.items() if entry.every_k or "@" not in name]
@@ -241,7 +260,7 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
 
 def is_retrieval(measured: Mapping[str, object]) -> bool:
     """Return whether metrics of these names rank items, instead of predicting labels."""
-    return any((entry := metric(name)) is not None and entry.kind == "retrieval" for name in measured)
+    return any(isinstance(metric(name), RetrievalMetric) for name in measured)
 
 
 def of_label(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -267,7 +286,7 @@ def main_metric(measured: Mapping[str, object]) -> str:
         return MAIN_RANKING
     if of_groups := [name for name in measured if name.startswith("gndcg@")]:
         return f"gndcg@{MAIN_K}" if f"gndcg@{MAIN_K}" in of_groups else of_groups[0]
-    labels = [name for name in measured if "@" not in name and name.rpartition("/")[2] in MAIN.values()]
+    labels = [name for name in measured if "@" not in name and name.rpartition("/")[2] in MAIN]
     if labels:
         return labels[0]
     ranked = [name for name in measured if name.startswith("ndcg@")]

@@ -16,10 +16,9 @@ from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import LINE
 from recsys.data.raw import read_sources
-from recsys.features import Label
 from recsys.files.atomic import finite
+from recsys.labels import Label, columns, predict
 from recsys.online.raw_rows import RawRows
-from recsys.predictions import columns, predict
 
 RECORDED, COMPARED = 256, 10_000  # rows that an artefact holds, and rows that are compared when it is exported
 

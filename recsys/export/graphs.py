@@ -19,8 +19,8 @@ from recsys.data.features.arrays import single_valued
 from recsys.export import not_exported
 from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
-from recsys.features import FeatureSpec, Label
-from recsys.predictions import columns, predict
+from recsys.features import FeatureSpec
+from recsys.labels import Label, columns, predict
 
 OPSET = 21
 ML, ML_OPSET = "ai.onnx.ml", 5  # operators of text and of trees

@@ -22,8 +22,9 @@ from recsys.export.fused_tables import fuse, layout_of, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import Tables, replace_lookups
 from recsys.export.restored import StoredTask
-from recsys.features import FeatureSpec, Label
+from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
+from recsys.labels import Label
 from recsys.online.raw_rows import RawRows
 from recsys.training.trainer import loader_on_cpu
 

@@ -29,9 +29,9 @@ from recsys.export.graphs import (
     trace,
 )
 from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
-from recsys.features import FeatureSpec, Label
+from recsys.features import FeatureSpec
+from recsys.labels import Label, columns, predict
 from recsys.models.gbm import GBM
-from recsys.predictions import columns, predict
 
 LEAF, NUMBER = 0, 1  # Treelite's kinds of nodes; the third one tests whether a category is in a list
 MODES, MEMBER = {2: 1, 3: 0}, 6  # ONNX's kinds of nodes for Treelite's < and <=, and for a member of a list

@@ -84,7 +84,7 @@ class GateConfig(StrictSettings):
 
 
 def _check_metric(name: str) -> None:
-    known = [m for m in metrics_table.METRICS.values() if m.kind == "retrieval" and not m.of_lists]
+    known = metrics_table.RANKINGS
     base, at, k = name.partition("@")
     if name in ROWS or any(m.name == base and (m.whole if not at else k.isdecimal() and int(k) > 0) for m in known):
         return

@@ -15,8 +15,8 @@ from recsys.base.extras import EXTRAS, check_extra
 from recsys.base.secrets import still_masked, variable
 from recsys.config.safe_targets import moved
 from recsys.data.raw.vector_files import table_widths
-from recsys.features import CALIBRATIONS
 from recsys.job.run_config import RunConfig
+from recsys.labels import CALIBRATIONS
 from recsys.ranges import check_values
 from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
 from recsys.schema.run_schema import TrainConfig

@@ -7,10 +7,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from recsys.base.errors import did_you_mean
-from recsys.features import Label
+from recsys.labels import Label, is_one_binary, label_slices
 from recsys.losses.groups import GroupLoss, Listwise, Pairwise
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
-from recsys.predictions import label_slices, targets
 
 LOSSES = {
     "binary_cross_entropy": BinaryCrossEntropy,
@@ -151,7 +150,7 @@ class LabelLosses(nn.Module):
             if weight is not None:
                 share = share * weight
             column = torch.where(known, column, torch.zeros_like(column))
-            target = targets(column, label)[:, None]
+            target = label.targets(column)[:, None]
             if loss.within_groups:
                 value = cast(GroupLoss, loss)(logits[:, columns], column[:, None], share, group)
                 if pointwise := getattr(loss, "pointwise", 0.0):
@@ -196,7 +195,7 @@ def label_loss(labels: tuple[Label, ...], loss: Any) -> nn.Module:
     Raises:
         ValueError: the loss does not fit the labels.
     """
-    one_binary = len(labels) == 1 and labels[0].kind == "binary"
+    one_binary = is_one_binary(labels)
     if one_binary and loss is None:
         return BinaryCrossEntropy()
     if one_binary and loss is not None and not isinstance(loss, (Tasks, GroupLoss)) and "binary" in loss.kinds:

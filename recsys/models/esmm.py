@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
+from recsys.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Tower
@@ -50,7 +51,7 @@ class ESMM(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "ESMM")
-        if [label.kind for label in features.labels] != ["binary", "binary"]:
+        if [*map(type, features.labels)] != [BinaryLabel, BinaryLabel]:
             shown = ", ".join(f"{label.name} ({label.kind})" for label in features.labels)
             raise ValueError(f"ESMM needs two binary labels, the click and the conversion; the data has {shown}")
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)

@@ -17,10 +17,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.batch import Batch
-from recsys.features import FeatureSpec, Label
+from recsys.features import FeatureSpec
+from recsys.labels import BinaryLabel, Label, NumberLabel
 from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
-from recsys.predictions import targets
 from recsys.ranges import Range
 
 Library = Literal["lightgbm", "xgboost", "catboost"]
@@ -103,8 +103,8 @@ class GBM(nn.Module, FittedRankingModel):
         held_out = None if validation is None else self._read(validation, "validation")
         self.fitted, self._contents = [], []
         for i, label in enumerate(self.features.labels):
-            classes = None if label.kind == "regression" else len(label.classes)
-            settings = replace(self._settings, classes=classes, seed=seed, threads=threads)
+            is_number, several = isinstance(label, NumberLabel), label.width if label.width > 1 else 0
+            settings = replace(self._settings, classes=None if is_number else several, seed=seed, threads=threads)
             label_rows = rows.of_label(i, label)
             own_held_out = None if held_out is None else held_out.of_label(i, label, unsampled=True)
             if label_rows is None:
@@ -233,7 +233,7 @@ class _TreeTable:
         matrix, weight = self.matrix, self.weight
         if not has.all():
             matrix, values, weight = matrix[has], values[has], None if weight is None else weight[has]
-        if unsampled and label.sampled < 1:
+        if unsampled and isinstance(label, BinaryLabel) and label.sampled < 1:
             share = np.where(values > 0, 1.0, label.sampled).astype(np.float32)
             weight = share if weight is None else share * weight
-        return TreeRows(matrix, targets(torch.from_numpy(values), label).numpy(), weight)
+        return TreeRows(matrix, label.targets(torch.from_numpy(values)).numpy(), weight)

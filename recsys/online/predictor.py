@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
+from recsys.labels import Label, columns, predict
 
 if TYPE_CHECKING:
     from recsys.data.features import Fitted
-    from recsys.features import Label
     from recsys.online.raw_rows import RawRows
 
 
@@ -79,7 +79,6 @@ class Predictor:
 
         from recsys.data.features.batch_tensors import batch_of
         from recsys.data.features.blocks import LINE
-        from recsys.predictions import columns, predict
 
         applied = self.fitted.apply(frame)
         features = self.fitted.features

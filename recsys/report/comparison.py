@@ -223,20 +223,17 @@ def _predictions(frame: Any) -> tuple[bytes, Measured]:
     if "probability" in frame.columns:
         key = sha256(rows + label.astype(np.uint8).tobytes() + own).digest()
         return key, Predictions(frame["probability"].to_numpy(), label, weight)
-    from recsys.evaluation.value_metrics import row_values
+    from recsys.evaluation.value_metrics import ClassMetrics, NumberMetrics
 
     if "prediction" in frame.columns:
-        kind, prediction = "regression", frame["prediction"].to_numpy()
+        kind, values = "regression", NumberMetrics.row_values(frame["prediction"].to_numpy(), label)
     else:
-        kind = "classes"
         classes = [c for c in frame.columns if c.startswith("probability_")]
         of_class = {c.removeprefix("probability_"): i for i, c in enumerate(classes)}
-        prediction = frame.select(classes).to_numpy()
         label = frame["label"].replace_strict(of_class).to_numpy()
+        kind, values = "classes", ClassMetrics.row_values(frame.select(classes).to_numpy(), label)
     key = sha256(rows + label.astype(np.float64).tobytes() + own).digest()
-    return key, Means(
-        metrics_table.BY_KIND[kind], np.stack(row_values(prediction, label, kind), 1), weight, roots=("rmse",)
-    )
+    return key, Means(metrics_table.OF_LABELS[kind].always, np.stack(values, 1), weight, roots=("rmse",))
 
 
 def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups:

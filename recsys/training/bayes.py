@@ -12,12 +12,12 @@ import numpy as np
 import polars as pl
 
 from recsys.data.features import LABEL
-from recsys.data.features.label_kinds import NumberLabel
-from recsys.data.features.labels import label_columns
+from recsys.data.features.label_columns import label_columns
+from recsys.data.features.label_kinds import NumberLabelColumn
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.collected_rows import Rows
-from recsys.evaluation.value_metrics import value_metrics
+from recsys.evaluation.value_metrics import NumberMetrics
 
 FILE = "teacher.parquet"
 
@@ -41,7 +41,7 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
             continue  # the teacher knows the expectation of the column alone
         known = _known(teacher, c.column, test[column])
         if known is not None:
-            best = _regression(*known) if isinstance(c, NumberLabel) else _binary(*known)
+            best = _regression(*known) if isinstance(c, NumberLabelColumn) else _binary(*known)
             metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
     return metrics or None
 
@@ -69,4 +69,4 @@ def _binary(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 
 def _regression(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    return {"rmse": value_metrics(Rows(np.arange(len(labels)), expected, labels), "regression")["rmse"]}
+    return {"rmse": NumberMetrics.of(Rows(np.arange(len(labels)), expected, labels))["rmse"]}

@@ -18,9 +18,8 @@ from recsys.batch import Batch
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.features import Label
 from recsys.job.kinds import check_scores_rows
-from recsys.predictions import predict
+from recsys.labels import Label, predict
 from recsys.training.fitted_ranking import restored_ranking
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run
@@ -65,7 +64,7 @@ def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str 
     members = [Member.load(run, split, checkpoint) for run in runs]
     first, *others = members
     for member in others:
-        if [(x.name, x.kind, x.classes) for x in member.labels] != [(x.name, x.kind, x.classes) for x in first.labels]:
+        if [(x.kind, *x.columns) for x in member.labels] != [(x.kind, *x.columns) for x in first.labels]:
             raise UserError(f"run={member.name}: has other labels than {first.name}; average runs of the same data")
         if member.loader.rows != first.loader.rows:
             counts = f"{member.loader.rows:,} {split} rows, and {first.name} has {first.loader.rows:,}"

@@ -12,10 +12,11 @@ import torch
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.features import feature_spec
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.job.build import build_model
 from recsys.job.check import check
 from recsys.job.run_config import RunConfig
+from recsys.labels import BinaryLabel
 from recsys.stages.assemble import build_parts
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method
@@ -26,7 +27,7 @@ NAMED = {str(p.relative_to(conf_dir())): p for p in YAMLS}
 SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
 SPEC = FeatureSpec(dense=(DenseFeature("x", unit=True),), sparse=SINGLE + HISTORY)
-SEVERAL = replace(SPEC, labels=(Label("click"), Label("bought")))
+SEVERAL = replace(SPEC, labels=(BinaryLabel("click"), BinaryLabel("bought")))
 
 
 def check_pipeline(path: Path, overrides: list[str]) -> None:

@@ -10,10 +10,11 @@ import yaml
 from recsys import losses
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
-from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.features import FeatureSpec, SparseFeature
 from recsys.job.build import build_model
 from recsys.job.run_config import RunConfig
 from recsys.job.targets import locate
+from recsys.labels import BinaryLabel
 from recsys.losses import tasks
 from recsys.models.protocols import model_kind
 from recsys.schema import class_facts
@@ -46,7 +47,7 @@ def test_tables_are_as_wide_as_dim_unless_they_are_listed(name: str) -> None:
         return
     user, item = SparseFeature("user", 9, "user"), SparseFeature("item", 9, "item")
     history = SparseFeature("items", 9, "item", multi_valued=True, sequence=True)
-    rows = FeatureSpec((), (user, item, history), (Label("click"), Label("buy")))
+    rows = FeatureSpec((), (user, item, history), (BinaryLabel("click"), BinaryLabel("buy")))
     lists = FeatureSpec((), (SparseFeature("item", 9, "item", multi_valued=True, sequence=True),), (), item="item")
     try:
         model = build_model(RunConfig.of(cfg), rows if kind == "ranking" else lists, torch.device("meta"))

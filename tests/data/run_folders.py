@@ -13,7 +13,7 @@ from recsys.batch import Batch
 from recsys.evaluation.binary import Scores, binary_metrics
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.retrieval_metrics import ranking_metrics
-from recsys.features import Label
+from recsys.labels import BinaryLabel, ClassLabel, NumberLabel
 
 
 def write_run(
@@ -61,10 +61,10 @@ def write_run(
 
 
 LABELS = (
-    Label("click"),
-    Label("buy"),
-    Label("rating", "regression"),
-    Label("colour", "classes", ("red", "green, blue", "3")),
+    BinaryLabel("click"),
+    BinaryLabel("buy"),
+    NumberLabel("rating"),
+    ClassLabel("colour", ("red", "green, blue", "3")),
 )
 
 

@@ -27,10 +27,10 @@ from recsys.evaluation.binary import binary_metrics
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.collected_rows import Rows
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.evaluation.value_metrics import value_metrics
-from recsys.features import FeatureSpec, Label
+from recsys.evaluation.value_metrics import NumberMetrics
+from recsys.features import FeatureSpec
+from recsys.labels import BinaryLabel, ClassLabel, Label, NumberLabel, columns, predict
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
-from recsys.predictions import columns, predict
 from recsys.schema.data_schema import (
     DenseConfig,
     LabelConfig,
@@ -100,7 +100,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert prepared.info["bad_rows"] == 0
     train = frame.head(800)
     click, buy, stars, colour = prepared.fitted.features.labels
-    assert click == Label("click") and prepared.fitted.features.logits == 6
+    assert click == BinaryLabel("click") and prepared.fitted.features.logits == 6
     assert buy.known == pytest.approx(train["click"].mean())
     logs = train["rating"].drop_nulls().log1p()
     assert stars.known == pytest.approx(len(logs) / 800)
@@ -131,7 +131,7 @@ def test_one_label_is_what_it_was(tmp_path: Path) -> None:
     assert prepared.fitted.features.to_json()["labels"] == ["label"]
     assert "weighted" not in prepared.fitted.features.to_json()
     assert batches(prepared, "train")[0].weight is None
-    assert isinstance(label_loss((Label("label"),), None), torch.nn.Module)
+    assert isinstance(label_loss((BinaryLabel("label"),), None), torch.nn.Module)
 
 
 def test_a_single_regression(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_missing_single_labels_are_called_missing(tmp_path: Path) -> None:
 # --- losses ----------------------------------------------------------------------------------------------
 
 KINDS = (
-    Label("click", known=0.8),
-    Label("stars", "regression", mean=3.0, std=2.0, known=0.5),
-    Label("colour", "classes", ("r", "g", "b")),
+    BinaryLabel("click", known=0.8),
+    NumberLabel("stars", mean=3.0, std=2.0, known=0.5),
+    ClassLabel("colour", ("r", "g", "b")),
 )
 
 
@@ -303,7 +303,7 @@ def test_the_labels_losses_by_name() -> None:
         with pytest.raises(ValueError, match=expected.replace("?", r"\?")):
             LabelLosses(KINDS, wrong)
     with pytest.raises(ValueError, match="is a loss of classes labels; this data has labels of kind binary"):
-        label_loss((Label("label"),), CrossEntropy())
+        label_loss((BinaryLabel("label"),), CrossEntropy())
     with pytest.raises(ValueError, match=r"losses\.a=hubber: no such loss; did you mean huber\?"):
         Tasks(losses={"a": "hubber"})
 
@@ -351,7 +351,7 @@ def test_weighted_metrics_are_those_of_scikit_learn(rows: int, seed: int) -> Non
 
 def test_metrics_of_every_kind_of_label() -> None:
     rng = np.random.default_rng(0)
-    labels = (Label("click"), Label("stars", "regression", log=True, mean=1.0, std=0.5), KINDS[2])
+    labels = (BinaryLabel("click"), NumberLabel("stars", log=True, mean=1.0, std=0.5), KINDS[2])
     logits = torch.from_numpy(rng.standard_normal((200, 5)).astype(np.float32))
     y = np.stack([rng.integers(0, 2, 200), rng.integers(1, 6, 200), rng.integers(0, 3, 200)], 1).astype(np.float32)
     y[:30, 1] = np.nan
@@ -402,7 +402,7 @@ def calibrated(rows: Rows, label: Label) -> np.ndarray:
 @pytest.mark.parametrize("method", ["platt", "isotonic"])
 def test_calibration_on_held_out_rows(method: str) -> None:
     fitted_on, held_out = off_by(20_000)
-    label = calibrate(Label("y"), fitted_on, method)
+    label = calibrate(BinaryLabel("y"), fitted_on, method)
     before = binary_metrics(held_out.probability, held_out.label)
     after = binary_metrics(calibrated(held_out, label), held_out.label)
     assert before["ece"] > 0.1 and after["ece"] < 0.02 and after["logloss"] < before["logloss"]
@@ -418,9 +418,9 @@ def test_isotonic_calibration_is_that_of_scikit_learn(rows: int, seed: int) -> N
     rng = np.random.default_rng(seed)
     p = np.round(rng.random(rows), 1).astype(np.float32) * np.float32(0.9) + np.float32(0.05)
     y, w = rng.random(rows) < 0.5, rng.random(rows) + 0.1
-    label = calibrate(Label("y"), Rows(np.arange(rows), p, y, w.astype(np.float32)), "isotonic")
+    label = calibrate(BinaryLabel("y"), Rows(np.arange(rows), p, y, w.astype(np.float32)), "isotonic")
     if len(np.unique(y)) < 2:
-        assert label == Label("y")
+        assert label == BinaryLabel("y")
         return
     reference = IsotonicRegression(out_of_bounds="clip").fit(p, y, sample_weight=w.astype(np.float32))
     x = np.linspace(0.05, 0.95, 19).astype(np.float32)
@@ -434,25 +434,29 @@ def test_calibrated_numbers_are_right_on_average(method: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal(20_000)
     y = np.exp(x + 0.8 * rng.standard_normal(20_000))
-    label = Label("y", "regression", log=True)
+    label = NumberLabel("y", log=True)
     logits = torch.from_numpy(np.log1p(np.exp(x)))[:, None].float()
 
     def rows(label: Label, part: slice) -> Rows:
         return Rows(np.arange(len(y))[part], predict(logits, (label,)).numpy()[part, 0], y[part].astype(np.float32))
 
     fitted_on, held_out = slice(0, 10_000), slice(10_000, None)
-    before = value_metrics(rows(label, held_out), "regression")
+    before = NumberMetrics.of(rows(label, held_out))
     better = calibrate(label, rows(label, fitted_on), method)
-    after = value_metrics(rows(better, held_out), "regression")
+    after = NumberMetrics.of(rows(better, held_out))
     assert before["calibration"] < 0.8 and after["calibration"] == pytest.approx(1, abs=0.05)
     assert method == "isotonic" or after["rmse"] < before["rmse"]  # a step of few rows follows outliers
     assert predict(torch.full((1, 1), -50.0), (better,)).item() >= 0
-    assert "calibration" not in value_metrics(Rows(np.arange(2), y[:2], np.array([-1.0, 3.0])), "regression")
+    assert "calibration" not in NumberMetrics.of(Rows(np.arange(2), y[:2], np.array([-1.0, 3.0])))
 
 
 def test_a_calibration_is_stored_with_the_run(tmp_path: Path) -> None:
     rows, _ = off_by(500)
-    labels = (calibrate(Label("a"), rows, "platt"), calibrate(Label("b"), rows, "isotonic"), Label("c"))
+    labels = (
+        calibrate(BinaryLabel("a"), rows, "platt"),
+        calibrate(BinaryLabel("b"), rows, "isotonic"),
+        BinaryLabel("c"),
+    )
     calibration.save(tmp_path, labels)
     assert calibration.load(tmp_path, tuple(x.uncalibrated() for x in labels)) == labels
     assert calibration.load(tmp_path / "other", labels) == labels

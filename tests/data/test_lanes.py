@@ -9,13 +9,14 @@ import pytest
 from recsys.data.features import LABEL
 from recsys.data.loader.lanes import parts_of
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 
 ROWS, STEP = 1000, 48
 SPEC = FeatureSpec(
     dense=(DenseFeature("number"),),
     sparse=(SparseFeature("one", 2000, "one", "sum"), SparseFeature("bag", 9, "bag", "sum", multi_valued=True)),
-    labels=(Label("label"),),
+    labels=(BinaryLabel("label"),),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 from public_rows import OVERRIDES, ROWS, WRITERS
 
 from recsys.config.compose import compose, conf_dir
-from recsys.data.features.labels import label_columns
+from recsys.data.features.label_columns import label_columns
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.prepare.split import SPLITS

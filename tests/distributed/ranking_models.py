@@ -8,7 +8,8 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
@@ -61,7 +62,7 @@ def _train(
     torch.manual_seed(3)
     features = replace(FEATURES, sparse=tuple(replace(f, dim=(dims or {}).get(f.table)) for f in FEATURES.sparse))
     if model in TASKS:
-        features = replace(features, labels=(Label("click"), Label("bought")))
+        features = replace(features, labels=(BinaryLabel("click"), BinaryLabel("bought")))
     labels = features.labels
     optim = SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4)
     module = RecsysModule(

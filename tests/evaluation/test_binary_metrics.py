@@ -28,7 +28,7 @@ from recsys.evaluation.binary import (
     undefined,
 )
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.features import Label
+from recsys.labels import BinaryLabel
 
 SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
 
@@ -243,7 +243,7 @@ def test_slices_of_several_labels_measure_the_rows_that_have_them() -> None:
     ids = pl.Series(rng.integers(1, 4, rows))
     labels = np.stack([np.where(rng.random(rows) < 0.3, np.nan, rng.random(rows) < 0.4) for _ in range(2)], 1)
     logits, weight = rng.normal(size=(rows, 2)), rng.random(rows) + 0.1
-    evaluator = LabelsEvaluator((Label("click"), Label("buy")))
+    evaluator = LabelsEvaluator((BinaryLabel("click"), BinaryLabel("buy")))
     output, y, w = (torch.from_numpy(x).float() for x in (logits, labels, weight))
     evaluator.update(None, output, cast(Batch, SimpleNamespace(labels=y, weight=w, first_row=0)))
     evaluator.compute()

@@ -29,7 +29,8 @@ from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.retrieval_graph import ITEMS, QueryGraph
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.bst import BST
 from recsys.models.common.lists import first_kept, list_means, padded_to
@@ -58,10 +59,9 @@ from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
 from recsys.models.ultragcn import UltraGCN
-from recsys.predictions import columns, predict
 from recsys.sharding.tables import tables
 
-LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label("kind", "classes", ("a", "b", "c")))
+LABELS = (BinaryLabel("click"), NumberLabel("stars", mean=3.0, std=2.0), ClassLabel("kind", ("a", "b", "c")))
 RANKING = FeatureSpec(
     dense=(DenseFeature("age", unit=True), DenseFeature("price", unit=True), DenseFeature("title", width=3)),
     sparse=(

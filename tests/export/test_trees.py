@@ -17,18 +17,18 @@ from recsys.export.artefact.folder import GRAPH
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import open_session
 from recsys.export.trees import COLUMNS, OUTPUTS, write_steps, write_trees
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
 from recsys.models.gbm import GBM
-from recsys.predictions import columns, predict
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("xgboost")
 gtil = pytest.importorskip("treelite").gtil  # Treelite's own, plain evaluation of trees
 
 LABELS = (
-    Label("click", platt=(0.9, -0.1), sampled=0.5),
-    Label("spent", kind="regression", mean=3.0, std=2.0, log=True),
-    Label("kind", kind="classes", classes=("a", "b", "c")),
+    BinaryLabel("click", platt=(0.9, -0.1), sampled=0.5),
+    NumberLabel("spent", mean=3.0, std=2.0, log=True),
+    ClassLabel("kind", ("a", "b", "c")),
 )
 TAGS = SparseFeature("tags", 40, "tags", multi_valued=True)
 FEATURES = FeatureSpec(
@@ -110,7 +110,7 @@ def test_labels_that_need_no_tree(tmp_path: Path) -> None:
     """All rows have the same label, so that each tree is one leaf."""
     rows = Rows(NO_LISTS, 200, seed=1)
     rows.labels[:] = 2.5
-    features = FeatureSpec(NO_LISTS.dense, NO_LISTS.sparse, (Label("spent", kind="regression"),))
+    features = FeatureSpec(NO_LISTS.dense, NO_LISTS.sparse, (NumberLabel("spent"),))
     model = GBM(features, trees=3)
     model.fit(rows, None, seed=0, threads=1)
     write_trees(model, features.labels, tmp_path)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.data.features.arrays import Arrays
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's
 SINGLE = (
@@ -25,7 +26,7 @@ def spec(dense: int = 3, sparse: tuple[SparseFeature, ...] = SINGLE + BAGGED, la
     return FeatureSpec(
         dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
         sparse=sparse,
-        labels=tuple(Label(f"label{i}") for i in range(labels)),
+        labels=tuple(BinaryLabel(f"label{i}") for i in range(labels)),
     )
 
 

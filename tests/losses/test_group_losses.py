@@ -14,7 +14,7 @@ from sklearn.metrics import ndcg_score
 from torch import nn
 
 from recsys.evaluation.group_metrics import group_metrics
-from recsys.features import Label
+from recsys.labels import BinaryLabel, ClassLabel, NumberLabel
 from recsys.losses import LabelLosses, Listwise, Pairwise, Tasks, label_loss
 from recsys.losses.groups import _discounts
 
@@ -111,7 +111,7 @@ def test_ranks_within_groups() -> None:
 
 def test_a_share_of_the_loss_of_rows() -> None:
     """Labels of numbers are compared within groups in their own units, and row by row in standard deviations."""
-    label = Label("grade", "regression", mean=2.0, std=2.0)
+    label = NumberLabel("grade", mean=2.0, std=2.0)
     x = {name: torch.tensor(v, dtype=torch.float32) for name, v in rows([4, 3], 1).items()}
     x["group"] = x["group"].long()
     given = (x["logits"][:, None], x["labels"][:, None], None, x["group"])
@@ -128,12 +128,14 @@ def test_a_share_of_the_loss_of_rows() -> None:
         (lambda: Pairwise(others=0), "others=0: must be at least 1"),
         (lambda: Tasks(alpha=-1), "alpha=-1: must be a number of at least 0"),
         (
-            lambda: label_loss((Label("c", "classes", classes=("a", "b")),), Listwise()),
+            lambda: label_loss((ClassLabel("c", ("a", "b")),), Listwise()),
             "is a loss of binary and regression labels; this data has labels of kind classes",
         ),
         (lambda: Pairwise()(torch.zeros(2, 1), torch.zeros(2, 1)), "has no groups; set data.group.together=true"),
         (
-            lambda: LabelLosses((Label("a"), Label("b")), Tasks(balance="gradnorm")).set_last_layer(nn.ReLU()),
+            lambda: LabelLosses((BinaryLabel("a"), BinaryLabel("b")), Tasks(balance="gradnorm")).set_last_layer(
+                nn.ReLU()
+            ),
             "balance=gradnorm: ReLU has no linear layer `logits`; use uncertainty",
         ),
     ],
@@ -190,7 +192,7 @@ def test_gradnorm_makes_gradients_equally_large() -> None:
     """With alpha 0, the shares become inverse to the norms of the losses' gradients, and keep their sum."""
     torch.manual_seed(0)
     model, x = Heads(), torch.randn(64, 6)
-    labels = (Label("a", "regression"), Label("b", "regression"))
+    labels = (NumberLabel("a"), NumberLabel("b"))
     losses = LabelLosses(labels, Tasks(balance="gradnorm", alpha=0.0))
     losses.set_last_layer(model)
     y = torch.stack([torch.randn(64), 30 * torch.randn(64)], 1)

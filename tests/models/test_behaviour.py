@@ -14,7 +14,8 @@ from reference_models import Array, Bags, Weights, sigmoid, softmax
 from torch import Tensor, nn
 
 from recsys.batch import Batch
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
@@ -42,7 +43,7 @@ def spec(*sparse: SparseFeature, dense: int = 2, labels: int = 1) -> FeatureSpec
     return FeatureSpec(
         dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
         sparse=sparse or (USER, ITEM, KIND, TAGS, ITEMS, KINDS, PAUSES),
-        labels=tuple(Label(f"label{i}") for i in range(labels)),
+        labels=tuple(BinaryLabel(f"label{i}") for i in range(labels)),
     )
 
 

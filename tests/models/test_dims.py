@@ -12,18 +12,19 @@ from small_models import SMALL, TASKS
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features.resolved_data import resolve
-from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.features import FeatureSpec, SparseFeature
 from recsys.job.build import with_dims
 from recsys.job.check_early import check_early
 from recsys.job.run_config import RunConfig
 from recsys.job.settings import data_config
+from recsys.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.din import DIN
 from recsys.models.lr import LogisticRegression
 from recsys.sharding.tables import lay_out_tables, tables
 
 DIMS = {"ids": 4, "tags": 12, "history": 4}
-LABELS = (Label("click"), Label("bought"))
+LABELS = (BinaryLabel("click"), BinaryLabel("bought"))
 
 
 def own_dims(features: FeatureSpec) -> FeatureSpec:

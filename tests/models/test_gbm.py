@@ -15,12 +15,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.config.compose import compose
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.job.build import build_model
 from recsys.job.run_config import RunConfig
+from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, predict
 from recsys.models.common.boosters import Fitting, TreeRows, booster_of
 from recsys.models.gbm import GBM, columns_of
-from recsys.predictions import predict
 
 pytest.importorskip("lightgbm")
 pytest.importorskip("xgboost")
@@ -122,9 +122,9 @@ def test_predictions_are_those_of_the_library_on_the_same_arrays(library: str) -
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_labels_of_every_kind_are_learnt_from_the_rows_that_have_them(library: str, tmp_path: Path) -> None:
     labels = (
-        Label("click"),
-        Label("price", "regression", mean=5.0, std=4.0),
-        Label("colour", "classes", ("red", "green", "blue")),
+        BinaryLabel("click"),
+        NumberLabel("price", mean=5.0, std=4.0),
+        ClassLabel("colour", ("red", "green", "blue")),
     )
     features = replace(FEATURES, labels=labels)
     rows, new = Batches(features, 1000, 0), Batches(features, 300, 1)
@@ -173,7 +173,7 @@ def held_out_loss(model: GBM, rows: Batches) -> float:
 
 
 def test_sampled_negatives_count_in_the_validation_loss_as_in_training() -> None:
-    features = replace(FEATURES, labels=(Label("label", sampled=0.25),))
+    features = replace(FEATURES, labels=(BinaryLabel("label", sampled=0.25),))
     seen: list[TreeRows | None] = []
     model = GBM(features, **SMALL)  # type: ignore[arg-type]
     fit = model.booster.fit
@@ -251,6 +251,6 @@ def test_a_label_that_the_library_refuses_or_no_row_has_is_one_line(library: str
     with pytest.raises(UserError, match=r"data\.labels\.label: no training row has this label"):
         fitted(FEATURES, rows, library=library)
     rows.labels[:] = 7.0  # no library takes this for a binary label or a class of two
-    features = replace(FEATURES, labels=(Label("y", "classes", ("a", "b")),))
+    features = replace(FEATURES, labels=(ClassLabel("y", ("a", "b")),))
     with pytest.raises(UserError, match=r"^model: y: [^\n]+$"):
         fitted(features, rows, library=library)

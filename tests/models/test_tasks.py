@@ -11,7 +11,8 @@ from model_inputs import BAGGED, SINGLE, draw, randomise, spec, to_kjt
 from small_models import TASKS
 from torch import nn
 
-from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel, ClassLabel, Label, NumberLabel
 from recsys.models.esmm import ESMM, logit_of_product
 from recsys.models.mmoe import MMoE
 from recsys.models.ple import PLE
@@ -39,8 +40,8 @@ each_option = pytest.mark.parametrize(
 
 
 def labels_of(model: Any) -> tuple[Label, ...]:
-    three = (Label("click"), Label("stars", "regression"), Label("kind", "classes", classes=("a", "b", "c")))
-    return (Label("click"), Label("bought")) if model is ESMM else three
+    three = (BinaryLabel("click"), NumberLabel("stars"), ClassLabel("kind", ("a", "b", "c")))
+    return (BinaryLabel("click"), BinaryLabel("bought")) if model is ESMM else three
 
 
 @each_option

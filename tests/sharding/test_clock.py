@@ -14,7 +14,8 @@ from torch import nn
 from torchrec.distributed.planner import Topology
 
 from recsys.config.compose import compose
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 from recsys.models.bst import BST
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
@@ -351,7 +352,7 @@ HISTORIES = (BST, DIEN, DIN, HSTURank, SIM, TargetAttention)
 def test_the_work_of_every_ranking_model_is_counted(model: type[nn.Module], compiled: bool) -> None:
     user, item, kind = (SparseFeature(n, 10**6, n) for n in ("user", "item", "kind"))
     lists = [SparseFeature(f"{n}s", 10**6, n, multi_valued=True, sequence=True) for n in ("item", "kind")]
-    labels = (Label("click"), Label("buy")) if model in TASKS else (Label("click"),)
+    labels = (BinaryLabel("click"), BinaryLabel("buy")) if model in TASKS else (BinaryLabel("click"),)
     features = FeatureSpec((DenseFeature("x"), DenseFeature("v", 2)), (user, item, kind, *lists), labels)
     options = {**SMALL, **TASKS}.get(model, {})
     torch.manual_seed(0)

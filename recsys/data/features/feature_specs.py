@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.sparse_columns import SparseColumn
-from recsys.features import FeatureSpec, Label, SparseFeature
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.labels import Label
 
 
 def feature_spec(
@@ -51,7 +52,4 @@ def feature_spec(
 
 def plain_labels(data: ResolvedData) -> tuple[Label, ...]:
     """Return the labels without what is fitted."""
-    return tuple(
-        Label(name, c.kind, tuple(c.config.classes), c.config.log, sampled=data.sample_negatives)
-        for name, c in data.label_kinds.items()
-    )
+    return tuple(c.label(name, data.sample_negatives) for name, c in data.label_kinds.items())

@@ -16,12 +16,13 @@ from recsys.data.features.column_names import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Quantiles, Vocabulary
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.labels import fit_labels, kept_columns, label_statistics
+from recsys.data.features.label_columns import fit_labels, kept_columns, label_statistics
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.steps import Params
 from recsys.data.features.training_statistics import Counts, Mergeable, Statistic, ValueSample
-from recsys.features import OUT_OF_VOCABULARY, Label
+from recsys.features import OUT_OF_VOCABULARY
+from recsys.labels import Label
 
 
 @dataclass

@@ -16,14 +16,15 @@ from recsys.data.features.dense_columns import LookedUpVector
 from recsys.data.features.encoders import Hash, Lookup
 from recsys.data.features.feature_specs import feature_spec, plain_labels
 from recsys.data.features.index import SHORT, ValueIndex
-from recsys.data.features.labels import kept_columns
+from recsys.data.features.label_columns import kept_columns
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.steps import Params
 from recsys.data.features.value_types import Text
 from recsys.data.features.vectors import Vectors
-from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
+from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files import manifest
 from recsys.files.atomic import write_text
+from recsys.labels import Label
 from recsys.schema.data_schema import DataConfig, ItemsConfig
 
 VOCABULARIES = "vocabularies"

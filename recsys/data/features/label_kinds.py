@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import as_number, as_value
-from recsys.features import Label, LabelKind
+from recsys.labels import BinaryLabel, ClassLabel, Label, LabelKind, NumberLabel
 from recsys.schema.data_schema import LabelConfig, SourceConfig
 
 TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
@@ -26,7 +27,7 @@ class LogMoments(Moments):
 
 
 @dataclass(frozen=True)
-class LabelColumn:
+class LabelColumn(ABC):
     """A label of a row. What is made of a config raises UserError if a key does not apply to its kind.
 
     key: its config key, for messages
@@ -75,6 +76,10 @@ class LabelColumn:
         """Return which labels are valid, null for missing ones."""
         return x.is_finite()
 
+    @abstractmethod
+    def label(self, name: str, sampled: float) -> Label:
+        """Return the label without what is fitted. sampled: the share of negatives that are kept for training"""
+
     def statistic(self) -> Moments:
         """Return the statistic of the training rows that have the label."""
         return Moments()
@@ -84,7 +89,7 @@ class LabelColumn:
         return label
 
 
-class BinaryLabel(LabelColumn):
+class BinaryLabelColumn(LabelColumn):
     """0 or 1: read as such, or by a limit of a number, or by positive texts."""
 
     kind, keys = "binary", ("at_least", "positive")
@@ -111,6 +116,9 @@ class BinaryLabel(LabelColumn):
     def valid(self, x: pl.Series) -> pl.Series:
         return x.is_in([0.0, 1.0])
 
+    def label(self, name: str, sampled: float) -> BinaryLabel:
+        return BinaryLabel(name, sampled=sampled)
+
     def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
         """Return the label. Raises UserError if all training rows have the same."""
         if seen.min != seen.max:
@@ -125,7 +133,7 @@ class BinaryLabel(LabelColumn):
         )
 
 
-class NumberLabel(LabelColumn):
+class NumberLabelColumn(LabelColumn):
     """A number, or its logarithm."""
 
     kind, keys = "regression", ("log",)
@@ -137,16 +145,20 @@ class NumberLabel(LabelColumn):
     def valid(self, x: pl.Series) -> pl.Series:
         return x.is_finite() & (x >= 0) if self.config.log else x.is_finite()
 
+    def label(self, name: str, sampled: float) -> NumberLabel:
+        return NumberLabel(name, log=self.config.log)
+
     def statistic(self) -> Moments:
         return LogMoments() if self.config.log else Moments()
 
     def fitted(self, label: Label, seen: Moments, hint: str) -> Label:
+        assert isinstance(label, NumberLabel)
         statistics = seen.params()
         return replace(label, mean=statistics["mean"], std=statistics["std"] or 1.0)
 
 
 @dataclass(frozen=True)
-class ClassLabel(LabelColumn):
+class ClassLabelColumn(LabelColumn):
     """One of several classes, by its place among them."""
 
     kind, keys = "classes", ("classes",)
@@ -160,9 +172,12 @@ class ClassLabel(LabelColumn):
         if not 2 <= len(set(self.config.classes)) == len(self.config.classes) <= MOST_CLASSES:
             raise UserError(f"{self.key}.classes: must be 2 to {MOST_CLASSES} different values")
 
+    def label(self, name: str, sampled: float) -> ClassLabel:
+        return ClassLabel(name, tuple(self.config.classes))
+
     def value(self, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
         text = as_value(schema, self.column).str.strip_chars(BLANK)
         return text.replace_strict({v: float(i) for i, v in enumerate(self.config.classes)}, default=None)
 
 
-KINDS: dict[str, type[LabelColumn]] = {k.kind: k for k in (BinaryLabel, NumberLabel, ClassLabel)}
+KINDS: dict[str, type[LabelColumn]] = {k.kind: k for k in (BinaryLabelColumn, NumberLabelColumn, ClassLabelColumn)}

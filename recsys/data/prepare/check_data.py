@@ -17,7 +17,7 @@ from recsys.data.features import (
 from recsys.data.features.blocks import ELEMENT, LINE
 from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.features.encodings import Target
-from recsys.data.features.labels import check_labels
+from recsys.data.features.label_columns import check_labels
 from recsys.data.features.look_back import LOOK_BACK_KEYS, Age
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_sources import Column

@@ -5,7 +5,7 @@ import polars as pl
 
 from recsys.data.features import LABEL, Fitted
 from recsys.data.features.encodings import PARTS, Cyclic
-from recsys.data.features.label_kinds import BinaryLabel
+from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import Number, RowNumber, Text, Time
@@ -35,7 +35,7 @@ class Profiler:
     def __init__(self, data: ResolvedData) -> None:
         self.data = data
         # whether rates of positives mean something: of the first label
-        self.has_rates = isinstance(next(iter(data.label_kinds.values()), None), BinaryLabel)
+        self.has_rates = isinstance(next(iter(data.label_kinds.values()), None), BinaryLabelColumn)
         dense, sparse = data.dense_columns, data.sparse_columns
         parsed = data.parsed_columns
         self.times = [n for n, (_, value_type, _) in parsed.items() if isinstance(value_type, Time)]

@@ -9,11 +9,11 @@ import polars as pl
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.column_names import GROUP, WEIGHT, label_column
 from recsys.data.features.feature_specs import plain_labels
-from recsys.data.features.label_kinds import BinaryLabel, LabelColumn
+from recsys.data.features.label_kinds import BinaryLabelColumn, LabelColumn
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import Check, as_number, is_missing
-from recsys.features import Label
+from recsys.labels import Label
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.data_schema import LabelConfig
 
@@ -111,10 +111,10 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
 def check_labels(data: ResolvedData) -> None:
     """Check `label`, `labels`, `weight` and `sample_negatives`. Raises UserError if they have a mistake."""
     for name, c in data.label_kinds.items():
-        others = [n for n, other in data.label_kinds.items() if n != name and isinstance(other, BinaryLabel)]
+        others = [n for n, other in data.label_kinds.items() if n != name and isinstance(other, BinaryLabelColumn)]
         if (only_if := c.config.only_if) is not None and only_if not in others:
             raise UserError(f"{c.key}.only_if={only_if}: must be another binary label{did_you_mean(only_if, others)}")
     if data.labels and (data.label != LabelConfig() and data.label.column is not None):
         raise UserError(f"{data.key}.label: is ignored with data.labels; remove one of them")
-    if data.sample_negatives < 1 and [*map(type, data.label_kinds.values())] != [BinaryLabel]:
+    if data.sample_negatives < 1 and [*map(type, data.label_kinds.values())] != [BinaryLabelColumn]:
         raise UserError(f"{data.key}.sample_negatives={data.sample_negatives}: needs one binary label")
