@@ -12,19 +12,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
-from recsys.schema.command_schemas import ClusterConfig
+from recsys.schema.command_schemas import CheckpointToolConfig, ClusterConfig
 
 if TYPE_CHECKING:
     from recsys.job.run_config import RunConfig
@@ -212,13 +213,14 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
     return written
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(CheckpointToolConfig)
+def _command(cfg: CheckpointToolConfig) -> None:
     from recsys.job.check import check
     from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 
-    if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):
-        missing = "action" if OmegaConf.is_missing(cfg, "action") else "RUN_DIR"
+    if cfg.action == MISSING or cfg.run == MISSING:
+        missing = "action" if cfg.action == MISSING else "RUN_DIR"
         raise UserError(f"missing {missing}; usage: {USAGE}")
     if cfg.action not in ACTIONS:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; usage: {USAGE}")
@@ -238,7 +240,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action == "export-embeddings":
         if cfg.format not in ("parquet", "safetensors"):
             raise UserError(f"format={cfg.format}: must be parquet or safetensors")
-        written = export_embeddings(run, stored, output, format=cfg.format, globs=list(cfg.tables))
+        written = export_embeddings(run, stored, output, format=cfg.format, globs=cfg.tables)
         say(f"{len(written)} files written to {output}")
         return
     if output.exists():
@@ -246,7 +248,7 @@ def _command(cfg: DictConfig) -> None:
     devices = cfg.trainer.devices or stored.plan["world_size"]
     changes: dict[str, Any] = {"trainer.devices": 1}  # check() must not require as many devices here as the plan has
     if cfg.sharding is not None:
-        changes["sharding"] = OmegaConf.to_container(cfg.sharding)
+        changes["sharding"] = asdict(cfg.sharding)
     run_cfg = run_cfg.changed(changes)
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")

@@ -10,13 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
+from recsys.schema.command_schemas import DashboardConfig
 
 CURVES = ("roc", "pr", "calibration")
 
@@ -90,17 +89,17 @@ def definition(workspace: Any) -> dict[str, Any]:
     return result
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(DashboardConfig)
+def _command(cfg: DashboardConfig) -> None:
     import wandb
 
     if not cfg.project.strip("/ "):
         raise UserError("project: must be the name of a W&B project, such as project=recsys")
-    columns = [str(c) for c in cfg.columns]
     output = Path(cfg.output)
     check_output(output, (".json",))
     logged_in = wandb.login(prompt=False)
     entity = cfg.entity or (wandb.Api().default_entity if logged_in else None)
-    result = workspace(cfg.project, entity or "", cfg.name, columns, cfg.metric)
+    result = workspace(cfg.project, entity or "", cfg.name, cfg.columns, cfg.metric)
     if not logged_in:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(output, json.dumps(definition(result), indent=1) + "\n")

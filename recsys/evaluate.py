@@ -7,15 +7,16 @@ the prepared rows of a split. Of several runs, it measures each and the mean of 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
+from recsys.schema.command_schemas import EvaluateConfig
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(EvaluateConfig)
+def _command(cfg: EvaluateConfig) -> None:
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
     from recsys.job.check import check
@@ -26,10 +27,10 @@ def _command(cfg: DictConfig) -> None:
         _evaluate_ensemble(cfg)
         return
     saved, path = open_run(cfg.run)
-    groups: dict[str, Any] = {name: OmegaConf.to_container(cfg[name]) for name in ("trainer", "protocol", "metrics")}
+    groups: dict[str, Any] = {name: asdict(getattr(cfg, name)) for name in ("trainer", "protocol", "metrics")}
     changes = {f"{name}.{k}": v for name, keys in groups.items() for k, v in keys.items() if v is not None}
     if cfg.sharding is not None:
-        changes["sharding"] = OmegaConf.to_container(cfg.sharding)
+        changes["sharding"] = asdict(cfg.sharding)
     changed = saved.changed(changes)
     check(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
@@ -40,7 +41,7 @@ def _command(cfg: DictConfig) -> None:
     show(evaluate(cfg.run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
 
 
-def _evaluate_ensemble(cfg: DictConfig) -> None:
+def _evaluate_ensemble(cfg: EvaluateConfig) -> None:
     """Measure several runs and the mean of their predictions."""
     from recsys.training.ensemble import evaluate_ensemble
     from recsys.training.run_dir import choose_checkpoint, open_run
@@ -50,7 +51,7 @@ def _evaluate_ensemble(cfg: DictConfig) -> None:
     if len(runs) < 2:
         raise UserError(f"run={cfg.run}: name one run, or a list of two or more")
     for key in ("trainer", "protocol", "metrics"):
-        if given := [name for name, value in cfg[key].items() if value is not None]:
+        if given := [name for name, value in asdict(getattr(cfg, key)).items() if value is not None]:
             raise UserError(f"{key}.{given[0]}: applies to a single run; leave it out")
     if cfg.sharding is not None:
         raise UserError("sharding: applies to a single run; leave it out")

@@ -20,12 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.files.input_files import problem_of
+from recsys.schema.command_schemas import FeatureStoreConfig
 
 if TYPE_CHECKING:
     from recsys.store.stores import FeatureStore
@@ -34,18 +35,19 @@ if TYPE_CHECKING:
 ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
 
-def _command(cfg: DictConfig) -> None:
-    if OmegaConf.is_missing(cfg, "action") or cfg.action not in ACTIONS:
-        given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
+@command_line.takes(FeatureStoreConfig)
+def _command(cfg: FeatureStoreConfig) -> None:
+    if cfg.action not in ACTIONS:
+        given = "" if cfg.action == MISSING else cfg.action
         hint = did_you_mean(given, ACTIONS)
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
     from recsys.store.definition import load_views
 
-    if OmegaConf.is_missing(cfg, "definition"):
+    if cfg.definition == MISSING:
         raise UserError(
             "definition: is missing; add definition=features.yaml, views (docs/how_to/serve/stored_features.md)"
         )
-    if cfg.action == "get" and not command_line.strings(cfg["keys"]):
+    if cfg.action == "get" and not command_line.strings(cfg.keys):
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     if cfg.action != "join" and cfg.engine.name != "polars":
         raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
@@ -60,7 +62,7 @@ def _command(cfg: DictConfig) -> None:
         {"materialise": _materialise, "follow": _follow, "get": _get}[cfg.action](cfg, views, store)
 
 
-def _materialise(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+def _materialise(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureStore) -> None:
     from recsys.store.materialise import materialise
 
     for name, count in materialise(views, store, cfg.until, _rejected(cfg)).items():
@@ -68,11 +70,11 @@ def _materialise(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore
         say(f"{name}: {new}")
 
 
-def _get(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+def _get(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureStore) -> None:
     from recsys.files.atomic import finite
     from recsys.store.request_features import values_at
 
-    keys = command_line.strings(cfg["keys"])
+    keys = command_line.strings(cfg.keys)
     for view in views.values():
         found = values_at(view, store, keys, time.time())
         for key in keys:
@@ -80,11 +82,11 @@ def _get(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> Non
             sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
 
 
-def _rejected(cfg: DictConfig) -> Path | None:
+def _rejected(cfg: FeatureStoreConfig) -> Path | None:
     return None if cfg.rejected is None else Path(cfg.rejected)
 
 
-def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+def _follow(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureStore) -> None:
     from recsys.base import interrupts
     from recsys.store.follow import follow
 
@@ -107,18 +109,18 @@ def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> 
     follow(followed, store, rejected=_rejected(cfg), properties=cfg.kafka_properties, until_end=cfg.until_end)
 
 
-def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
+def _join(cfg: FeatureStoreConfig, views: Mapping[str, View]) -> None:
     import polars as pl
 
     from recsys.data.prepare.engine import check_engine
     from recsys.files.atomic import whole_file
     from recsys.files.outputs import check_output
-    from recsys.job.settings import engine_config
 
     for key in ("input", "time", "output"):
-        if cfg[key] is None:
+        if getattr(cfg, key) is None:
             raise UserError(f"{key}: is missing; join needs input=ROWS.parquet time=COLUMN output=FILE.parquet")
-    check_engine(engine_config(cfg))
+    assert cfg.input is not None and cfg.time is not None and cfg.output is not None
+    check_engine(cfg.engine)
     source, output = Path(cfg.input), Path(cfg.output)
     if cfg.engine.name == "spark":
         _join_by_spark(cfg, views, source, output)
@@ -149,10 +151,9 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     _say_joined(rows.height, views, output)
 
 
-def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
+def _join_by_spark(cfg: FeatureStoreConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
     from recsys.data.prepare.spark_engine import borrowed_session
     from recsys.files.outputs import check_output
-    from recsys.job.settings import engine_config
     from recsys.store.spark_join import join
 
     if (problem := problem_of(source)) and not source.is_dir():
@@ -162,7 +163,8 @@ def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, out
         raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
     for view in views.values():
         view.check_values()
-    with borrowed_session(engine_config(cfg)) as session:
+    assert cfg.time is not None
+    with borrowed_session(cfg.engine) as session:
         _say_joined(join(session, views, source, cfg.time, output), views, output)
 
 
@@ -170,7 +172,7 @@ def _say_joined(rows: int, views: Mapping[str, View], output: Path) -> None:
     say(f"{rows:,} rows with {sum(len(v.names) for v in views.values())} more columns written to {output}")
 
 
-def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
+def _feast(cfg: FeatureStoreConfig, views: Mapping[str, View]) -> None:
     from recsys.store.feast import write_repository
 
     for view in views.values():

@@ -15,15 +15,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.outputs import check_output
+from recsys.schema.command_schemas import PredictConfig
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(PredictConfig)
+def _command(cfg: PredictConfig) -> None:
     from recsys.online.predict_files import input_files
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
@@ -31,7 +33,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.user is not None:
         _recommend_to(cfg)
         return
-    if OmegaConf.is_missing(cfg, "input"):
+    if cfg.input == MISSING:
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(command_line.strings(cfg.input))
     from recsys.base.versions import check_versions  # these imports take seconds; a missing file is said before
@@ -55,10 +57,10 @@ def _command(cfg: DictConfig) -> None:
     size = cfg.batch_size or trained.trainer.eval_batch_size
     if trained.kind.scores_rows:
         for key in ("k", "filter_history"):
-            if cfg[key] is not None:
+            if getattr(cfg, key) is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
-                raise UserError(f"{key}={cfg[key]}: {why}")
-        how = {"checkpoint": cfg.checkpoint, "batch_size": size}
+                raise UserError(f"{key}={getattr(cfg, key)}: {why}")
+        how: dict[str, Any] = {"checkpoint": cfg.checkpoint, "batch_size": size}
         _report_scores(
             cfg, (predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how))
         )
@@ -75,7 +77,7 @@ def _command(cfg: DictConfig) -> None:
         say(f"{summary['groups']:,} lists of at most {summary['k']} items written to {cfg.output}")
 
 
-def _recommend_to(cfg: DictConfig) -> None:
+def _recommend_to(cfg: PredictConfig) -> None:
     """Print the items for one user, best first."""
     from rich.table import Table
 
@@ -92,7 +94,7 @@ def _recommend_to(cfg: DictConfig) -> None:
             f"user={cfg.user}: applies to retrieval models; this run's model gives a probability for each row"
         )
     choose_checkpoint(path, cfg.checkpoint)
-    named = [] if OmegaConf.is_missing(cfg, "input") else command_line.strings(cfg.input)
+    named = [] if cfg.input == MISSING else command_line.strings(cfg.input)
     files = input_files(named) if named else raw_files(trained.data)
     items = Recommender.load(cfg.run, cfg.checkpoint).recommend_to(cfg.user, files, cfg.k)
     table = Table("place", "item", "score", title=f"items for user {cfg.user}", title_justify="left")
@@ -101,7 +103,7 @@ def _recommend_to(cfg: DictConfig) -> None:
     results.print(table)
 
 
-def _report_scores(cfg: DictConfig, summary: dict[str, Any]) -> None:
+def _report_scores(cfg: PredictConfig, summary: dict[str, Any]) -> None:
     """Print the shares of unknown ids and the numbers of scored and bad rows."""
     from rich.table import Table
 

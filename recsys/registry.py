@@ -15,12 +15,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.pages.formatting import visible
+from recsys.schema.command_schemas import RegistryConfig
 
 if TYPE_CHECKING:
     from recsys.follow.model_registry import ModelRegistry
@@ -29,9 +30,10 @@ ACTIONS = ("list", "show", "promote", "rollback")
 USAGE = f"python -m recsys.registry {'|'.join(ACTIONS)} root=DIR [name=NAME] [version=V]"
 
 
-def _command(cfg: DictConfig) -> None:
-    if OmegaConf.is_missing(cfg, "action") or cfg.action not in ACTIONS:
-        given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
+@command_line.takes(RegistryConfig)
+def _command(cfg: RegistryConfig) -> None:
+    if cfg.action not in ACTIONS:
+        given = "" if cfg.action == MISSING else cfg.action
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{did_you_mean(given, ACTIONS)}")
     registries = _opened(cfg)
     if cfg.action == "list":
@@ -53,11 +55,11 @@ def _command(cfg: DictConfig) -> None:
             say(f"{registry.name}: {wandb_mirror.mirror(registry) or 'W&B has these aliases already'}")
 
 
-def _opened(cfg: DictConfig) -> list[ModelRegistry]:
+def _opened(cfg: RegistryConfig) -> list[ModelRegistry]:
     """Return the registry of the model that the config names, or of each model. Raises UserError if there is none."""
     from recsys.follow.model_registry import ModelRegistry, registered_names
 
-    if OmegaConf.is_missing(cfg, "root"):
+    if cfg.root == MISSING:
         raise UserError(f"root: is missing; name the folder of models; usage: {USAGE}")
     root = Path(cfg.root)
     if not root.is_dir():
@@ -95,7 +97,7 @@ def _figure(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
+def _show(registry: ModelRegistry, cfg: RegistryConfig) -> None:
     from recsys.follow.model_registry import stored_as
 
     if cfg.version is None:
@@ -112,14 +114,14 @@ def _show(registry: ModelRegistry, cfg: DictConfig) -> None:
     results.print(json.dumps(shown, indent=1), markup=False, soft_wrap=True)
 
 
-def _promote(registry: ModelRegistry, cfg: DictConfig) -> None:
+def _promote(registry: ModelRegistry, cfg: RegistryConfig) -> None:
     if cfg.version is None:
         raise UserError(f"version: is missing; name one of {', '.join(registry.versions())}")
     registry.promote(cfg.version, cfg.why)
     say(f"{registry.name}: {cfg.version} is the champion")
 
 
-def _rollback(registry: ModelRegistry, cfg: DictConfig) -> None:
+def _rollback(registry: ModelRegistry, cfg: RegistryConfig) -> None:
     if cfg.version is not None:
         raise UserError(f"version={cfg.version}: a rollback takes none; to choose a version, promote it")
     say(f"{registry.name}: {registry.rollback(cfg.why) or 'no version'} is the champion")

@@ -11,41 +11,38 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.errors import UserError
 from recsys.base.quoting import quoted
 from recsys.cli import command_line
+from recsys.schema.command_schemas import ServeConfig
 
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"
 
 
-def _command(cfg: DictConfig) -> None:
-    from recsys.schema.command_schemas import ServeConfig
+@command_line.takes(ServeConfig)
+def _command(cfg: ServeConfig) -> None:
     from recsys.server.supervisor import serve
 
     if cfg.pipeline_file is None:
-        if OmegaConf.is_missing(cfg, "models"):
+        if cfg.models == MISSING:
             raise UserError(f"no model given; usage: {USAGE}")
         if cfg.overrides:
-            raise UserError(f"overrides={list(cfg.overrides)}: applies to a pipeline; leave it out")
-        settings = OmegaConf.to_object(cfg)
-        assert isinstance(settings, ServeConfig)
-        serve(settings)
+            raise UserError(f"overrides={cfg.overrides}: applies to a pipeline; leave it out")
+        serve(cfg)
         return
-    if not OmegaConf.is_missing(cfg, "models"):
+    if cfg.models != MISSING:
         raise UserError(f"pipeline={cfg.pipeline_file}: is served instead of a model; leave out {cfg.models}")
     if cfg.device != "auto":
         raise UserError(f"device={cfg.device}: applies to a model; those of a pipeline are served with device=auto")
     from recsys.stages.served_pipeline import write_folder
 
     with TemporaryDirectory(prefix="recsys-pipeline-") as folder:
-        with command_line.explained(list(cfg.overrides), "pipeline"):
-            write_folder(Path(cfg.pipeline_file), list(cfg.overrides), Path(folder))
+        with command_line.explained(cfg.overrides, "pipeline"):
+            write_folder(Path(cfg.pipeline_file), cfg.overrides, Path(folder))
         cfg.models, cfg.loader = folder, "recsys.stages.served_pipeline:load"
-        settings = OmegaConf.to_object(cfg)
-        assert isinstance(settings, ServeConfig)
-        serve(settings)
+        serve(cfg)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,6 +25,7 @@ from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
 from recsys.ranges import check_values
 
+C = TypeVar("C")
 MULTIRUN = ("-m", "--multirun")
 HELP = ("-h", "--help")
 FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
@@ -97,7 +98,18 @@ def strings(value: Any) -> list[str]:
     """Return the value of a key that takes one value or a list of them; none for null."""
     if value is None:
         return []
-    return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
+    return [str(v) for v in value] if isinstance(value, list) or OmegaConf.is_list(value) else [str(value)]
+
+
+def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[DictConfig], None]]:
+    """Return a decorator of a command, which is given its config as an object of the schema."""
+    return lambda function: lambda cfg: function(parsed(schema, cfg))
+
+
+def parsed(schema: type[C], cfg: DictConfig) -> C:
+    """Return a command's config as an object of its schema; a key that is missing is MISSING."""
+    given = {str(k): cfg[k] for k in cfg if not OmegaConf.is_missing(cfg, k)}
+    return schema(**{k: OmegaConf.to_object(v) if OmegaConf.is_config(v) else v for k, v in given.items()})
 
 
 def status(

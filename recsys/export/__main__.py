@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
@@ -25,11 +25,13 @@ from recsys.cli import command_line
 from recsys.export.artefact.folder import is_artefact
 from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
+from recsys.schema.command_schemas import ExportConfig
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(ExportConfig)
+def _command(cfg: ExportConfig) -> None:
     if cfg.action == "verify":
         if cfg.artefact is None:
             raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
@@ -41,7 +43,7 @@ def _command(cfg: DictConfig) -> None:
     elif cfg.action == "apply":
         from recsys.export.artefact.apply_delta import apply_delta
 
-        if cfg.artefact is None or cfg.delta is None or OmegaConf.is_missing(cfg, "output"):
+        if cfg.artefact is None or cfg.delta is None or cfg.output == MISSING:
             raise UserError(
                 "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
             )
@@ -57,7 +59,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
 
 
-def write(cfg: DictConfig) -> None:
+def write(cfg: ExportConfig) -> None:
     """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
     from recsys.base.versions import check_versions
@@ -74,13 +76,15 @@ def write(cfg: DictConfig) -> None:
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
     files = tuple(input_files(command_line.strings(cfg.rows), "rows"))
     check_versions()
+    from recsys.export.choices import TableType
     from recsys.export.triton.repository import Options
     from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
 
     index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
-    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index, cfg.events_until)
+    tables = cast(TableType, cfg.tables)  # which `_checked` has checked
+    form = Form(name, str(cfg.version), cfg.precision, tables, formats, triton, index, cfg.events_until)
     source = ExportSource(run, trained, checkpoint, files)
     if (base := cfg.delta_from) is None:
         _show(write_artefact(source, form, output))
@@ -97,14 +101,14 @@ def write(cfg: DictConfig) -> None:
         say(f"serve it beside {base}, or apply it: python -m recsys.export apply {base} {output} output=DIR")
 
 
-def _checked(cfg: DictConfig) -> tuple[str, ...]:
+def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
     from recsys.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
     from recsys.index.build_index import check_server
 
     check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
-        if OmegaConf.is_missing(cfg, key):
+        if getattr(cfg, key) == MISSING:
             raise UserError(f"{key}: is missing; usage: {USAGE}")
     check_name("model" if cfg.name is None else str(cfg.name), "name", "clicks")
     check_name(str(cfg.version), "version", "1")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.base.quoting import quoted
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
+from recsys.schema.command_schemas import ReportConfig
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 
@@ -60,7 +59,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     say(f"wrote {output}")
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(ReportConfig)
+def _command(cfg: ReportConfig) -> None:
     if not cfg.runs:
         raise UserError(f"no run given; usage: {USAGE}")
     if cfg.resamples < 100:
@@ -69,7 +69,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"seed={cfg.seed}: must not be negative")
     output = Path(cfg.output)
     check_output(output, (".html",))
-    report([str(r) for r in cfg.runs], output, cfg.resamples, cfg.seed)
+    report(cfg.runs, output, cfg.resamples, cfg.seed)
 
 
 def main() -> None:
