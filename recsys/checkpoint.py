@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from recsys.job.run_config import RunConfig
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
 
+Entries = dict[str, dict[str, Any]]  # of tables in plan.json, by name
+Blocks = Callable[[dict[str, Any]], Iterator["np.ndarray"]]  # the rows of a table
 ACTIONS = ("inspect", "reshard", "export-embeddings")
 USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
 
@@ -156,9 +158,7 @@ def export_embeddings(
                 yield stored.read(f"model.{entry['parameter']}", first, n)[:, : entry["dim"]].contiguous().numpy()
                 shown.advance(n)
 
-        if format == "safetensors":
-            return _safetensors(run, output, chosen, rows)
-        return [_parquet(run, output / f"{name}.parquet", entry, rows(entry)) for name, entry in chosen.items()]
+        return FORMATS[format](run, output, chosen, rows)
 
 
 def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
@@ -166,29 +166,32 @@ def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
     return run / folder / "vocabularies" / f"{name}.parquet"
 
 
-def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.ndarray]) -> Path:
+def _write_parquet(run: Path, output: Path, chosen: Entries, rows: Blocks) -> list[Path]:
     import polars as pl
     import pyarrow.parquet as pq
 
-    vocabulary = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "id": pl.Int32})
-    if _vocabulary(run, entry).exists():
-        vocabulary = pl.read_parquet(_vocabulary(run, entry), glob=False)
-    writer, first = None, 0
-    with whole_file(path) as building:
-        for block in rows:
-            ids = pl.int_range(first, first + len(block), dtype=pl.Int32, eager=True).alias("id")
-            frame = ids.to_frame().join(vocabulary, on="id", how="left", maintain_order="left")
-            vectors = pl.Series("embedding", block, dtype=pl.Array(pl.Float32, block.shape[1]))
-            table = frame.select("id", "value", "count", vectors).to_arrow()
-            writer = writer or pq.ParquetWriter(building, table.schema)
-            writer.write_table(table)
-            first += len(block)
-        assert writer is not None
-        writer.close()
-    return path
+    written = []
+    for name, entry in chosen.items():
+        vocabulary = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "id": pl.Int32})
+        if _vocabulary(run, entry).exists():
+            vocabulary = pl.read_parquet(_vocabulary(run, entry), glob=False)
+        writer, first = None, 0
+        written.append(output / f"{name}.parquet")
+        with whole_file(written[-1]) as building:
+            for block in rows(entry):
+                ids = pl.int_range(first, first + len(block), dtype=pl.Int32, eager=True).alias("id")
+                frame = ids.to_frame().join(vocabulary, on="id", how="left", maintain_order="left")
+                vectors = pl.Series("embedding", block, dtype=pl.Array(pl.Float32, block.shape[1]))
+                table = frame.select("id", "value", "count", vectors).to_arrow()
+                writer = writer or pq.ParquetWriter(building, table.schema)
+                writer.write_table(table)
+                first += len(block)
+            assert writer is not None
+            writer.close()
+    return written
 
 
-def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], rows: Any) -> list[Path]:
+def _write_safetensors(run: Path, output: Path, chosen: Entries, rows: Blocks) -> list[Path]:
     """Write a safetensors file (a JSON header, then the bytes) block by block.
 
     The safetensors library would need all tensors in memory.
@@ -211,6 +214,9 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
         if _vocabulary(run, e).exists():
             written.append(Path(shutil.copy(_vocabulary(run, e), output / f"{name}.vocabulary.parquet")))
     return written
+
+
+FORMATS = {"parquet": _write_parquet, "safetensors": _write_safetensors}
 
 
 @command_line.takes(CheckpointToolConfig)
@@ -238,8 +244,8 @@ def _command(cfg: CheckpointToolConfig) -> None:
     output = Path(cfg.output)
     check_output(output, root=run_cfg.data.root, files=run_cfg.data.source.files)
     if cfg.action == "export-embeddings":
-        if cfg.format not in ("parquet", "safetensors"):
-            raise UserError(f"format={cfg.format}: must be parquet or safetensors")
+        if cfg.format not in FORMATS:
+            raise UserError(f"format={cfg.format}: must be {' or '.join(FORMATS)}")
         written = export_embeddings(run, stored, output, format=cfg.format, globs=cfg.tables)
         say(f"{len(written)} files written to {output}")
         return

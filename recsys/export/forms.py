@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,7 @@ from recsys.export.artefact.run_single_graph import SingleGraph
 from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, RankingGraph
 from recsys.export.single_graph import write_single_graph
-from recsys.export.torch_forms import (
-    AOTI,
-    TORCHSCRIPT,
-    Standalone,
-    outputs_of,
-    write_aoti,
-    write_torchscript,
-)
+from recsys.export.torch_forms import TORCH_FORMS, Standalone
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
 
@@ -66,11 +59,7 @@ def write_forms(
         write_single_graph(rows.fitted, folder / files.GRAPH, file)
         computed = SingleGraph(file)(raw)
         _compare("single_graph", [computed[n] for n in expected], expected, tolerance)
-    writers: dict[str, tuple[str, Callable[[Standalone, Inputs, Path], None]]] = {
-        "torchscript": (TORCHSCRIPT, write_torchscript),
-        "aoti": (AOTI, write_aoti),
-    }
-    chosen = {n: writers[n] for n in formats if n in writers}
+    chosen = {n: TORCH_FORMS[n] for n in formats if n in TORCH_FORMS}
     if not chosen:
         return
     arrays = {}
@@ -79,9 +68,9 @@ def write_forms(
         arrays[part.name] = raw_bytes.view(part.dtype).view(written.sizes[part.name], part.columns)
     module = Standalone(written.graph, arrays, list(written.inputs), written.graph.outputs).eval()
     feed = graph_inputs(RowTransforms(rows).arrays(raw), rows.fitted.features).feed
-    for name, (file_name, write) in chosen.items():
-        write(module, written.inputs, folder / file_name)
-        _compare(name, outputs_of(name, folder / file_name, feed), expected, tolerance)
+    for name, form in chosen.items():
+        form.write(module, written.inputs, folder / form.file)
+        _compare(name, form.outputs(folder, feed), expected, tolerance)
 
 
 def _compare(name: str, found: Sequence[np.ndarray], expected: Mapping[str, list[float]], tolerance: float) -> None:

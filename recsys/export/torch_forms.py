@@ -6,7 +6,8 @@ Both hold the tables themselves, and so need them in memory; both take the input
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,6 @@ from torch import Tensor, nn
 
 from recsys.base.errors import UserError
 from recsys.export.graphs import Inputs, dynamic_shapes, quiet_exporter
-
-TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
 
 
 class Standalone(nn.Module):
@@ -61,8 +60,21 @@ def write_aoti(module: Standalone, inputs: Inputs, file: Path) -> None:
             raise UserError(f"format=aoti: the graph cannot be compiled here: {why}") from e
 
 
-def outputs_of(kind: str, file: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Load what was written and return its outputs."""
-    with torch.no_grad():
-        model = torch.jit.load(str(file)) if kind == "torchscript" else torch._inductor.aoti_load_package(str(file))
-        return [x.numpy() for x in model(*map(torch.from_numpy, feed.values()))]
+@dataclass(frozen=True)
+class TorchForm:
+    """A form that PyTorch runs: the name of its file, and how it is written and loaded."""
+
+    file: str
+    write: Callable[[Standalone, Inputs, Path], None]
+    load: Callable[[str], Callable[..., Sequence[Tensor]]]
+
+    def outputs(self, folder: Path, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Load what was written and return its outputs."""
+        with torch.no_grad():
+            return [x.numpy() for x in self.load(str(folder / self.file))(*map(torch.from_numpy, feed.values()))]
+
+
+TORCH_FORMS = {
+    "torchscript": TorchForm("model.pt", write_torchscript, torch.jit.load),
+    "aoti": TorchForm("model.pt2", write_aoti, lambda file: torch._inductor.aoti_load_package(file)),
+}

@@ -246,8 +246,8 @@ def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
 
 def _plain(name: str) -> str:
     """Return a column's name without the type that RecBole's files write behind it."""
-    head, colon, kind = name.rpartition(":")
-    return head if colon and kind in ("token", "float", "token_seq", "float_seq") else name
+    head, colon, type_ = name.rpartition(":")
+    return head if colon and type_ in ("token", "float", "token_seq", "float_seq") else name
 
 
 def _known(key: Column, side: Column) -> float:
