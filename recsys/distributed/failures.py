@@ -51,8 +51,11 @@ def describe(error: BaseException) -> str:
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return text
     who = f"rank {os.environ['RANK']} on {socket.gethostname()}"
-    if not _lost_another_rank(error):
-        _record(error)
+    if not PEER_GONE.search(f"{type(error).__name__}: {error}"):
+        if "TORCHELASTIC_ERROR_FILE" in os.environ:  # of torchrun's summary, which shows the first failure
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+            get_error_handler().record_exception(error)
         return f"error: {who} failed:\n{text}"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's handler would only note it
     alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
@@ -61,19 +64,6 @@ def describe(error: BaseException) -> str:
     reason = GLOO_NOISE.sub("", reason)
     where = f"see the error of that rank in the output of its host ({reason})"
     return f"error: {who} lost the connection to another rank; {where}\n"
-
-
-def _lost_another_rank(error: BaseException) -> bool:
-    """Return whether the error is only a consequence of the end of another rank."""
-    return bool(PEER_GONE.search(f"{type(error).__name__}: {error}"))
-
-
-def _record(error: BaseException) -> None:
-    """Record the error for torchrun's summary, which shows the traceback of the rank that failed first."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-        get_error_handler().record_exception(error)
 
 
 def exit_process(status: int) -> NoReturn:

@@ -6,7 +6,6 @@ config of the sample drops are left out. The sample `clicks` has one column inst
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -41,7 +40,13 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
             continue  # the teacher knows the expectation of the column alone
         known = _known(teacher, c.column, test[column])
         if known is not None:
-            best = _regression(*known) if isinstance(c, NumberLabel) else _binary(*known)
+            expected, labels = known
+            if isinstance(c, NumberLabel):
+                values = value_metrics(Rows(np.arange(len(labels)), expected, labels), "regression")
+                best = {"rmse": values["rmse"]}
+            else:
+                binary = binary_metrics(expected, labels)
+                best = {n: binary[n] for n in ("auc", "logloss")}
             metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
     return metrics or None
 
@@ -61,12 +66,3 @@ def _known(teacher: pl.DataFrame, name: str, test: pl.Series) -> tuple[np.ndarra
     if not labels.sort().equals(test.drop_nulls().sort(), check_names=False):  # prepared rows may have another order
         return None
     return known[f"{name}_expected"].to_numpy(), labels.to_numpy()
-
-
-def _binary(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    found = binary_metrics(expected, labels)
-    return {name: found[name] for name in ("auc", "logloss")}
-
-
-def _regression(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    return {"rmse": value_metrics(Rows(np.arange(len(labels)), expected, labels), "regression")["rmse"]}
