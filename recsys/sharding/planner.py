@@ -146,11 +146,7 @@ def shard(
     """Shard the tables of `module` by `plan` and, with several processes, replicate its dense part."""
     with quiet_torchrec():
         dmp = DistributedModelParallel(
-            module,
-            device=device,
-            plan=plan,
-            sharders=sharders,
-            init_data_parallel=dist.get_world_size() > 1,
+            module, device=device, plan=plan, sharders=sharders, init_data_parallel=dist.get_world_size() > 1
         )
     use_touched_rows(dmp)
     keep_recats()
