@@ -103,7 +103,15 @@ class ContinuousTraining:
                 if cycle.step == before:
                     return ended  # it waits for the canary
             ended.append(cycle)
-            self._clean()
+            # remove prepared data, and the runs that are not among the newest and whose versions have no role
+            shutil.rmtree(self.root / "prepared", ignore_errors=True)
+            for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
+                shutil.rmtree(artefact, ignore_errors=True)
+            roles = set(self.registry.aliases().values())
+            kept = {str(e.get("run")) for e in self.registry.summaries() if e["version"] in roles}
+            for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
+                if str(run.absolute()) not in kept:
+                    shutil.rmtree(run, ignore_errors=True)
         return ended
 
     # --- partitions ----------------------------------------------------------------------------------
@@ -385,14 +393,3 @@ class ContinuousTraining:
                 partition.why = "" if outcome == "promoted" else f"cycle {cycle.number}: {cycle.why}"
         cycle.step, cycle.outcome, cycle.ended = "", outcome, now()
         say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
-
-    def _clean(self) -> None:
-        """Remove prepared data, and the runs that are not among the newest and whose versions have no role."""
-        shutil.rmtree(self.root / "prepared", ignore_errors=True)
-        for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
-            shutil.rmtree(artefact, ignore_errors=True)
-        roles = set(self.registry.aliases().values())
-        kept = {str(e.get("run")) for e in self.registry.summaries() if e["version"] in roles}
-        for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
-            if str(run.absolute()) not in kept:
-                shutil.rmtree(run, ignore_errors=True)
