@@ -225,7 +225,6 @@ def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | N
     """Check the values of a `_target_` node against the signature of its target.
 
     Args:
-        node: the node.
         path: its key in the config.
         given: names of parameters that the caller passes, which the config may not set.
         base: the class that it must name a subclass of, if the path does not decide it.

@@ -121,7 +121,6 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     """Raise UserError if the model, the loss and the data of a config do not fit each other.
 
     Args:
-        cfg: the config.
         model: the kind of the model; None if it is not known before the imports.
         loss: the facts of the loss; None without a loss, or if they are not known before the imports.
     """

@@ -41,7 +41,6 @@ class LossScale:
     second one, with unscaled gradients, only if all gradients of all processes are finite.
 
     Args:
-        model: the sharded model.
         fixed: the scale; None for a dynamic one, which starts at FIRST, is doubled after GROWTH_STEPS steps without
             overflow, and halved after each overflow.
 

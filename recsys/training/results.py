@@ -42,14 +42,7 @@ class RunResults:
 
 
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
-    """Write metrics.json, log it, and print it.
-
-    Args:
-        cfg: the run's config.
-        path: the run's folder.
-        prepared: the prepared data.
-        results: the metrics.
-    """
+    """Write metrics.json, log it, and print it."""
     metrics: dict[str, Any] = dict(results.splits)
     if results.slices:
         metrics["slices"] = {"test": results.slices}
@@ -85,10 +78,8 @@ def write_details(
     All describe the rows that the evaluator has measured last.
 
     Args:
-        cfg: the run's config.
         fitted: has the vocabularies, which name values.
         evaluator: has measured the split.
-        loader: the loader of the split.
         split: validation or test.
         run: the run's folder; None writes nothing.
     """

@@ -172,10 +172,7 @@ def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> 
     """Train or fit the model, measure the held-out splits, and write the results. Collective.
 
     Args:
-        cfg: the run's config.
         folder: the run's folder, and the state to go on from.
-        prepared: the prepared data.
-        ranks: the processes.
     """
     from recsys.training.results import write_results
 

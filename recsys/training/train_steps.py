@@ -25,10 +25,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     """Train, validate, calibrate, and test with the best checkpoint. Collective.
 
     Args:
-        cfg: the run's config.
         folder: the run's folder, and the state to go on from.
-        prepared: the prepared data.
-        ranks: the processes.
     """
     path = folder.path
     training = split_loader(cfg, prepared, "train", ranks, training=True)

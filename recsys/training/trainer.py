@@ -106,10 +106,6 @@ def build_trainer(
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput.
 
     Args:
-        cfg: the run's config.
-        path: the run's folder.
-        ranks: the processes.
-        prepared: the prepared data.
         start: the state to go on from; None for a new run.
         loggers: whether to log.
     """
@@ -194,9 +190,6 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
     """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0.
 
     Args:
-        cfg: the run's config.
-        path: the run's folder.
-        ranks: the processes.
         start: the state to go on from, whose steps the CSV file keeps; None for a new run.
     """
     if ranks.rank != 0:
