@@ -87,8 +87,6 @@ class TIGER(nn.Module, RetrievalModel):
         In training, return the logarithms of the probabilities of the codes of each query's target, (Q, L).
 
         Args:
-            batch: the batch.
-            query_batch: its queries.
             vectors: (P, d) item vectors of query_batch.inputs.
         """
         states, lengths = self._states(self._coded[0].codes_of(vectors), query_batch.lengths)

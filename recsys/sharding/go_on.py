@@ -36,7 +36,6 @@ def go_on(
     Args:
         path: the checkpoint; any plan may have written it.
         dmp: the sharded model, with initial weights.
-        infos: the tables, by name.
         optimizer: the tables' optimizer, which must be the checkpoint's.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         fresh: rows that have got a new value, by vocabulary.

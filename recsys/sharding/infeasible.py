@@ -153,8 +153,6 @@ def infeasible(
 
     Args:
         planner: the planner, after it has failed.
-        sharders: the sharders that it was given.
-        module: the module that it was given.
         topology: the devices and their memory.
         optim: the optimizer of the tables, whose states need memory, too.
     """

@@ -24,7 +24,6 @@ class RowOptimizer(Optimizer):
     As FBGEMM does, it also updates rows of a batch whose gradient is exactly zero, except on GPUs.
 
     Args:
-        rule: the update rule.
         shares: dim / width of padded tables. As in FBGEMM, the row-wise state of such a table is a mean over the width;
             the steps are corrected so that they equal those with a mean over `dim`.
     """

@@ -56,7 +56,6 @@ def save(
     """Write a checkpoint to `path` atomically. Collective.
 
     Args:
-        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels, if there are any.
         state: contents of state.pt.
         plan: tables of plan.json.
@@ -121,9 +120,6 @@ def load_all(
 
     Args:
         path: folder of the checkpoint.
-        dmp: the sharded model.
-        infos: the tables, by name.
-        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         step: step of the checkpoint.
     """
@@ -209,8 +205,6 @@ def local_tables(
     """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
 
     Args:
-        dmp: the sharded model.
-        infos: the tables, by name.
         optimizer: the tables' optimizer; None leaves out the states.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
     """

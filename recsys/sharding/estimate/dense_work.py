@@ -70,7 +70,6 @@ def dense_work(
 
     Args:
         task: the task for `few_rows(features)`, on the CPU.
-        features: the features.
         lengths: expected ids per row, by feature; 1 by default.
         batch_size: rows of a device and step.
         half: compute in 16 bits under autocast, as trainer.precision=bf16-mixed and 16-mixed do.
@@ -78,7 +77,17 @@ def dense_work(
     """
     runs = []
     for n in (1, 2, 3):
-        batch = _batch(few_rows(features), lengths, n * FEW_ROWS)
+        rows, few = n * FEW_ROWS, few_rows(features)  # made-up rows, whose bags are as long as expected
+        each = [max(1, round(lengths.get(f.name, 1.0))) if f.multi_valued else 1 for f in few.sparse]
+        values = torch.arange(sum(each) * rows) % FEW_ROWS
+        counts = torch.tensor(each, dtype=torch.int32).repeat_interleave(rows)
+        batch = Batch(
+            dense=torch.linspace(0, 1, rows * few.dense_width).view(rows, few.dense_width),
+            sparse=KeyedJaggedTensor([f.name for f in few.sparse], values, lengths=counts),
+            labels=(torch.arange(rows) % 2).float()[:, None].repeat(1, len(few.labels)),
+            weight=torch.ones(rows) if few.weighted else None,
+            group=torch.arange(rows) // 2 if few.grouped else None,
+        )
         recorder = _Recorder()
         task.train()
         with torch.random.fork_rng(devices=[]), _left_out(task, recorder), recorder:
@@ -103,20 +112,6 @@ def dense_work(
 def _continued(steps: float, a: float, b: float, c: float) -> float:
     """Continue a polynomial of degree two with values a, b and c at 0, 1 and 2 steps (Newton's differences)."""
     return a + steps * (b - a) + steps * (steps - 1) / 2 * (c - 2 * b + a)
-
-
-def _batch(features: FeatureSpec, lengths: Mapping[str, float], rows: int) -> Batch:
-    """Return a batch of made-up rows, whose bags are as long as expected."""
-    each = [max(1, round(lengths.get(f.name, 1.0))) if f.multi_valued else 1 for f in features.sparse]
-    values = torch.arange(sum(each) * rows) % FEW_ROWS
-    counts = torch.tensor(each, dtype=torch.int32).repeat_interleave(rows)
-    return Batch(
-        dense=torch.linspace(0, 1, rows * features.dense_width).view(rows, features.dense_width),
-        sparse=KeyedJaggedTensor([f.name for f in features.sparse], values, lengths=counts),
-        labels=(torch.arange(rows) % 2).float()[:, None].repeat(1, len(features.labels)),
-        weight=torch.ones(rows) if features.weighted else None,
-        group=torch.arange(rows) // 2 if features.grouped else None,
-    )
 
 
 @dataclass

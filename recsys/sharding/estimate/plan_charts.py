@@ -1,7 +1,6 @@
 """Charts of a plan: the shards on each device, and the time of a step."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -45,9 +44,14 @@ def memory(plan: PlanReport, kind: str, magnified: bool = False) -> Markup:
     """Draw a bar for each device, as long as its memory; if magnified, as long as the fullest device's tables."""
     parts: dict[int, list[Part]] = {d.rank: [] for d in plan.devices}
     for i, t in enumerate(largest_first(plan)):
-        for s in t.shards:
-            if s.get(kind):
-                parts[s["rank"]].append(Part(s[kind], colour(i), t.table, _shard_tip(t, s, kind)))
+        cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind == "hbm" else ""
+        for s in (s for s in t.shards if s.get(kind)):
+            (row, column), rows, columns = s["offsets"], s["rows"], s["columns"]
+            across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"
+            down = "all rows" if rows == t.rows else f"rows {row:,}\u2013{row + rows - 1:,} of {t.rows:,}"
+            place = f"{down}, {across}{cached}\n{size(s[kind])} on device {s['rank']}"
+            tip = f"{t.table}: {t.type}, {t.kernel}\n{place}"
+            parts[s["rank"]].append(Part(s[kind], colour(i), t.table, tip))
     top = max(bytes_of(d, kind, "" if magnified else "_size") for d in plan.devices) or 1
     for d in plan.devices:
         free = top - bytes_of(d, kind) if magnified else bytes_of(d, kind, "_free")
@@ -86,15 +90,6 @@ def needs(m: Infeasibility) -> Markup:
         name = f"device {d}: {f'{gib(missing)} GiB missing' if missing > 0 else 'fits'}"
         bars.append(Stack(parts, name, mark=m.rooms[d]))
     return lying(bars, Axis(0, top, 200, WIDE), wide=WIDE, thick=26)
-
-
-def _shard_tip(t: TableReport, s: dict[str, Any], kind: str) -> str:
-    row, column = s["offsets"]
-    rows, columns = s["rows"], s["columns"]
-    across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"
-    down = "all rows" if rows == t.rows else f"rows {row:,}\u2013{row + rows - 1:,} of {t.rows:,}"
-    cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind == "hbm" else ""
-    return f"{t.table}: {t.type}, {t.kernel}\n{down}, {across}{cached}\n{size(s[kind])} on device {s['rank']}"
 
 
 def _devices(
