@@ -160,7 +160,16 @@ class ContinuousTraining:
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
-        self._look_for_changes()
+        for name, changed in self.partitions.items():
+            old = self.state.partitions.get(name)
+            if old is None or old.digest == changed.digest:
+                continue
+            if old.status in ("ready", "bad"):
+                say(f"{name}: has changed, and is checked again")
+                del self.state.partitions[name]
+            else:
+                say(f"{name}: has changed since a model trained on it, and is not read again")
+                old.digest = changed.digest
         parent = self.registry.champion_run()
         wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
         waits = parent is not None and self.settings.train_on == "drift"
@@ -196,19 +205,6 @@ class ContinuousTraining:
         what, number_of = "full training" if full else "training", f"{len(train)} partition{'s' * (len(train) > 1)}"
         say(f"cycle {number}: {what} on {span(train)} ({number_of}), judged on {span(window)}")
         return cycle
-
-    def _look_for_changes(self) -> None:
-        """Check a partition again if its files have changed before a training read them; after that, only say so."""
-        for name, partition in self.partitions.items():
-            old = self.state.partitions.get(name)
-            if old is None or old.digest == partition.digest:
-                continue
-            if old.status in ("ready", "bad"):
-                say(f"{name}: has changed, and is checked again")
-                del self.state.partitions[name]
-            else:
-                say(f"{name}: has changed since a model trained on it, and is not read again")
-                old.digest = partition.digest
 
     def _is_accepted(self, name: str) -> bool:
         return name in self.state.partitions and self.state.partitions[name].status == "trained"

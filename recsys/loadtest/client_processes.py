@@ -66,8 +66,6 @@ class Clients:
 
     Args:
         processes: number of processes.
-        protocol: the protocol of the requests.
-        endpoint: the server.
         timeout_s: seconds after which an answer is an error.
     """
 
