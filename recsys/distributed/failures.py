@@ -51,8 +51,11 @@ def describe(error: BaseException) -> str:
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return text
     who = f"rank {os.environ['RANK']} on {socket.gethostname()}"
-    if not _lost_another_rank(error):
-        _record(error)
+    if not PEER_GONE.search(f"{type(error).__name__}: {error}"):
+        if "TORCHELASTIC_ERROR_FILE" in os.environ:  # of torchrun's summary, which shows the first failure
+            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+            get_error_handler().record_exception(error)
         return f"error: {who} failed:\n{text}"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's handler would only note it
     alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
@@ -61,19 +64,6 @@ def describe(error: BaseException) -> str:
     reason = GLOO_NOISE.sub("", reason)
     where = f"see the error of that rank in the output of its host ({reason})"
     return f"error: {who} lost the connection to another rank; {where}\n"
-
-
-def _lost_another_rank(error: BaseException) -> bool:
-    """Return whether the error is only a consequence of the end of another rank."""
-    return bool(PEER_GONE.search(f"{type(error).__name__}: {error}"))
-
-
-def _record(error: BaseException) -> None:
-    """Record the error for torchrun's summary, which shows the traceback of the rank that failed first."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
-        get_error_handler().record_exception(error)
 
 
 def exit_process(status: int) -> NoReturn:
@@ -106,10 +96,9 @@ class Reported:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         try:
             self.status = 0 if error is None else self._report(error)
-        except (
-            interrupts.Interrupted
-        ) as e:  # also while an error is described: a launcher ends the ranks that lost another
-            # the launcher says it for the ranks that it has started, rank 0 for the ranks of torchrun
+        except interrupts.Interrupted as e:
+            # It may come while an error is described: a launcher ends the ranks that lost another. The launcher says it
+            # for the ranks that it has started, rank 0 for the ranks of torchrun.
             silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
             self.status = e.status if silent else say_error(interrupts.message(), status=e.status)
         except KeyboardInterrupt:
@@ -128,12 +117,16 @@ class Reported:
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else OURS
         for cause in _with_causes(error):  # a failed collective save raises a BaseException
-            if isinstance(
-                cause, KeyboardInterrupt | interrupts.Interrupted
-            ):  # the signal may have come during the save
-                raise cause from None
-        if (disk := _disk_error_message(error)) is not None:
-            return say_error(disk)
+            if isinstance(cause, KeyboardInterrupt | interrupts.Interrupted):
+                raise cause from None  # the signal may have come during the save
+        for e in _with_causes(error):
+            if (problem := _disk_problem(e)) is not None:  # permission, no space, ...
+                where, number = problem
+                file = log_file()
+                resume = f" with resume={file.parent}" if file is not None and file.name == "train.log" else ""
+                advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
+                place = f"the disk of {file.parent}" if where == DISK and file is not None else where
+                return say_error(f"{place}: {os.strerror(number)}{advice}")
         text = mask_text(describe(error))
         sys.stderr.write(text)
         log(text)
@@ -145,19 +138,6 @@ def call(function: Callable[[], None]) -> int:
     with Reported() as outcome:
         function()
     return outcome.status
-
-
-def _disk_error_message(error: BaseException) -> str | None:
-    """Return a one-line message for a disk error (permission, no space, ...), None for other errors."""
-    for e in _with_causes(error):
-        if (problem := _disk_problem(e)) is not None:
-            where, number = problem
-            file = log_file()
-            resume = f" with resume={file.parent}" if file is not None and file.name == "train.log" else ""
-            advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
-            place = f"the disk of {file.parent}" if where == DISK and file is not None else where
-            return f"{place}: {os.strerror(number)}{advice}"
-    return None
 
 
 def is_disk_full(error: BaseException) -> bool:

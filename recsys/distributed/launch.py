@@ -41,7 +41,12 @@ def spawn(devices: int, work: str, job: dict[str, Any], *, patience_seconds: int
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     silence()
-    with private_folder() as folder, _environment(_loopback() | secrets.environment() | console.environment()):
+    # the agent and the ranks open no port that other machines reach; an interface that the user has set stays
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # the agent's TCP store for the ranks, which listens on all
+    present = [name for _, name in socket.if_nameindex()]
+    if loopback := next((name for name in LOOPBACKS if name in present), None):
+        env |= {k: loopback for k in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if k not in os.environ}
+    with private_folder() as folder, _environment(env | secrets.environment() | console.environment()):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -69,18 +74,6 @@ def spawn(devices: int, work: str, job: dict[str, Any], *, patience_seconds: int
             raise SystemExit(2 if 2 in codes else 1) from None
         except SignalException as e:
             raise Interrupted(e.sigval) from None
-
-
-def _loopback() -> dict[str, str]:
-    """Return the environment in which the agent and the ranks of a job open no port that other machines reach.
-
-    An interface that the user has set stays.
-    """
-    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # the agent's TCP store for the ranks, which listens on all
-    present = [name for _, name in socket.if_nameindex()]
-    if loopback := next((name for name in LOOPBACKS if name in present), None):
-        env |= {k: loopback for k in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if k not in os.environ}
-    return env
 
 
 @contextmanager

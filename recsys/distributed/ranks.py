@@ -37,6 +37,9 @@ class Ranks:
     local_world_size: int
 
 
+ALONE = Ranks(0, 0, 1, 1)  # this process
+
+
 def started_by_torchrun() -> Ranks | None:
     """Return the ranks that torchrun or `launch.spawn` has set in the environment.
 
@@ -66,8 +69,7 @@ def process_group(
 
     silence()
     keep_freed_memory()
-    alone = Ranks(0, 0, 1, 1)
-    ranks = ranks or alone
+    ranks = ranks or ALONE
     if threads is not None and threads < 1:
         raise UserError(f"trainer.threads={threads}: must be at least 1, or null")
     if timeout_minutes <= 0:
@@ -85,7 +87,7 @@ def process_group(
     made = not dist.is_initialized()
     if made:
         timeout = timedelta(minutes=timeout_minutes)
-        store = dist.HashStore() if ranks == alone else _store(ranks, timeout)
+        store = dist.HashStore() if ranks == ALONE else _store(ranks, timeout)
         device = torch.device("cuda", ranks.local_rank) if accelerator == "gpu" else None
         try:
             with _plain_tracebacks(ranks.world_size == 1):
@@ -156,7 +158,7 @@ def _plain_tracebacks(alone: bool) -> Iterator[None]:
         sys.excepthook = hook
 
 
-def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
+def first_decides(ranks: Ranks, decide: Callable[[], Value]) -> Value:
     """Call `decide` on rank 0 and return its result on all ranks.
 
     The other ranks wait without a time limit, because preparing terabytes takes hours.
@@ -179,7 +181,7 @@ def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
         if ranks.rank != 0:
             raise SystemExit(2)
         raise UserError(box[1])
-    return box[0]
+    return box[0]  # type: ignore[no-any-return]
 
 
 def fail_together(error: UserError) -> NoReturn:

@@ -19,28 +19,20 @@ def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) ->
     ranks that no longer exist, so it repeats its offer until all ranks have accepted it.
     """
     deadline = time.monotonic() + timeout.total_seconds()
-    name = _offer(store, world_size, deadline) if rank == 0 else _accept(store, rank, deadline)
-    return PrefixStore(name, store)
-
-
-def _offer(store: Store, world_size: int, deadline: float) -> str:
-    name = uuid.uuid4().hex
-    while store.add(f"met/{name}", 0) < world_size - 1:
-        _wait(deadline)
-        keys = [k for r in range(1, world_size) if store.check([k := f"rank/{r}"])]
-        store.set("offer", json.dumps([name, [store.get(k).decode() for k in keys]]))
-    return name
-
-
-def _accept(store: Store, rank: int, deadline: float) -> str:
-    me = uuid.uuid4().hex
-    store.set(f"rank/{rank}", me)
+    own = uuid.uuid4().hex
+    if rank == 0:
+        while store.add(f"met/{own}", 0) < world_size - 1:
+            _wait(deadline)
+            keys = [k for r in range(1, world_size) if store.check([k := f"rank/{r}"])]
+            store.set("offer", json.dumps([own, [store.get(k).decode() for k in keys]]))
+        return PrefixStore(own, store)
+    store.set(f"rank/{rank}", own)
     while True:
         if store.check(["offer"]):
             name, listed = json.loads(store.get("offer"))
-            if me in listed:
+            if own in listed:
                 store.add(f"met/{name}", 1)
-                return str(name)
+                return PrefixStore(str(name), store)
         _wait(deadline)
 
 

@@ -23,20 +23,15 @@ def main() -> None:
     """Call the function on the job, which it gets as keyword arguments."""
     os.environ[interrupts.QUIET] = "1"
     interrupts.install()
-    _end_with_parent()
+    set_death_signal = 1  # the kernel kills this process when the launcher dies: no rank goes on writing to the run
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     module, _, name = sys.argv[1].partition(":")
     folder = Path(sys.argv[2]).parent
     hold(folder)
     os.environ[STORE] = str(folder / "store")
     job = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     getattr(import_module(module), name)(**job)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill this process when the launcher dies, so that no rank goes on writing to the run's folder."""
-    set_death_signal = 1
-    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ def check_artefact(folder: Path, *, latency_ms: float | None = None, size_mb: fl
     """Check an artefact as a server would use it.
 
     Args:
-        folder: the artefact.
         latency_ms: limit of the 99th percentile of calls with one example (one row, or one history), which come one
             after another in one process; null: any. It depends on the machine.
         size_mb: limit of all files together, in units of 10^6 bytes; null: any.

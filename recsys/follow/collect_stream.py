@@ -49,7 +49,16 @@ def collect(config: PartitionsConfig, root: Path) -> int:
         pass
     except (OSError, ValueError) as e:
         raise UserError(f"{root / POSITIONS}: is damaged ({e}); restore it, or remove it and the stream's files") from e
-    _remove_uncommitted(config.folder, positions)
+    # a process that was killed before it wrote the positions has left files
+    following = {p["partition"]: int(p["next"]) for p in positions.values()}
+    for file in sorted(config.folder.rglob("stream-*-*.jsonl")):
+        if (found := FILE.fullmatch(file.name)) is None:
+            continue
+        if found["partition"] not in following:
+            hint = "restore its stream.json, or name another folder"
+            raise UserError(f"partitions.folder={config.folder}: {file.name} was collected with another root; {hint}")
+        if int(found["offset"]) >= following[found["partition"]]:
+            file.unlink()
     total = rejected = 0
     properties = None if config.kafka_properties is None else str(config.kafka_properties)
     with open_stream(config.stream, lambda key: positions.get(key), properties) as stream:
@@ -95,7 +104,15 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
     for message in messages:
         offset = first.setdefault(message.key, message.offset)
         try:
-            seconds = _time(message.value, config.time)
+            event = parse_json(message.value.decode())
+            if not isinstance(event, dict) or config.time not in event:
+                raise ValueError(f"has no {config.time}")
+            value = event[config.time]
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                seconds = float(value)  # since 1970
+            else:
+                time_ = datetime.fromisoformat(str(value))
+                seconds = (time_ if time_.tzinfo is not None else time_.replace(tzinfo=UTC)).timestamp()
             name = partition_name(seconds, every)
             if seconds > latest:  # as the newest event, it would make all partitions look complete
                 raise ValueError(f"{name} is in the future")
@@ -113,32 +130,3 @@ def _write(config: PartitionsConfig, root: Path, messages: Sequence[Message]) ->
         with whole_file(file) as building:
             building.write_bytes(b"".join(lines))
     return rejected
-
-
-def _time(text: bytes, column: str) -> float:
-    """Return the time of an event in seconds since 1970. Raises ValueError if it has none."""
-    event = parse_json(text.decode())
-    if not isinstance(event, dict) or column not in event:
-        raise ValueError(f"has no {column}")
-    value = event[column]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    found = datetime.fromisoformat(str(value))
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-
-
-def _remove_uncommitted(folder: Path, positions: dict[str, dict[str, Any]]) -> None:
-    """Remove the files of a process that was killed before it wrote the positions.
-
-    Raises UserError if the folder has files of a partition without a position, which another root has collected.
-    """
-    following = {p["partition"]: int(p["next"]) for p in positions.values()}
-    for file in sorted(folder.rglob("stream-*-*.jsonl")):
-        found = FILE.fullmatch(file.name)
-        if found is None:
-            continue
-        if found["partition"] not in following:
-            hint = "restore its stream.json, or name another folder"
-            raise UserError(f"partitions.folder={folder}: {file.name} was collected with another root; {hint}")
-        if int(found["offset"]) >= following[found["partition"]]:
-            file.unlink()

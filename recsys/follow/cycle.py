@@ -103,7 +103,15 @@ class ContinuousTraining:
                 if cycle.step == before:
                     return ended  # it waits for the canary
             ended.append(cycle)
-            self._clean()
+            # remove prepared data, and the runs that are not among the newest and whose versions have no role
+            shutil.rmtree(self.root / "prepared", ignore_errors=True)
+            for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
+                shutil.rmtree(artefact, ignore_errors=True)
+            roles = set(self.registry.aliases().values())
+            kept = {str(e.get("run")) for e in self.registry.summaries() if e["version"] in roles}
+            for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
+                if str(run.absolute()) not in kept:
+                    shutil.rmtree(run, ignore_errors=True)
         return ended
 
     # --- partitions ----------------------------------------------------------------------------------
@@ -152,7 +160,16 @@ class ContinuousTraining:
 
     def _begin(self) -> Cycle | None:
         """Begin the next cycle, if there are partitions for it; check them first."""
-        self._look_for_changes()
+        for name, changed in self.partitions.items():
+            old = self.state.partitions.get(name)
+            if old is None or old.digest == changed.digest:
+                continue
+            if old.status in ("ready", "bad"):
+                say(f"{name}: has changed, and is checked again")
+                del self.state.partitions[name]
+            else:
+                say(f"{name}: has changed since a model trained on it, and is not read again")
+                old.digest = changed.digest
         parent = self.registry.champion_run()
         wanted = self.settings.first if parent is None else self.settings.increment.partitions or 1
         waits = parent is not None and self.settings.train_on == "drift"
@@ -188,19 +205,6 @@ class ContinuousTraining:
         what, number_of = "full training" if full else "training", f"{len(train)} partition{'s' * (len(train) > 1)}"
         say(f"cycle {number}: {what} on {span(train)} ({number_of}), judged on {span(window)}")
         return cycle
-
-    def _look_for_changes(self) -> None:
-        """Check a partition again if its files have changed before a training read them; after that, only say so."""
-        for name, partition in self.partitions.items():
-            old = self.state.partitions.get(name)
-            if old is None or old.digest == partition.digest:
-                continue
-            if old.status in ("ready", "bad"):
-                say(f"{name}: has changed, and is checked again")
-                del self.state.partitions[name]
-            else:
-                say(f"{name}: has changed since a model trained on it, and is not read again")
-                old.digest = partition.digest
 
     def _is_accepted(self, name: str) -> bool:
         return name in self.state.partitions and self.state.partitions[name].status == "trained"
@@ -385,14 +389,3 @@ class ContinuousTraining:
                 partition.why = "" if outcome == "promoted" else f"cycle {cycle.number}: {cycle.why}"
         cycle.step, cycle.outcome, cycle.ended = "", outcome, now()
         say(f"cycle {cycle.number}: {outcome.replace('_', ' ')}: {cycle.why}")
-
-    def _clean(self) -> None:
-        """Remove prepared data, and the runs that are not among the newest and whose versions have no role."""
-        shutil.rmtree(self.root / "prepared", ignore_errors=True)
-        for artefact in (self.root / "cycles").glob("*/artefact"):  # the registry has them
-            shutil.rmtree(artefact, ignore_errors=True)
-        roles = set(self.registry.aliases().values())
-        kept = {str(e.get("run")) for e in self.registry.summaries() if e["version"] in roles}
-        for run in sorted((self.root / "runs").glob("[0-9]*"))[: -self.settings.keep_runs]:
-            if str(run.absolute()) not in kept:
-                shutil.rmtree(run, ignore_errors=True)

@@ -99,20 +99,10 @@ def _deploy_by_hand(root: Path, visitors: Visitors, port: int) -> None:
     """Let a build with a bug, which no gate has seen, answer a share of the requests."""
     registry = ModelRegistry(root / "follow" / "registry", NAME)
     champion = registry.aliases()["champion"]
-    build = _with_bug(registry.artefact(champion), root / "build")
-    version = registry.register(build, why="a build that skipped the gate")
-    say(f"somebody deploys {version} by hand: its ids are those of another day")
-    registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
-    visitors.visit(port, registry)
-    last = registry.history()[-1]
-    say(f"{last['event'].replace('_', ' ')} after {last.get('requests')} of its requests: {last.get('why', '')}")
-
-
-def _with_bug(artefact: Path, output: Path) -> Path:
-    """Copy an artefact, and shift the rows of its vocabularies: ids that are those of another day."""
-    with whole_folder(output) as building:
-        shutil.copytree(artefact, building, dirs_exist_ok=True)
-        for file in building.glob("pipeline/**/vocabularies/*.parquet"):
+    build = root / "build"
+    with whole_folder(build) as building:
+        shutil.copytree(registry.artefact(champion), building, dirs_exist_ok=True)
+        for file in building.glob("pipeline/**/vocabularies/*.parquet"):  # the bug: ids that are those of another day
             table = pl.read_parquet(file)
             shifted = (np.arange(len(table)) + len(table) // 2) % len(table)
             table.with_columns(table["value"].gather(shifted)).write_parquet(file)
@@ -120,7 +110,12 @@ def _with_bug(artefact: Path, output: Path) -> Path:
         names = [building / name for name in manifest.read(building) or {}]
         about = {k: v for k, v in content.items() if k not in ("files", "version", "digest")}
         manifest.write(building, manifest.entries_of(building, names), about)
-    return output
+    version = registry.register(build, why="a build that skipped the gate")
+    say(f"somebody deploys {version} by hand: its ids are those of another day")
+    registry.canary(version, SHARE, "deployed by hand", {"guard": {"min_requests": 2000, "min_seconds": 1}})
+    visitors.visit(port, registry)
+    last = registry.history()[-1]
+    say(f"{last['event'].replace('_', ' ')} after {last.get('requests')} of its requests: {last.get('why', '')}")
 
 
 @contextmanager
@@ -170,7 +165,11 @@ class Visitors:
                 if i % 50 == 0 and any(e.get("version") == canary and e["event"] in ENDS for e in registry.history()):
                     break
                 if i % BLOCK == 0:
-                    rows, expected = self._draw()
+                    self._teacher.day(self._number)
+                    drawn = self._teacher.draw(self._rng, BLOCK * ITEMS)
+                    of_visitor = np.repeat(np.arange(BLOCK) * ITEMS, ITEMS)
+                    seen = Shown(drawn.user[of_visitor], drawn.item, drawn.device[of_visitor], drawn.seconds)
+                    rows, expected = rows_of(self._teacher, seen).to_dicts(), self._teacher.click(seen)
                 at = i % BLOCK * ITEMS
                 identity = uuid.uuid4().hex
                 asked = {"rows": rows[at : at + ITEMS]}
@@ -182,14 +181,6 @@ class Visitors:
                     self._post(connection, "/feedback", {"feedback": clicks})
                     clicks = []
                 shown.advance(1)
-
-    def _draw(self) -> tuple[list[dict[str, object]], np.ndarray]:
-        """Return rows of BLOCK visitors with ITEMS items each, and P(click) of each row."""
-        self._teacher.day(self._number)
-        drawn = self._teacher.draw(self._rng, BLOCK * ITEMS)
-        of_visitor = np.repeat(np.arange(BLOCK) * ITEMS, ITEMS)
-        shown = Shown(drawn.user[of_visitor], drawn.item, drawn.device[of_visitor], drawn.seconds)
-        return rows_of(self._teacher, shown).to_dicts(), self._teacher.click(shown)
 
     def _post(
         self, connection: HTTPConnection, path: str, body: object, headers: dict[str, str] | None = None

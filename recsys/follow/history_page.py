@@ -10,7 +10,7 @@ from markupsafe import Markup
 from recsys.evaluation import metrics_table
 from recsys.files.atomic import write_text
 from recsys.follow.cycle import ContinuousTraining
-from recsys.follow.follow_state import Cycle, PartitionState, span
+from recsys.follow.follow_state import PartitionState, span
 from recsys.follow.model_registry import stored_as
 from recsys.pages import render
 from recsys.pages.charts.plots import Dot, across, dots, figure, upwards
@@ -19,6 +19,8 @@ from recsys.pages.page_table import Cell, Cells, PageTable, columns, cut
 FILE = "page.html"
 MAIN = ("auc", "ndcg@10")  # the metric of the chart: the first one that there is
 KINDS = {"promoted": "good", "rejected": "bad", "rolled_back": "bad"}
+CYCLE = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
+EVENT = ("time", "event", "version", "who", "why")
 
 
 def write_page(follower: ContinuousTraining) -> Path:
@@ -31,15 +33,27 @@ def write_page(follower: ContinuousTraining) -> Path:
     facts = [(str(outcomes.count("promoted")), "promoted"), (str(outcomes.count("rejected")), "rejected by the gate")]
     facts += [(str(back), "rolled back")]
     facts += [(str(len(state.partitions)), "partitions"), (str(len(refused)), "of them not trained on")]
+    stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
+    cycles: list[Cells] = []
+    for c in reversed(state.cycles):
+        outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
+        kind = "full" if c.full else "goes on"
+        cycles.append([str(c.number), cut(span(c.train)), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome,
+                       c.version or "", stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
+    history: list[Cells] = []
+    for e in reversed(follower.registry.history()):
+        given = {n: str(e.get(n) or "") for n in EVENT}
+        event = given["event"].replace("_", " ")
+        history.append([given["time"], event, given["version"], given["who"], cut(given["why"], 400, "wrap")])
     page = render(
         "follow/history_page.html",
         title=f"Continuous training of {follower.settings.name}",
         facts=facts,
         chart=_chart(state.partitions),
         fresh=follower.freshness(),
-        cycles=_cycles(state.cycles, {v["version"]: stored_as(v) for v in follower.registry.summaries()}),
+        cycles=PageTable(columns(CYCLE, left=set(CYCLE) - {"cycle", "rows"}), cycles),
         refused=PageTable(columns(names, left=names), refused) if refused else None,
-        history=_history(follower),
+        history=PageTable(columns(EVENT, left=EVENT), history),
     )
     write_text(follower.root / FILE, page)
     return follower.root / FILE
@@ -64,24 +78,3 @@ def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
     x, y = across([0.0, float(len(names) - 1)]), upwards([d.value for d in values])
     curve = [(d.place, d.value) for d in values if not d.hollow]
     return figure(metrics_table.label(metric), dots(values, x, y, "number of the partition", curve=curve))
-
-
-def _cycles(cycles: list[Cycle], stored: Mapping[str, str]) -> PageTable:
-    rows: list[Cells] = []
-    for c in reversed(cycles):
-        outcome = Cell(c.outcome.replace("_", " ") or f"at step {c.step}", KINDS.get(c.outcome, ""))
-        kind = "full" if c.full else "goes on"
-        rows.append([str(c.number), cut(span(c.train)), kind, f"{c.rows:,}", cut(", ".join(c.window)), outcome,
-                     c.version or "", stored.get(c.version or "", ""), cut(c.why, 400, "wrap")])  # fmt: skip
-    names = ("cycle", "trained on", "training", "rows", "judged on", "outcome", "version", "stored", "why")
-    return PageTable(columns(names, left=set(names) - {"cycle", "rows"}), rows)
-
-
-def _history(follower: ContinuousTraining) -> PageTable:
-    names = ("time", "event", "version", "who", "why")
-    rows: list[Cells] = []
-    for e in reversed(follower.registry.history()):
-        given = {n: str(e.get(n) or "") for n in names}
-        event = given["event"].replace("_", " ")
-        rows.append([given["time"], event, given["version"], given["who"], cut(given["why"], 400, "wrap")])
-    return PageTable(columns(names, left=names), rows)

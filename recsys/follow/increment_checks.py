@@ -150,10 +150,18 @@ def check_increment(
     bad_rows: number of rows that could not be read, which are not in `frame`
     """
     found = compare_rows(reference, frame, vocabularies)
-    share = bad_rows / max(found.rows + bad_rows, 1)
+    rows, usual = found.rows, median(earlier) if earlier else 0
+    if not rows:
+        volume = CheckLine("fail", "volume", "there are no rows", value=0)
+    elif not usual:
+        volume = CheckLine("pass", "volume", f"there are {rows:,} rows, and no earlier increments", value=rows)
+    else:
+        less, more = config.less.outcome(usual / rows), config.more.outcome(rows / usual)
+        text = f"there are {rows:,} rows, {rows / usual:.2g} times the median of earlier increments, {usual:,.0f}"
+        volume = CheckLine(max(less, more, key=OUTCOMES.index), "volume", text, value=rows / usual)
+    share = bad_rows / max(rows + bad_rows, 1)
     text = f"{bad_rows:,} of {found.rows + bad_rows:,} rows cannot be read ({share:.2%})"
-    lines = [_volume(found.rows, earlier, config)]
-    lines.append(CheckLine(config.bad_rows.outcome(share), "bad_rows", text, value=share))
+    lines = [volume, CheckLine(config.bad_rows.outcome(share), "bad_rows", text, value=share)]
     lines += [CheckLine("warn", "schema", f"column {n} is new; training does not read it", n) for n in found.extra]
     for d in found.drifts:
         if d.problem is not None and found.rows:
@@ -189,17 +197,6 @@ def alert(command: str, report: CheckReport) -> str | None:
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
         return f"alert={command}: ended with exit status {done.returncode}: {why}"
     return None
-
-
-def _volume(rows: int, earlier: Sequence[int], config: CheckConfig) -> CheckLine:
-    if not rows:
-        return CheckLine("fail", "volume", "there are no rows", value=0)
-    usual = median(earlier) if earlier else 0
-    if not usual:
-        return CheckLine("pass", "volume", f"there are {rows:,} rows, and no earlier increments", value=rows)
-    less, more = config.less.outcome(usual / rows), config.more.outcome(rows / usual)
-    text = f"there are {rows:,} rows, {rows / usual:.2g} times the median of earlier increments, {usual:,.0f}"
-    return CheckLine(max(less, more, key=OUTCOMES.index), "volume", text, value=rows / usual)
 
 
 def _drift_lines(d: ColumnDrift, config: CheckConfig) -> list[CheckLine]:

@@ -157,14 +157,17 @@ class ModelRegistry:
             last = next((e["event"] for e in reversed(self.history()) if e.get("version") == version), None)
             if last not in (None, "registered") or version in self.aliases().values():
                 return version
-            config = run / "config.yaml" if run is not None else None
+            config, folder = run / "config.yaml" if run is not None else None, self.folder / version
+            stored: dict[str, Any] = {"delta_of": None, "bytes": bytes_of(folder)}
+            if is_delta(folder):
+                stored |= {"delta_of": self.chain(version)[1], "full_bytes": bytes_of(full_artefact(folder))}
             about = {
                 "run": None if run is None else str(run),
                 "parent": parent,
                 "interval": None if interval is None else list(interval),
                 "config": xxhash.xxh3_128_hexdigest(config.read_bytes()) if config and config.is_file() else None,
                 "metrics": dict(metrics or {}),
-                **self._stored(version),
+                **stored,
             }
             before = self._model.content()
             if before.get("challenger") != version:
@@ -249,14 +252,6 @@ class ModelRegistry:
             f"{delta}: is a delta of the artefact with the digest {wanted}, which is not among the versions of "
             f"{self.name}; register that artefact first"
         )
-
-    def _stored(self, version: str) -> dict[str, Any]:
-        """Return what the history says of a version's files: their bytes and, of a delta, its base."""
-        folder = self.folder / version
-        if not is_delta(folder):
-            return {"delta_of": None, "bytes": bytes_of(folder)}
-        full = bytes_of(full_artefact(folder))
-        return {"delta_of": self.chain(version)[1], "bytes": bytes_of(folder), "full_bytes": full}
 
     def reject(self, version: str, why: str = "") -> None:
         """Say in the history that a version has not passed; it is no longer the challenger.

@@ -27,7 +27,19 @@ def mirror(registry: ModelRegistry) -> str | None:
         import wandb
     except ImportError:
         return "W&B: needs the package wandb; install it with uv pip install wandb"
-    names = _artifacts(registry)
+    file = registry.folder / FILE  # [ENTITY/]PROJECT/model-RUN_ID by version
+    before: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    names = dict(before)
+    for summary in registry.summaries():
+        run = Path(summary.get("run") or "/nowhere")
+        if (run / "wandb_id").is_file() and (run / "config.yaml").is_file():
+            config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+            logger = (config.get("logger") or {}).get("wandb") or {}
+            id_ = (run / "wandb_id").read_text(encoding="utf-8").strip()
+            where = filter(None, [logger.get("entity"), logger.get("project") or "uncategorized"])
+            names[summary["version"]] = "/".join([*where, f"model-{id_}"])
+    if names != before:
+        write_json(file, names)
     if not names:
         return "W&B: no version has a run that was logged to W&B; train with logger=wandb logger.wandb.offline=false"
     try:
@@ -51,24 +63,6 @@ def mirror(registry: ModelRegistry) -> str | None:
     hint = "; upload offline runs with wandb sync RUN_DIR/wandb/offline-run-*, then run this command again"
     said = "; ".join([f"W&B: the aliases of {changed} artifacts have changed", *failed])
     return said + hint * bool(failed) if changed or failed else None
-
-
-def _artifacts(registry: ModelRegistry) -> dict[str, str]:
-    """Return [ENTITY/]PROJECT/model-RUN_ID by version, and keep it; versions whose run W&B does not know have none."""
-    file = registry.folder / FILE
-    before: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    names = dict(before)
-    for summary in registry.summaries():
-        run = Path(summary.get("run") or "/nowhere")
-        if (run / "wandb_id").is_file() and (run / "config.yaml").is_file():
-            config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-            logger = (config.get("logger") or {}).get("wandb") or {}
-            id_ = (run / "wandb_id").read_text(encoding="utf-8").strip()
-            where = filter(None, [logger.get("entity"), logger.get("project") or "uncategorized"])
-            names[summary["version"]] = "/".join([*where, f"model-{id_}"])
-    if names != before:
-        write_json(file, names)
-    return names
 
 
 def _line(error: Exception) -> str:

@@ -1,16 +1,22 @@
 """Build the objects that a config's `_target_` nodes name."""
 
+from __future__ import annotations
+
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.job.targets import bind, check_takes, locate
+
+if TYPE_CHECKING:
+    import torch
 
 BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
@@ -38,10 +44,13 @@ def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any
     return partial(build, total_steps=total_steps) if takes_total and node.get("total_steps") is None else build
 
 
-def build_model(cfg: RunConfig, features: Any, device: Any) -> Any:
+def build_model(cfg: RunConfig, features: FeatureSpec, device: torch.device) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     features = with_dims(cfg, features)
-    numeric = _build_numeric(cfg, features)
+    try:
+        numeric = None if cfg.numeric is None else make(cfg.numeric, "numeric")(features)
+    except ValueError as e:
+        raise UserError(f"numeric: {e}") from e
     check_takes(locate(cfg.model["_target_"], "model"), f"model._target_={cfg.model['_target_']}", BUILT_WITH)
     from recsys.models.common.meta_values import without_meta_values
 
@@ -61,7 +70,7 @@ def build_model(cfg: RunConfig, features: Any, device: Any) -> Any:
     return WithNumericEmbedding(numeric, model)
 
 
-def with_dims(cfg: RunConfig, features: Any) -> Any:
+def with_dims(cfg: RunConfig, features: FeatureSpec) -> FeatureSpec:
     """Return the features with the dims of their tables that `dims` sets. Raises UserError if it is wrong."""
     given = cfg.dims
     if given is None:
@@ -69,37 +78,21 @@ def with_dims(cfg: RunConfig, features: Any) -> Any:
     most = cfg.model.get("dim")
     if not isinstance(most, int):
         raise UserError("dims: this model has no tables of model.dim columns; leave dims= out")
-    rules = {"*": given} if isinstance(given, str | int) else given
+    rules: Mapping[str, Any] = {"*": given} if isinstance(given, str | int) else given
     dims: dict[str, int] = {}
     for pattern, value in rules.items():
         matching = [t for t in features.tables if fnmatchcase(t, str(pattern))]
         if not matching:
             raise UserError(f"dims.{pattern}: matches no table{did_you_mean(str(pattern), features.tables)}")
+        if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 4 or value % 4):
+            key = "dims" if rules is not given else f"dims.{pattern}"
+            raise UserError(f"{key}={value}: must be auto or a multiple of 4, as FBGEMM's kernels need")
         histories = {f.table for f in features.sparse if f.sequence} if value == "auto" else set()
         for table in [t for t in matching if t not in histories]:  # TorchRec's unpooled tables have one dim
-            dims[table] = _dim(
-                "dims" if rules is not given else f"dims.{pattern}", value, features.tables[table][0].cardinality, most
-            )
+            # 6 rows^(1/4), which Google's engineers used for TensorFlow
+            rows = features.tables[table][0].cardinality
+            dims[table] = min(most, 4 * math.ceil(1.5 * rows**0.25)) if value == "auto" else value
     return replace(features, sparse=tuple(replace(f, dim=f.dim or dims.get(f.table)) for f in features.sparse))
-
-
-def _dim(key: str, value: Any, rows: int, most: int) -> int:
-    """Return the dim of a table of `rows` rows; auto is 6 rows^(1/4), which Google's engineers used for TensorFlow."""
-    if value == "auto":
-        return min(most, 4 * math.ceil(1.5 * rows**0.25))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 4 or value % 4:
-        raise UserError(f"{key}={value}: must be auto or a multiple of 4, as FBGEMM's kernels need")
-    return value
-
-
-def _build_numeric(cfg: RunConfig, features: Any) -> Any:
-    """Build the embedding of numbers, or return None without `numeric`. Raises UserError if it rejects the features."""
-    if cfg.numeric is None:
-        return None
-    try:
-        return make(cfg.numeric, "numeric")(features)
-    except ValueError as e:
-        raise UserError(f"numeric: {e}") from e
 
 
 def build_loss(cfg: RunConfig) -> Any:

@@ -44,11 +44,36 @@ def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = 
     _check_numbers(cfg, processes)
     _check_devices(cfg)
     _check_model(cfg, processes, trains)
-    if trains:
-        _check_monitors(cfg)
-        for name, node in cfg.logger.items():
-            bind(node, f"logger.{name}")
-        _check_places(cfg)
+    if not trains:
+        return
+    metrics = [f"validation/{name}" for name in cfg.kind.metric_names(cfg)]
+    watching = (("checkpoint", cfg.checkpoint), ("trainer.early_stopping", cfg.trainer.early_stopping))
+    for key, c in watching:
+        monitor = monitor_of(cfg, c.monitor)
+        if (entry := metric(monitor)) is not None and entry.of_lists:
+            why = f"metrics of lists are measured after training only; use another metric, or {key}.monitor=null"
+            raise UserError(f"{key}.monitor={monitor}: {why}")
+        check_leads(f"{key}.monitor", monitor, metrics)
+        if c.mode is not None:
+            _check_mode(f"{key}.mode", c.mode, monitor)
+    scheduler = cfg.optim.scheduler or {}
+    if _is_plateau(scheduler):  # it watches checkpoint.monitor; PyTorch's default is min
+        _check_mode("optim.scheduler.mode", scheduler.get("mode", "min"), monitor_of(cfg, cfg.checkpoint.monitor))
+    for name, node in cfg.logger.items():
+        bind(node, f"logger.{name}")
+    run = None if names_a_run(cfg) else cfg.run_dir
+    _check_writable("run_dir", run or "outputs")
+    _check_writable("data.prepared", cfg.data.prepared)
+    if cfg.data.root is None or "://" in cfg.data.root:
+        return
+    root = Path(cfg.data.root).expanduser().resolve()
+    if root == Path(cfg.data.prepared).resolve():
+        raise UserError(
+            f"data.prepared={cfg.data.prepared}: is data.root, the folder of raw files; name another folder"
+        )
+    if run is not None and (Path(run).resolve() == root or Path(run).resolve() in root.parents):
+        why = f"contains the raw files (data.root={cfg.data.root}), and files in a run's own folder are not data"
+        raise UserError(f"run_dir={run}: {why}; name another folder")
 
 
 def check_parts(cfg: RunConfig) -> None:
@@ -61,10 +86,26 @@ def check_parts(cfg: RunConfig) -> None:
         check_target(cfg.loss, "loss")
         build_loss(cfg)
     check_target(cfg.optim.dense, "optim.dense", given=("params",))
-    _try_optimizer(cfg)
+    for name, value in cfg.optim.dense.items():
+        if isinstance(value, float) and abs(value) > FLOAT32_MAX:
+            raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
+    import torch
+
+    weight = torch.zeros(1, requires_grad=True)  # what is built for it runs checks of its own
+    try:
+        make(cfg.optim.dense, "optim.dense")([weight])
+    except (ValueError, TypeError) as e:
+        raise UserError(f"optim.dense: {e}") from e
     if cfg.optim.scheduler is not None:
         check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
-        _try_scheduler(cfg)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        try:
+            scheduler = make_scheduler(cfg, 100)(optimizer)
+            for _ in range(3):
+                optimizer.step()
+                scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+        except (ValueError, TypeError, ArithmeticError) as e:
+            raise UserError(f"optim.scheduler: {e}") from e
     from recsys.sharding.constraints import check_sharding
     from recsys.sharding.optimizers import sparse_optimizer
 
@@ -102,22 +143,6 @@ def _check_numbers(cfg: RunConfig, processes: int) -> None:
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
 
 
-def _check_monitors(cfg: RunConfig) -> None:
-    metrics = [f"validation/{name}" for name in cfg.kind.metric_names(cfg)]
-    watching = (("checkpoint", cfg.checkpoint), ("trainer.early_stopping", cfg.trainer.early_stopping))
-    for key, c in watching:
-        monitor = monitor_of(cfg, c.monitor)
-        if (entry := metric(monitor)) is not None and entry.of_lists:
-            why = f"metrics of lists are measured after training only; use another metric, or {key}.monitor=null"
-            raise UserError(f"{key}.monitor={monitor}: {why}")
-        check_leads(f"{key}.monitor", monitor, metrics)
-        if c.mode is not None:
-            _check_mode(f"{key}.mode", c.mode, monitor)
-    scheduler = cfg.optim.scheduler or {}
-    if _is_plateau(scheduler):  # it watches checkpoint.monitor; PyTorch's default is min
-        _check_mode("optim.scheduler.mode", scheduler.get("mode", "min"), monitor_of(cfg, cfg.checkpoint.monitor))
-
-
 def _check_mode(key: str, mode: str, monitor: str) -> None:
     better = mode_of(monitor)
     if mode != better:
@@ -127,33 +152,6 @@ def _check_mode(key: str, mode: str, monitor: str) -> None:
 
 def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
     return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
-
-
-def _try_optimizer(cfg: RunConfig) -> None:
-    """Build the dense optimizer for one parameter, so that its own checks run."""
-    import torch
-
-    for name, value in cfg.optim.dense.items():
-        if isinstance(value, float) and abs(value) > FLOAT32_MAX:
-            raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
-    try:
-        make(cfg.optim.dense, "optim.dense")([torch.zeros(1, requires_grad=True)])
-    except (ValueError, TypeError) as e:
-        raise UserError(f"optim.dense: {e}") from e
-
-
-def _try_scheduler(cfg: RunConfig) -> None:
-    """Build the scheduler and take a few steps, so that its own checks run."""
-    import torch
-
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    try:
-        scheduler = make_scheduler(cfg, 100)(optimizer)
-        for _ in range(3):
-            optimizer.step()
-            scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
-    except (ValueError, TypeError, ArithmeticError) as e:
-        raise UserError(f"optim.scheduler: {e}") from e
 
 
 def _check_devices(cfg: RunConfig) -> None:
@@ -227,7 +225,6 @@ def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | N
     """Check the values of a `_target_` node against the signature of its target.
 
     Args:
-        node: the node.
         path: its key in the config.
         given: names of parameters that the caller passes, which the config may not set.
         base: the class that it must name a subclass of, if the path does not decide it.
@@ -276,23 +273,6 @@ def _mismatch(value: Any, hint: Any) -> str | None:
     return None
 
 
-def _check_places(cfg: RunConfig) -> None:
-    """Raise UserError if the run's folder or that of prepared data cannot be written, or would hold the raw data."""
-    run = None if names_a_run(cfg) else cfg.run_dir
-    _check_writable("run_dir", run or "outputs")
-    _check_writable("data.prepared", cfg.data.prepared)
-    if cfg.data.root is None or "://" in cfg.data.root:
-        return
-    root = Path(cfg.data.root).expanduser().resolve()
-    if root == Path(cfg.data.prepared).resolve():
-        raise UserError(
-            f"data.prepared={cfg.data.prepared}: is data.root, the folder of raw files; name another folder"
-        )
-    if run is not None and (Path(run).resolve() == root or Path(run).resolve() in root.parents):
-        why = f"contains the raw files (data.root={cfg.data.root}), and files in a run's own folder are not data"
-        raise UserError(f"run_dir={run}: {why}; name another folder")
-
-
 def _check_writable(key: str, name: str) -> None:
     """Raise UserError if the folder can neither be written nor created. Creates and removes a folder to find out."""
     if "://" in name:
@@ -302,24 +282,15 @@ def _check_writable(key: str, name: str) -> None:
         if not existing.is_dir():
             raise UserError(f"{key}={name}: {existing} is not a folder; name a folder")
         os.rmdir(mkdtemp(prefix=".recsys-", dir=existing))
-        _check_names(Path(name))
+        for part in Path(name).parts:  # no file system takes these names
+            if "\0" in part:
+                raise OSError(0, "a name contains the character NUL")
+            if len(os.fsencode(part)) > MOST_NAME_BYTES:
+                raise OSError(0, f"the name {part[:20]}... is longer than {MOST_NAME_BYTES} bytes")
     except (OSError, ValueError) as e:
         if isinstance(e, UserError):
             raise
         why = e.strerror if isinstance(e, OSError) else str(e)
-        raise UserError(f"{key}={_printable(name)}: cannot be written: {why}; name another folder") from e
-
-
-def _check_names(path: Path) -> None:
-    """Raise OSError for a name that no file system takes."""
-    for part in path.parts:
-        if "\0" in part:
-            raise OSError(0, "a name contains the character NUL")
-        if len(os.fsencode(part)) > MOST_NAME_BYTES:
-            raise OSError(0, f"the name {part[:20]}... is longer than {MOST_NAME_BYTES} bytes")
-
-
-def _printable(name: str) -> str:
-    """Return the name on one line, shortened if it is long."""
-    text = "".join(c if c.isprintable() else "?" for c in name)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        text = "".join(c if c.isprintable() else "?" for c in name)
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise UserError(f"{key}={shown}: cannot be written: {why}; name another folder") from e

@@ -46,12 +46,27 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     if trains:
         check_installed(cfg.data)
         check_engine(cfg.engine)
-    _check_library(cfg)
-    _check_graphs(cfg)
+    library, t = cfg.model.get("library"), cfg.trainer
+    if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
+        check_extra("gbm", f"model.library={library}", library)
+    if t.cuda_graphs and t.compile is False:
+        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
+    if t.cuda_graphs and t.accumulate > 1:
+        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
+        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
     if cfg.loader.balance_lists and cfg.data.together:
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
     _check_metrics(cfg)
-    _check_calibration(cfg)
+    methods = ("none", *CALIBRATIONS)
+    if cfg.calibration not in methods:
+        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
+    if cfg.calibration == "none":
+        return cfg
+    if not any(label.is_calibrated for label in cfg.data.label_kinds.values()):
+        why = "calibrates binary labels and numbers, and this data has neither"
+        raise UserError(f"calibration={cfg.calibration}: {why}")
+    if not cfg.data.split.validation and not cfg.data.split.validation_files:
+        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
     return cfg
 
 
@@ -69,13 +84,6 @@ def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunC
     check_values(cfg.plain, TrainConfig)
     check_data(cfg.data)
     return cfg
-
-
-def _check_library(cfg: RunConfig) -> None:
-    """Raise UserError if the library of boosted trees is not installed."""
-    library = cfg.model.get("library")
-    if model_kind_of(cfg) == "fitted_ranking" and library in EXTRAS["gbm"]:
-        check_extra("gbm", f"model.library={library}", library)
 
 
 def _target(node: Any) -> str:
@@ -106,15 +114,6 @@ def check_vector_widths(cfg: RunConfig) -> None:
             )
 
 
-def _check_graphs(cfg: RunConfig) -> None:
-    t = cfg.trainer
-    if t.cuda_graphs and t.compile is False:
-        raise UserError("trainer.cuda_graphs=true: graphs are made of compiled code; set trainer.compile=true, too")
-    if t.cuda_graphs and t.accumulate > 1:
-        why = f"a graph overwrites the gradients that trainer.accumulate={t.accumulate} keeps for a later batch"
-        raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
-
-
 # --- model, loss and data ------------------------------------------------------------------------------------
 
 
@@ -122,7 +121,6 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     """Raise UserError if the model, the loss and the data of a config do not fit each other.
 
     Args:
-        cfg: the config.
         model: the kind of the model; None if it is not known before the imports.
         loss: the facts of the loss; None without a loss, or if they are not known before the imports.
     """
@@ -135,10 +133,17 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
     if not ranks_rows and data.item_feature is None:
         why = "set data.items.feature to the sparse feature whose values are the items"
         raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
-    if model != "ranking":
-        _check_ranking_keys(cfg)
-    if not ranks_rows:
-        _check_retrieval_keys(cfg)
+    if model != "ranking" and cfg.numeric is not None:
+        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
+        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
+    if model != "ranking" and cfg.dims is not None:
+        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
+    if not ranks_rows and cfg.metrics.gauc:
+        why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
+        raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
+    if not ranks_rows and data.sequences is not None and data.sequences.pad is not None:
+        why = "retrieval models read unpadded lists; set data.sequences.pad=null"
+        raise UserError(f"data.sequences.pad={data.sequences.pad}: {why}")
     if model == "closed_form" and data.sequences is None:
         raise UserError("model: this model reads lists of items; set data.sequences.max_length")
     if model in ("fitted_ranking", "closed_form") and cfg.loss is not None:
@@ -147,22 +152,16 @@ def check_fit(cfg: RunConfig, model: str | None, loss: LossFacts | None) -> None
         raise UserError("loss: must be set for this model, for example loss=full_softmax")
     if loss is not None and model == "retrieval" and loss.protocol != "RetrievalLoss":
         raise _wrong_loss(cfg, "RetrievalLoss")
-    if model == "retrieval":
-        _check_likelihood(cfg)
+    if model == "retrieval" and (own := own_model(_target(cfg.model))) is not None:
+        generates, reads = own.constants["generates"], _target(cfg.loss).endswith(".Likelihood")
+        if generates and not reads:
+            why = "this model predicts probabilities of items; set loss=likelihood"
+            raise UserError(f"loss={_target(cfg.loss)}: {why}")
+        if reads and not generates:
+            why = "this model scores items; set loss=likelihood only for model=tiger"
+            raise UserError(f"loss={_target(cfg.loss)}: {why}")
     if loss is not None and model == "ranking":
         _check_ranking_loss(cfg, loss)
-
-
-def _check_likelihood(cfg: RunConfig) -> None:
-    """Raise UserError if one of recsys's own models predicts probabilities of items and the loss does not read them, or
-    the other way round.
-    """
-    own = own_model(_target(cfg.model))
-    if own is None or own.constants["generates"] == (reads := _target(cfg.loss).endswith(".Likelihood")):
-        return
-    if not reads:
-        raise UserError(f"loss={_target(cfg.loss)}: this model predicts probabilities of items; set loss=likelihood")
-    raise UserError(f"loss={_target(cfg.loss)}: this model scores items; set loss=likelihood only for model=tiger")
 
 
 def _check_ranking_loss(cfg: RunConfig, loss: LossFacts) -> None:
@@ -222,27 +221,6 @@ def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:
     )
 
 
-def _check_ranking_keys(cfg: RunConfig) -> None:
-    """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
-    if cfg.numeric is not None:
-        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
-        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
-    if cfg.dims is not None:
-        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
-
-
-def _check_retrieval_keys(cfg: RunConfig) -> None:
-    """Raise UserError if the config of a retrieval model has a key that applies to ranking models only."""
-    if cfg.metrics.gauc:
-        why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
-        raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
-    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
-        raise UserError(
-            f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
-            "set data.sequences.pad=null"
-        )
-
-
 # --- metrics and calibration ---------------------------------------------------------------------------------
 
 
@@ -266,17 +244,3 @@ def _check_metrics(cfg: RunConfig) -> None:
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
-
-
-def _check_calibration(cfg: RunConfig) -> None:
-    """Raise UserError if there is no such calibration, or nothing that it could be fitted to."""
-    methods = ("none", *CALIBRATIONS)
-    if cfg.calibration not in methods:
-        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
-    if cfg.calibration == "none":
-        return
-    if not any(label.is_calibrated for label in cfg.data.label_kinds.values()):
-        why = "calibrates binary labels and numbers, and this data has neither"
-        raise UserError(f"calibration={cfg.calibration}: {why}")
-    if not cfg.data.split.validation and not cfg.data.split.validation_files:
-        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")

@@ -5,17 +5,26 @@ queries. Most models of both are trained step by step; fitted ranking models (bo
 (which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
 """
 
+from __future__ import annotations
+
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
+from recsys.features import FeatureSpec
 from recsys.job.build import build_loss, build_model
 from recsys.job.check_early import loss_facts_of, model_kind_of
 from recsys.job.run_config import RunConfig
 from recsys.job.targets import locate
 from recsys.schema.class_facts import LossFacts, losses_by_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from recsys.data.features import Fitted
+    from recsys.evaluation.retrieval_metrics import Protocols
 
 
 class ModelKind(ABC):
@@ -42,15 +51,15 @@ class ModelKind(ABC):
         """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
-    def candidates(self, fitted: Any) -> Any:
+    def candidates(self, fitted: Fitted) -> Any:
         """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
-    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
         """Return the evaluator of the task."""
 
     @abstractmethod
-    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
 
@@ -63,13 +72,17 @@ class RankingKind(ModelKind):
         return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc), group_ks=_group_ks(cfg))
 
     def default_monitor(self, cfg: RunConfig) -> str:
-        within = _is_within_groups(cfg)
+        facts = loss_facts(cfg)
+        if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
+            name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
+            facts = losses_by_name().get(name)  # of the first label
+        within = facts is not None and facts.within_groups
         return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
-    def candidates(self, fitted: Any) -> Any:
+    def candidates(self, fitted: Fitted) -> Any:
         return None
 
-    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
         from recsys.data.features.encoders import Identity
         from recsys.evaluation.evaluators import LabelsEvaluator
 
@@ -78,7 +91,7 @@ class RankingKind(ModelKind):
         every_id_known = m.gauc is not None and isinstance(cfg.data.sparse_columns[m.gauc].encoder, Identity)
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
-    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
         from recsys.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
@@ -110,18 +123,18 @@ class RetrievalKind(ModelKind):
         protocol = protocol_of(cfg)
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
-    def candidates(self, fitted: Any) -> Any:
+    def candidates(self, fitted: Fitted) -> Any:
         from recsys.data.features.batch_tensors import candidates_of
 
         return candidates_of(fitted)
 
-    def evaluator(self, cfg: RunConfig, features: Any, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import RetrievalEvaluator
         from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 
         return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
-    def build_task(self, cfg: RunConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
         from recsys.task import RetrievalTask
 
         return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
@@ -155,7 +168,7 @@ def kind_name(cfg: RunConfig) -> str:
         raise UserError(f"model: {e}") from e
 
 
-def meta_task(cfg: RunConfig, features: Any) -> Any:
+def meta_task(cfg: RunConfig, features: FeatureSpec) -> Any:
     """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
 
@@ -167,7 +180,7 @@ def meta_task(cfg: RunConfig, features: Any) -> Any:
     return task
 
 
-def protocol_of(cfg: RunConfig) -> Any:
+def protocol_of(cfg: RunConfig) -> Protocols:
     """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
     from recsys.evaluation.retrieval_metrics import Protocols
 
@@ -203,15 +216,6 @@ def _label_kinds(cfg: RunConfig) -> dict[str, str]:
 def _group_ks(cfg: RunConfig) -> tuple[int, ...]:
     """Return the values of k of metrics within groups; none if batches do not keep groups together."""
     return tuple(cfg.metrics.k) if cfg.data.together else ()
-
-
-def _is_within_groups(cfg: RunConfig) -> bool:
-    """Return whether the loss, or that of the first label, compares the rows of a group."""
-    facts = loss_facts(cfg)
-    if facts is not None and facts.protocol == "Tasks" and cfg.loss is not None:
-        name = (cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), "")
-        facts = losses_by_name().get(name)
-    return facts is not None and facts.within_groups
 
 
 def loss_facts(cfg: RunConfig) -> LossFacts | None:

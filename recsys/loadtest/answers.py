@@ -133,7 +133,20 @@ def _read(body: bytes, expected: ExpectedAnswer) -> tuple[Values, AnswerHead | N
         return _of_grpc(body), None
     if expected.protocol == "rows":
         answer = orjson.loads(body)
-        return _of_recommendations(answer) if expected.retrieval else _of_rows(answer), None
+        if expected.retrieval:
+            lists = answer.get("recommendations", [answer])
+            found: dict[str, Any] = {"items": [list(own["items"]) for own in lists]}
+            if lists and "scores" in lists[0]:
+                if not all(math.isfinite(float(s)) for own in lists for s in own["scores"]):
+                    raise ValueError("a score is not finite")
+                found["scores"] = [list(map(float, own["scores"])) for own in lists]
+            return found, None
+        rows = answer["predictions"]
+        if not isinstance(rows, list):
+            raise TypeError("predictions")
+        if rows and isinstance(rows[0], dict):
+            return {name: np.array([row[name] for row in rows], np.float64) for name in rows[0]}, None
+        return {"predictions": np.array(rows, np.float64)}, None  # None is NaN
     text, answer = _divided(body)
     plain, tensors = {}, []
     for output in answer["outputs"]:
@@ -173,26 +186,6 @@ def _of_grpc(body: bytes) -> Values:
         contents = [list(values) for _, values in output.contents.ListFields()] or [[]]
         values = _from_bytes(blobs[i], output.datatype) if blobs else _plain(contents[0], output.datatype)
         found[output.name] = _shaped(values, list(output.shape))
-    return found
-
-
-def _of_rows(answer: Any) -> Values:
-    rows = answer["predictions"]
-    if not isinstance(rows, list):
-        raise TypeError("predictions")
-    if rows and isinstance(rows[0], dict):
-        return {name: np.array([row[name] for row in rows], np.float64) for name in rows[0]}
-    return {"predictions": np.array(rows, np.float64)}  # None is NaN
-
-
-def _of_recommendations(answer: Any) -> Values:
-    lists = answer.get("recommendations", [answer])
-    found: dict[str, Any] = {"items": [list(own["items"]) for own in lists]}
-    if lists and "scores" in lists[0]:
-        scores = [float(s) for own in lists for s in own["scores"]]
-        if not all(map(math.isfinite, scores)):
-            raise ValueError("a score is not finite")
-        found["scores"] = [list(map(float, own["scores"])) for own in lists]
     return found
 
 

@@ -66,14 +66,13 @@ class Clients:
 
     Args:
         processes: number of processes.
-        protocol: the protocol of the requests.
-        endpoint: the server.
         timeout_s: seconds after which an answer is an error.
     """
 
     def __init__(self, processes: int, protocol: str, endpoint: Endpoint, timeout_s: float) -> None:
         self._number, self._protocol, self._endpoint, self._timeout = processes, protocol, endpoint, timeout_s
-        self._pool: Pool = get_context("spawn").Pool(processes, _ignore_interrupts)
+        # Ctrl-C is left to this process, which ends the others
+        self._pool: Pool = get_context("spawn").Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
     def __enter__(self) -> Clients:
         return self
@@ -130,8 +129,3 @@ def merge(parts: Sequence[Timings]) -> Timings:
         sum((p.errors for p in parts), Counter[str]()),
         max(p.cpu for p in parts),
     )
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

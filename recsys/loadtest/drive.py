@@ -8,6 +8,7 @@ import gc
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ class Lane:
         self._loop.free(self, now)
 
 
-class _Loop:
+class _Loop(ABC):
     """The connections of a measurement, and the outcomes of their requests, as in Timings."""
 
     def __init__(self, job: LoadJob) -> None:
@@ -129,15 +130,15 @@ class _Loop:
         else:
             self.errors[error] += 1
 
+    @abstractmethod
     async def run(self, begin: float, end: float) -> None:
         """Send requests, and wait for the answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def free(self, lane: Lane, now: float) -> None:
         """Note that a lane has its answer, or an error instead."""
-        raise NotImplementedError
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float) -> None:  # noqa: B027
         """Drop the requests that have waited too long for a connection."""
 
 

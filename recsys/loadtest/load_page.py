@@ -25,20 +25,8 @@ Lines = list[tuple[Paint, list[Measurement]]]
 
 def make_page(settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> str:
     """Return the page."""
-    return render(
-        "loadtest/load_page.html",
-        title=f"Load test of {model}",
-        target=settings["target"],
-        protocol=PROTOCOLS[settings["protocol"]],
-        seconds=f"{settings['seconds']:g}",
-        facts=_facts(measurements, settings["slo_ms"]),
-        warnings=notes(measurements, None),
-        sections=_sections(measurements, settings["slo_ms"]),
-        measured=_table(measurements, settings["slo_ms"]),
-    )
-
-
-def _facts(measurements: Sequence[Measurement], slo_ms: float | None) -> list[tuple[str, str]]:
+    slo_ms = settings["slo_ms"]
+    within = {} if slo_ms is None else within_slo(measurements, slo_ms)
     most = max(measurements, key=lambda m: m.rows_per_s)
     facts = [(f"{most.rows_per_s:,.0f}", f"rows/s at most, batch size {most.batch_size:,}, {describe_load(most)}")]
     timed = [m for m in measurements if m.p50_ms is not None]
@@ -46,12 +34,33 @@ def _facts(measurements: Sequence[Measurement], slo_ms: float | None) -> list[tu
         least = min(timed, key=lambda m: m.p50_ms or 0.0)
         facts.append((f"{milliseconds(least.p50_ms)} ms", f"lowest median latency, {describe_load(least)}"))
     if slo_ms is not None:
-        best = max(within_slo(measurements, slo_ms).values(), key=lambda m: m.rows_per_s, default=None)
+        best = max(within.values(), key=lambda m: m.rows_per_s, default=None)
         where = "" if best is None else f", batch size {best.batch_size:,}, {describe_load(best)}"
-        rows = "none" if best is None else f"{best.rows_per_s:,.0f}"
-        facts.append((rows, f"rows/s with a p99 within {slo_ms:g} ms{where}"))
+        rate = "none" if best is None else f"{best.rows_per_s:,.0f}"
+        facts.append((rate, f"rows/s with a p99 within {slo_ms:g} ms{where}"))
     answers = sum(m.requests for m in measurements)
-    return [*facts, (f"{sum(m.errors for m in measurements):,}", f"errors, {answers:,} answers")]
+    facts.append((f"{sum(m.errors for m in measurements):,}", f"errors, {answers:,} answers"))
+    parts = PARTS if any(m.queue_ms is not None for m in measurements) else ()
+    names = ["batch size", "load", "requests/s", "rows/s", *TIME_NAMES, "errors", "client CPU"]
+    rows: list[Cells] = []
+    for m in measurements:
+        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in m.error_kinds.items())
+        rates = [f"{m.batch_size:,}", describe_load(m), f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
+        times, more = ([milliseconds(getattr(m, key)) for key in keys] for keys in (TIMES, parts))
+        rows.append([*rates, *times, Cell(f"{m.errors:,}", tip=kinds), f"{m.client_cpu:.0%}", *more])
+    heads = columns([*names, *(p.removesuffix("_ms") for p in parts)], left=("load",))
+    marks = ["best" if m in within.values() else "" for m in measurements]
+    return render(
+        "loadtest/load_page.html",
+        title=f"Load test of {model}",
+        target=settings["target"],
+        protocol=PROTOCOLS[settings["protocol"]],
+        seconds=f"{settings['seconds']:g}",
+        facts=facts,
+        warnings=notes(measurements, None),
+        sections=_sections(measurements, slo_ms),
+        measured=PageTable(heads, rows, marks),
+    )
 
 
 Section = tuple[str, list[Paint], list[Markup | str]]  # heading, legend, charts
@@ -59,8 +68,17 @@ Section = tuple[str, list[Paint], list[Markup | str]]  # heading, legend, charts
 
 def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list[Section]:
     """Return charts over the batch size, if there are several, and over the load, if there are several; else bars."""
-    if len(measurements) == 1:
-        return [("Latency", [], [_percentiles(measurements[0], slo_ms)])]
+    if len(measurements) == 1:  # its percentiles as bars, with a mark at the limit
+        [m] = measurements
+        if m.p999_ms is None:
+            return [("Latency", [], ["No request was answered: no chart of the latency."])]
+        times = {name: getattr(m, key) for name, key in zip(TIME_NAMES, TIMES, strict=True)}
+        slo = slo_ms if slo_ms is not None and slo_ms < 3 * m.p999_ms else None
+        x = Axis(0, max(m.p999_ms, slo or 0.0) * 1.02, NAMES_WIDE, WIDE - NOTES_WIDE)
+        bars = [Stack([Part(v, "var(--c0)")], name, f"{milliseconds(v)} ms", slo) for name, v in times.items()]
+        title = f"latency, batch size {m.batch_size:,}, {describe_load(m)}"
+        small = "" if slo is None else f"the line: {slo:g} ms, the limit of p99"
+        return [("Latency", [], [figure(title, lying(bars, x, wide=WIDE, thick=20), small=small)])]
     sizes = {m.batch_size for m in measurements}
     by_load = _lines(measurements, describe_load, lambda m: m.batch_size)
     by_size = _lines(measurements, lambda m: f"batch size {m.batch_size:,}", _load)
@@ -73,19 +91,6 @@ def _sections(measurements: Sequence[Measurement], slo_ms: float | None) -> list
     if any(len(members) > 1 for _, members in by_size):  # lines, not single points
         sections.append(("By load", [p for p, _ in by_size], [*over_load, last]))
     return sections
-
-
-def _percentiles(m: Measurement, slo_ms: float | None) -> Markup | str:
-    """Draw the percentiles of one measurement as bars, with a mark at the limit."""
-    times = {name: getattr(m, key) for name, key in zip(TIME_NAMES, TIMES, strict=True)}
-    if m.p999_ms is None:
-        return "No request was answered: no chart of the latency."
-    slo = slo_ms if slo_ms is not None and slo_ms < 3 * m.p999_ms else None
-    x = Axis(0, max(m.p999_ms, slo or 0.0) * 1.02, NAMES_WIDE, WIDE - NOTES_WIDE)
-    bars = [Stack([Part(v, "var(--c0)")], name, f"{milliseconds(v)} ms", slo) for name, v in times.items()]
-    title = f"latency, batch size {m.batch_size:,}, {describe_load(m)}"
-    small = "" if slo is None else f"the line: {slo:g} ms, the limit of p99"
-    return figure(title, lying(bars, x, wide=WIDE, thick=20), small=small)
 
 
 def _load(m: Measurement) -> float:
@@ -142,17 +147,3 @@ def _chart(
     if limit is not None and up.stop <= (at := up.at(limit)) <= up.start:
         under = [line(flat.start, at, flat.stop, at, "limit", f"p99 within {limit:g} ms")]
     return lines(title, series, x_label, x=flat, y=up, under=under)
-
-
-def _table(measurements: Sequence[Measurement], slo_ms: float | None) -> PageTable:
-    parts = PARTS if any(m.queue_ms is not None for m in measurements) else ()
-    names = ["batch size", "load", "requests/s", "rows/s", *TIME_NAMES, "errors", "client CPU"]
-    best = list(within_slo(measurements, slo_ms).values()) if slo_ms is not None else []
-    rows: list[Cells] = []
-    for m in measurements:
-        kinds = ", ".join(f"{kind}: {count:,}" for kind, count in m.error_kinds.items())
-        rates = [f"{m.batch_size:,}", describe_load(m), f"{m.requests_per_s:,.0f}", f"{m.rows_per_s:,.0f}"]
-        times, more = ([milliseconds(getattr(m, name)) for name in names] for names in (TIMES, parts))
-        rows.append([*rates, *times, Cell(f"{m.errors:,}", tip=kinds), f"{m.client_cpu:.0%}", *more])
-    heads = columns([*names, *(p.removesuffix("_ms") for p in parts)], left=("load",))
-    return PageTable(heads, rows, ["best" if m in best else "" for m in measurements])

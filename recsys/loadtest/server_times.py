@@ -49,7 +49,6 @@ def reader(target: HttpTarget | GrpcTarget, model: str | None, metrics: str | No
     """Return a function that reads the times of a model, None if the server does not count them.
 
     Args:
-        target: the server.
         model: name of the model; None for all models of the server.
         metrics: address of Prometheus' metrics; None for the statistics of the server, or its own /metrics.
 

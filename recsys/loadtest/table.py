@@ -76,7 +76,11 @@ def notes(measurements: Sequence[Measurement], slo_ms: float | None) -> list[str
     if slo_ms is not None:
         best = within_slo(measurements, slo_ms)
         for size in dict.fromkeys(m.batch_size for m in measurements):
-            lines.append(_slo_line(size, best.get(size), slo_ms))
+            if (most := best.get(size)) is None:
+                lines.append(f"batch size {size:,}: no load has a p99 within {slo_ms:g} ms and no errors")
+                continue
+            rate = f"{most.rows_per_s:,.0f} rows/s with a p99 within {slo_ms:g} ms"
+            lines.append(f"batch size {size:,}: at most {rate}, at {describe_load(most)}")
     return lines
 
 
@@ -85,10 +89,3 @@ def describe_load(m: Measurement) -> str:
     if m.offered_per_s is not None:
         return f"{m.offered_per_s:,g} requests/s"
     return f"{m.connections:,} connection{'s' if m.connections > 1 else ''}"
-
-
-def _slo_line(size: int, best: Measurement | None, slo_ms: float) -> str:
-    if best is None:
-        return f"batch size {size:,}: no load has a p99 within {slo_ms:g} ms and no errors"
-    rate = f"{best.rows_per_s:,.0f} rows/s"
-    return f"batch size {size:,}: at most {rate} with a p99 within {slo_ms:g} ms, at {describe_load(best)}"

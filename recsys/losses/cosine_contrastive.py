@@ -61,7 +61,14 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         Raises:
             UserError: the vectors of items do not have length 1.
         """
-        self._check_lengths(inputs.target_vectors)
+        if not self._checked:  # the first batch
+            self._checked = True
+            lengths = inputs.target_vectors.detach().float().norm(dim=-1)
+            if bool(((lengths - 1).abs() > _TOLERANCE).any()):
+                raise UserError(
+                    "loss=cosine_contrastive: needs cosines, but this model's item vectors do not have length 1; set "
+                    "model.normalise=true (model=mf, two_tower, lightgcn) or use model=simplex"
+                )
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
         if inputs.negatives.ids.dim() == 1:
             scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
@@ -70,15 +77,3 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         else:
             above = torch.relu(inputs.negative_pairs() - self.margin).mean(dim=1)
         return (1 - positive + self.weight * above).mean()
-
-    def _check_lengths(self, vectors: Tensor) -> None:
-        """Check the first batch. vectors: (T, d)"""
-        if self._checked:
-            return
-        self._checked = True
-        lengths = vectors.detach().float().norm(dim=-1)
-        if bool(((lengths - 1).abs() > _TOLERANCE).any()):
-            raise UserError(
-                "loss=cosine_contrastive: needs cosines, but this model's item vectors do not have length 1; set "
-                "model.normalise=true (model=mf, two_tower, lightgcn) or use model=simplex"
-            )

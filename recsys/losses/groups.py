@@ -4,6 +4,8 @@ The rows of a group must be neighbours in a batch (data.group.together). Each lo
 the row's group, so that a group counts by its number of rows. Groups in which there is nothing to compare add 0.
 """
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +55,7 @@ class GroupLoss(nn.Module, RankingLoss):
         new[1:] = group[1:] != group[:-1]
         return self.compare(logits[:, 0].float(), labels[:, 0].float(), weights.float(), new.cumsum(0) - 1)
 
+    @abstractmethod
     def compare(self, scores: Tensor, labels: Tensor, weight: Tensor, group: Tensor) -> Tensor:
         """Return the mean over rows of the loss of each row's group, ().
 
@@ -62,7 +65,6 @@ class GroupLoss(nn.Module, RankingLoss):
             weight: weight of each row, (B,); rows of weight 0 are compared with no other.
             group: number of each row's group, (B,); groups are 0, 1, ... in the order of the rows.
         """
-        raise NotImplementedError
 
 
 def _sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
@@ -141,7 +143,13 @@ class Pairwise(GroupLoss):
         first, second = first[above], second[above]
         pair_weight = weight[first] * weight[second]
         if self.ndcg:
-            pair_weight = pair_weight * _ndcg_changes(scores.detach(), labels, weight, group, first, second)
+            # by how much the NDCG of their group changes if the rows of a pair exchange their places
+            known = weight > 0
+            gains = torch.where(known, torch.exp2(labels.clamp(0, MOST_GRADE)) - 1, 0)
+            best = _sums(gains * _discounts(torch.where(known, labels, -torch.inf), group), group, len(scores))
+            discounts = _discounts(torch.where(known, scores.detach(), -torch.inf), group)
+            changes = (gains[first] - gains[second]).abs() * (discounts[first] - discounts[second]).abs()
+            pair_weight = pair_weight * (changes / torch.where(best > 0, best, 1)[group[first]])
         losses = nn.functional.softplus(scores[second] - scores[first]) * pair_weight
         total, parts = (_sums(x, group[first], len(scores)) for x in (losses, pair_weight))
         return _by_rows(total, parts, weight, group)
@@ -159,18 +167,6 @@ class Pairwise(GroupLoss):
         shift = torch.where(size - 1 > self.others, torch.rand(len(first), device=group.device), 0)
         step = 1 + ((nth + shift) * stretch).long().clamp(max=size - 2)
         return first, start + (first - start + step) % size
-
-
-def _ndcg_changes(
-    scores: Tensor, labels: Tensor, weight: Tensor, group: Tensor, first: Tensor, second: Tensor
-) -> Tensor:
-    """Return by how much the NDCG of their group changes if the rows of a pair exchange their places, (P,)."""
-    known = weight > 0
-    gains = torch.where(known, torch.exp2(labels.clamp(0, MOST_GRADE)) - 1, 0)
-    best = _sums(gains * _discounts(torch.where(known, labels, -torch.inf), group), group, len(scores))
-    discounts = _discounts(torch.where(known, scores, -torch.inf), group)
-    changes = (gains[first] - gains[second]).abs() * (discounts[first] - discounts[second]).abs()
-    return changes / torch.where(best > 0, best, 1)[group[first]]
 
 
 def _discounts(values: Tensor, group: Tensor) -> Tensor:

@@ -206,7 +206,14 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         scores = scores if inputs.one_target_each else scores[query_of_target]
         chosen = targets[:, None] == negatives.ids[None, :]
         if self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
-            chosen = _chosen_by(query_of_target, targets, negatives.ids, len(inputs.queries))[query_of_target]
+            # all items that a query has chosen are no negatives of any of its targets
+            items = len(negatives.ids)
+            ordered = negatives.ids.sort().values
+            place = torch.searchsorted(ordered, targets).clamp(max=items - 1)
+            place = torch.where(ordered[place] == targets, place, items)  # a column that is not read
+            of_query = chosen.new_zeros(len(inputs.queries), items + 1)
+            of_query[query_of_target, place] = True
+            chosen = of_query[:, torch.searchsorted(ordered, negatives.ids)][query_of_target]
         scores = scores.masked_fill(chosen, -math.inf)
         if self.hardest is not None and self.hardest < scores.shape[1]:
             scores = scores.topk(self.hardest, dim=1, sorted=False).values
@@ -300,16 +307,6 @@ class BPR(nn.Module, RetrievalLoss):
         margin = positive[:, None] - inputs.negative_pairs()
         chosen = inputs.negatives.ids == inputs.targets[:, None]
         return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
-
-
-def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: int) -> Tensor:
-    """Return a mask (Q, M): whether each query has chosen each of the items `ids` (M,)."""
-    ordered = ids.sort().values
-    place = torch.searchsorted(ordered, targets).clamp(max=len(ids) - 1)
-    place = torch.where(ordered[place] == targets, place, len(ids))  # a column that is not read
-    chosen = torch.zeros(queries, len(ids) + 1, dtype=torch.bool, device=ids.device)
-    chosen[query_of_target, place] = True
-    return chosen[:, torch.searchsorted(ordered, ids)]
 
 
 def check_negatives(negatives: str, count: int) -> None:

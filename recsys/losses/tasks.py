@@ -167,26 +167,23 @@ class LabelLosses(nn.Module):
         shares = len(values) * self.scales.softmax(0)
         total = (losses * shares.detach()).sum()
         if self.training and torch.is_grad_enabled():
-            balance = self._imbalance(logits, losses, shares)
+            # GradNorm: the sum of the distances of the gradients' norms from those that it wants
+            weights = self._last_layer[0].weight.detach()  # (L, width)
+            gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in losses]
+            norms = torch.stack([(g.detach() @ weights).norm() for g in gradients])
+            now = losses.detach()
+            if not self.first_losses.any():
+                self.first_losses.copy_(now)
+                if dist.is_initialized():  # the same on all ranks
+                    dist.all_reduce(self.first_losses)
+                    self.first_losses /= dist.get_world_size()
+            progress = now / torch.where(self.first_losses > 0, self.first_losses, 1)
+            rates = progress / progress.mean().clamp(min=torch.finfo(progress.dtype).tiny)
+            weighted = shares * norms
+            wanted = weighted.mean().detach() * rates.clamp(min=0) ** self.alpha
+            balance = (weighted - wanted).abs().sum()
             total = total + balance - balance.detach()  # only a gradient of the shares
         return total
-
-    def _imbalance(self, logits: Tensor, losses: Tensor, shares: Tensor) -> Tensor:
-        """Return the sum of the distances of the gradients' norms from those that GradNorm wants, ()."""
-        weights = self._last_layer[0].weight.detach()  # (L, width)
-        gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in losses]
-        norms = torch.stack([(g.detach() @ weights).norm() for g in gradients])
-        now = losses.detach()
-        if not self.first_losses.any():
-            self.first_losses.copy_(now)
-            if dist.is_initialized():  # the same on all ranks
-                dist.all_reduce(self.first_losses)
-                self.first_losses /= dist.get_world_size()
-        progress = now / torch.where(self.first_losses > 0, self.first_losses, 1)
-        rates = progress / progress.mean().clamp(min=torch.finfo(progress.dtype).tiny)
-        weighted = shares * norms
-        wanted = weighted.mean().detach() * rates.clamp(min=0) ** self.alpha
-        return (weighted - wanted).abs().sum()
 
 
 def label_loss(labels: tuple[Label, ...], loss: Any) -> nn.Module:

@@ -10,13 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import (
-    MLP,
-    FirstOrder,
-    flat_width,
-    flatten,
-    require_sparse,
-)
+from recsys.models.common.layers import MLP, FirstOrder, flat_width, flatten, require_sparse
 from recsys.ranges import Deviation, Share, Width
 
 

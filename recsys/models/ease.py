@@ -30,12 +30,7 @@ class EASE(nn.Module, ClosedFormModel):
     weights: Tensor  # (N, N)
 
     def __init__(
-        self,
-        features: FeatureSpec,
-        *,
-        l2: float = 250.0,
-        max_items: int = 60_000,
-        device: torch.device | None = None,
+        self, features: FeatureSpec, *, l2: float = 250.0, max_items: int = 60_000, device: torch.device | None = None
     ) -> None:
         super().__init__()
         if l2 <= 0:
@@ -94,7 +89,9 @@ def invert_in_place(a: Tensor, block: int = 2048) -> None:
     n = len(a)
     for start in range(0, n, block):
         stop = min(start + block, n)
-        pivot = _symmetric_inverse(a[start:stop, start:stop])
+        corner = a[start:stop, start:stop]  # symmetric, but only its lower triangle is given
+        whole = corner.tril().double() + corner.tril(-1).double().T
+        pivot = torch.cholesky_inverse(torch.linalg.cholesky(whole)).to(corner.dtype)
         column = torch.cat([a[start:stop, :start].T, a[start:stop, start:stop], a[stop:, start:stop]])
         column[start:stop] = 0.0
         scaled = column @ pivot
@@ -111,9 +108,3 @@ def invert_in_place(a: Tensor, block: int = 2048) -> None:
         a[:start, start:stop] = a[start:stop, :start].T
         corner = a[start:stop, start:stop]
         corner.copy_(corner.tril() + corner.tril(-1).T)
-
-
-def _symmetric_inverse(corner: Tensor) -> Tensor:
-    """Return the inverse of a symmetric matrix whose lower triangle is given, computed in double precision."""
-    lower = corner.tril().double()
-    return torch.cholesky_inverse(torch.linalg.cholesky(lower + corner.tril(-1).double().T)).to(corner.dtype)

@@ -4,7 +4,6 @@ https://doi.org/10.1214/aos/1013203451.
 The baseline that a deep ranking model must beat. The libraries are in models/common/boosters.py.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -155,7 +154,17 @@ class GBM(nn.Module, FittedRankingModel):
         width = self.features.dense_width
         out[:, :width] = dense.numpy()
         bags = sparse.to_dict()
-        parts = (part for f in self.features.sparse for part in _columns(bags[f.name], f.multi_valued))
+        parts: list[np.ndarray] = []
+        for f in self.features.sparse:
+            values = bags[f.name].values().numpy()
+            if not f.multi_valued:
+                parts.append(values)
+                continue
+            lengths = bags[f.name].lengths().numpy()
+            stops = np.cumsum(lengths)
+            padded = np.append(values, 0)  # an empty bag at the end starts after the last value
+            first, last = (np.where(lengths > 0, padded[at], 0) for at in (stops - lengths, stops - 1))
+            parts += [lengths, first, last]
         for i, part in enumerate(parts):
             out[:, width + i] = part
         return out
@@ -184,20 +193,6 @@ def columns_of(features: FeatureSpec, max_categories: int) -> TreeColumns:
         names += [*count, *of_ids]
         rows += [*(None for _ in count), *(f.cardinality if f.cardinality <= max_categories else None for _ in of_ids)]
     return TreeColumns(tuple(names), tuple(rows))
-
-
-def _columns(bags: Any, multi_valued: bool) -> Iterator[np.ndarray]:
-    """Yield the columns (B,) of a feature: its ids or, if a row has several, their number, the first and the last."""
-    values = bags.values().numpy()
-    if not multi_valued:
-        yield values
-        return
-    lengths = bags.lengths().numpy()
-    stops = np.cumsum(lengths)
-    padded = np.append(values, 0)  # an empty bag at the end starts after the last value
-    yield lengths
-    yield np.where(lengths > 0, padded[stops - lengths], 0)
-    yield np.where(lengths > 0, padded[stops - 1], 0)
 
 
 class _TreeTable:

@@ -93,12 +93,7 @@ class HSTUBlock(nn.Module):
         return x + self.out(self.between(mixed) * u)
 
     def after(
-        self,
-        last: Tensor,
-        x: Tensor,
-        lengths: Tensor,
-        list_of: Tensor | None = None,
-        value_bias: Tensor | None = None,
+        self, last: Tensor, x: Tensor, lengths: Tensor, list_of: Tensor | None = None, value_bias: Tensor | None = None
     ) -> Tensor:
         """Return the new states of values that come after a list, each without the others: (N, dim).
 

@@ -69,7 +69,15 @@ class MultVAE(nn.Module, RetrievalModel):
         if not self.training:
             seen = next_items(items, lengths, every=False)
             items, lengths = seen.inputs, seen.lengths
-        mean, log_variance = self.encoder(self._read(items, lengths)).split(self.latent, dim=1)
+        kept_items, sizes, share = items, lengths, 1.0
+        if self.training and self.dropout:
+            share = 1 - self.dropout
+            kept = torch.rand(len(items), device=items.device) < share
+            kept_items, sizes = first_kept(items, kept, lengths)
+        sparse = KeyedJaggedTensor([self.items.name], kept_items.int(), lengths=sizes.int())
+        # the rows of a set's items are summed, and divided by the square root of their number
+        read = self.read(sparse)[:, 0] / (share * lengths.clamp(min=1).sqrt()[:, None])
+        mean, log_variance = self.encoder(read).split(self.latent, dim=1)
         z = mean
         if self.training:
             z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
@@ -84,13 +92,3 @@ class MultVAE(nn.Module, RetrievalModel):
     def penalty(self) -> Tensor | None:
         """Return the KL term of the last batch."""
         return self._penalty
-
-    def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """Sum the rows of each set's items, divided by the square root of their number: (P,), (B,) -> (B, hidden)."""
-        sizes, seen = lengths, 1.0
-        if self.training and self.dropout:
-            seen = 1 - self.dropout
-            kept = torch.rand(len(items), device=items.device) < seen
-            items, sizes = first_kept(items, kept, lengths)
-        sparse = KeyedJaggedTensor([self.items.name], items.int(), lengths=sizes.int())
-        return self.read(sparse)[:, 0] / (seen * lengths.clamp(min=1).sqrt()[:, None])

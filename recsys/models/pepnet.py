@@ -104,9 +104,19 @@ class PEPNet(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "PEPNet")
-        places = _places(features, scenario, personal)
-        for name, index in zip(("scenario", "personal"), places, strict=True):
-            self.register_buffer(name, torch.tensor(index, dtype=torch.long), persistent=False)
+        names = [f.name for f in features.sparse]
+        for key, given in (("scenario", scenario), ("personal", personal)):
+            if unknown := [n for n in given if n not in names]:
+                raise ValueError(f"{key}: no sparse feature is named {unknown[0]}{did_you_mean(unknown[0], names)}")
+            if len(set(given)) < len(given):
+                raise ValueError(f"{key}=[{','.join(given)}]: names a feature twice")
+            places = torch.tensor([names.index(n) for n in given], dtype=torch.long)
+            self.register_buffer(key, places, persistent=False)
+        if not scenario and not personal:
+            raise ValueError(
+                "PEPNet needs the features of its gates: set model.scenario, such as the page that shows a row, or "
+                f"model.personal, such as the ids of user and item; there are {', '.join(names)}"
+            )
         self.scenario: Tensor
         self.personal: Tensor
         if personal and not tower_mlp:
@@ -130,19 +140,3 @@ class PEPNet(nn.Module):
         personal = vectors.index_select(1, self.personal).flatten(1)
         factors = [gate(personal, x).chunk(len(self.towers), dim=1) for gate in self.ppnet]  # by layer, by label
         return torch.cat([tower(x, [f[t] for f in factors]) for t, tower in enumerate(self.towers)], dim=1)
-
-
-def _places(features: FeatureSpec, scenario: Sequence[str], personal: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the places of these features among the sparse ones. Raises ValueError if both lists are empty or wrong."""
-    names = [f.name for f in features.sparse]
-    for key, given in (("scenario", scenario), ("personal", personal)):
-        if unknown := [n for n in given if n not in names]:
-            raise ValueError(f"{key}: no sparse feature is named {unknown[0]}{did_you_mean(unknown[0], names)}")
-        if len(set(given)) < len(given):
-            raise ValueError(f"{key}=[{','.join(given)}]: names a feature twice")
-    if not scenario and not personal:
-        raise ValueError(
-            "PEPNet needs the features of its gates: set model.scenario, such as the page that shows a row, or "
-            f"model.personal, such as the ids of user and item; there are {', '.join(names)}"
-        )
-    return [names.index(n) for n in scenario], [names.index(n) for n in personal]

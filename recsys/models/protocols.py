@@ -8,6 +8,7 @@ Shapes: B rows; F sparse features; D dense columns; T labels; N ids of items, of
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -30,12 +31,12 @@ class RankingModel(Protocol):
         ...
 
 
-class AuxiliaryLoss:
+class AuxiliaryLoss(ABC):
     """Ranking models that train something beside the labels: DIEN."""
 
+    @abstractmethod
     def auxiliary_loss(self) -> Tensor:
         """Return a scalar to add to the loss of the last batch, in training."""
-        raise NotImplementedError
 
 
 class Batches(Protocol):

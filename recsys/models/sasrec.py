@@ -55,14 +55,6 @@ class SASRecBlock(nn.Module):
         return x + self.feed_forward(x)
 
 
-def _init_glorot(module: nn.Module) -> None:
-    """Initialize linear layers as TensorFlow does; keys and values are layers of their own there."""
-    if isinstance(module, nn.Linear):
-        for part in module.weight.detach().split(module.in_features):
-            nn.init.xavier_uniform_(part)
-        nn.init.zeros_(module.bias)
-
-
 class SASRec(nn.Module, NextItems, RetrievalModel):
     """Causal transformer over the items of a list; each state is the query for the next item.
 
@@ -118,7 +110,11 @@ class SASRec(nn.Module, NextItems, RetrievalModel):
         self.norm = nn.LayerNorm(dim, eps=1e-8)
         if init == "glorot":
             nn.init.xavier_uniform_(self.places.weight)
-            self.blocks.apply(_init_glorot)
+            for linear in (m for m in self.blocks.modules() if isinstance(m, nn.Linear)):
+                # as TensorFlow does, in which keys and values are layers of their own
+                for part in linear.weight.detach().split(linear.in_features):
+                    nn.init.xavier_uniform_(part)
+                nn.init.zeros_(linear.bias)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""

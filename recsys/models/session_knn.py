@@ -9,15 +9,7 @@ from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
-from recsys.models.common.co_occurrence import (
-    candidates,
-    distinct,
-    invert,
-    known,
-    ranges,
-    starts,
-    take_sizes_on_load,
-)
+from recsys.models.common.co_occurrence import candidates, distinct, invert, known, ranges, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
 
 
@@ -83,32 +75,26 @@ class SessionKNN(nn.Module, ClosedFormModel):
         current = known(history, self.rows)
         scores = torch.zeros(len(history), self.rows, device=self.items.device)
         for row, items in zip(scores, current.values.split(current.lengths.tolist()), strict=True):
-            if len(items):
-                self._add(row, *self._nearest(items))
+            if not len(items):
+                continue
+            distinct_items, place = torch.unique(items, return_inverse=True)
+            positions = torch.arange(1, len(items) + 1, device=items.device)
+            last = torch.zeros_like(distinct_items).scatter_reduce(0, place, positions, "amax")
+            weights = last.double() / len(items) if self.linear else torch.ones_like(last, dtype=torch.float64)
+            # the most recent sessions overall are among the most recent ones of each item: older ones can be left out
+            stop = self.session_starts[distinct_items + 1]
+            begin = torch.maximum(self.session_starts[distinct_items], stop - self.sample_size)
+            places, owner = ranges(begin, stop - begin)
+            sessions, shared = torch.unique(self.sessions[places], return_inverse=True)
+            similarity = weights.new_zeros(len(sessions)).index_add_(0, shared, weights[owner])
+            sessions, similarity = sessions[-self.sample_size :].flip(0), similarity[-self.sample_size :].flip(0)
+            if self.cosine:
+                lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
+                similarity = similarity / (weights.norm() * lengths.double().sqrt())
+            # rounded, so that ties are broken by age
+            order = torch.argsort(similarity.round(decimals=9), descending=True, stable=True)[: self.k]
+            sessions, similarity = sessions[order], similarity[order].float()
+            begin = self.item_starts[sessions]  # add the similarities to the scores of the items of the neighbours
+            places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
+            row.index_add_(0, self.items[places], similarity[owner])
         return scores
-
-    def _nearest(self, current: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the neighbours of a session and their similarities: (L,) items -> (up to k,), (up to k,)."""
-        positions = torch.arange(1, len(current) + 1, device=current.device)
-        items, place = torch.unique(current, return_inverse=True)
-        last = torch.zeros_like(items).scatter_reduce(0, place, positions, "amax")
-        weights = last.double() / len(current) if self.linear else torch.ones_like(items, dtype=torch.float64)
-        # the most recent sessions overall are among the most recent ones of each item, so older ones can be left out
-        stop = self.session_starts[items + 1]
-        begin = torch.maximum(self.session_starts[items], stop - self.sample_size)
-        places, owner = ranges(begin, stop - begin)
-        sessions, shared = torch.unique(self.sessions[places], return_inverse=True)
-        similarity = weights.new_zeros(len(sessions)).index_add_(0, shared, weights[owner])
-        sessions, similarity = sessions[-self.sample_size :].flip(0), similarity[-self.sample_size :].flip(0)
-        if self.cosine:
-            lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
-            similarity = similarity / (weights.norm() * lengths.double().sqrt())
-        # rounded, so that ties are broken by age
-        order = torch.argsort(similarity.round(decimals=9), descending=True, stable=True)[: self.k]
-        return sessions[order], similarity[order].float()
-
-    def _add(self, scores: Tensor, sessions: Tensor, similarity: Tensor) -> None:
-        """Add the similarities of sessions (k,) to the scores (N,) of the items that they contain."""
-        begin = self.item_starts[sessions]
-        places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
-        scores.index_add_(0, self.items[places], similarity[owner])

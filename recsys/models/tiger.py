@@ -9,10 +9,10 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromStart
 from recsys.models.common.code_trie import BeamScorer, CodedItems
-from recsys.models.common.decoder import DecoderLayer, EncoderLayer, seen_states, tokens_of_items
+from recsys.models.common.decoder import DecoderLayer, EncoderLayer, tokens_of_items
 from recsys.models.common.items import QueryBatch, next_items
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import to_block
+from recsys.models.common.lists import filled_or_empty, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -87,8 +87,6 @@ class TIGER(nn.Module, RetrievalModel):
         In training, return the logarithms of the probabilities of the codes of each query's target, (Q, L).
 
         Args:
-            batch: the batch.
-            query_batch: its queries.
             vectors: (P, d) item vectors of query_batch.inputs.
         """
         states, lengths = self._states(self._coded[0].codes_of(vectors), query_batch.lengths)
@@ -154,7 +152,7 @@ class TIGER(nn.Module, RetrievalModel):
         assert trie is not None
         with tokens_of_items(self.levels):
             block, _ = to_block(states, lengths)
-        mask = seen_states(lengths, block.shape[1])
+        mask = filled_or_empty(lengths, block.shape[1])[:, None, None, :]
         memory = [layer.cross.keys_values(block) for layer in self.decoder]
         own: list[tuple[Tensor, Tensor] | None] = [None] * len(self.decoder)
         x = self.begin.expand(block.shape[0], 1, -1)

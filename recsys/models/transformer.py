@@ -11,15 +11,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, RelativeAttention
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.items import (
-    Items,
-    QueryBatch,
-    hide,
-    masked_items,
-    masked_last,
-    next_items,
-    states_at,
-)
+from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, next_items, states_at
 from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
@@ -179,7 +171,10 @@ class Transformer(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = self._merged(batch, query_batch, vectors)
+        x = vectors
+        if self.beside is not None:  # other features of each item
+            parts = [x, *(rows.values()[query_batch.places] for rows in self.beside(batch.sparse).values())]
+            x = sum(parts[1:], parts[0]) if self.merge is None else self.merge(torch.cat(parts, dim=1))
         if self.hidden is not None:
             x = hide(x, query_batch, self.hidden)
         if self.context is not None:
@@ -190,10 +185,3 @@ class Transformer(nn.Module, RetrievalModel):
         for block in self.blocks:
             x = block(x, query_batch.lengths)
         return states_at(self.norm(x), query_batch.at)
-
-    def _merged(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """Merge the vectors of all features of each item of query_batch.inputs: (P, dim) -> (P, dim)."""
-        if self.beside is None:
-            return vectors
-        parts = [vectors, *(rows.values()[query_batch.places] for rows in self.beside(batch.sparse).values())]
-        return sum(parts[1:], parts[0]) if self.merge is None else self.merge(torch.cat(parts, dim=1))

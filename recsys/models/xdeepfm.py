@@ -10,15 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import (
-    MLP,
-    FirstOrder,
-    all_fields,
-    flat_width,
-    flatten,
-    numeric_fields,
-    require_sparse,
-)
+from recsys.models.common.layers import MLP, FirstOrder, all_fields, flat_width, flatten, numeric_fields, require_sparse
 from recsys.ranges import Deviation, Share, Width
 
 

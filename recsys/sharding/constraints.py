@@ -71,11 +71,7 @@ def _matches(glob: str, table: TableInfo) -> bool:
 
 def _rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
     """Return the rule for one table: that for all tables, overridden by the matching rules, the last one first."""
-    rule = TableRule(
-        types=list(sharding.types),
-        kernels=list(sharding.kernels),
-        column_block=sharding.column_block,
-    )
+    rule = TableRule(types=list(sharding.types), kernels=list(sharding.kernels), column_block=sharding.column_block)
     rows, size = table.rows, table.bytes
     for name, other in _rules_of(sharding).items():
         if not _matches(other.match or name, table):

@@ -16,7 +16,7 @@ from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import SafeReader, TensorsOnly
 from recsys.sharding.sharded_checkpoint import column_edges, local_tables
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
-from recsys.sharding.table_shards import Region, TableShards
+from recsys.sharding.table_shards import TableShards
 from recsys.sharding.tables import TableInfo
 
 
@@ -36,7 +36,6 @@ def go_on(
     Args:
         path: the checkpoint; any plan may have written it.
         dmp: the sharded model, with initial weights.
-        infos: the tables, by name.
         optimizer: the tables' optimizer, which must be the checkpoint's.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         fresh: rows that have got a new value, by vocabulary.
@@ -92,8 +91,11 @@ class _Kept:
     """Context in which the local rows `new` (R,) of a table keep their values."""
 
     def __init__(self, table: TableShards, new: Tensor) -> None:
-        parts = zip(table.local_regions, table.local_tensors, strict=True)
-        self._rows = [(tensor, _inside(region, new).to(tensor.device)) for region, tensor in parts]
+        self._rows = []
+        for region, tensor in zip(table.local_regions, table.local_tensors, strict=True):
+            places = new - region.row
+            inside = places[(places >= 0) & (places < region.rows)]
+            self._rows.append((tensor, inside.to(tensor.device)))
         self._values: list[Tensor] = []
 
     def __enter__(self) -> None:
@@ -102,9 +104,3 @@ class _Kept:
     def __exit__(self, *_: object) -> None:
         for (tensor, rows), values in zip(self._rows, self._values, strict=True):
             tensor[rows] = values
-
-
-def _inside(region: Region, rows: Tensor) -> Tensor:
-    """Return the places in a shard of those rows of the table that it holds."""
-    places = rows - region.row
-    return places[(places >= 0) & (places < region.rows)]

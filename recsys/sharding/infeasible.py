@@ -5,7 +5,6 @@ estimates. For each table it takes the allowed way to shard it that needs least 
 each fit on a device. It then lays out the shards, the largest first, each on the device with most room.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,8 +153,6 @@ def infeasible(
 
     Args:
         planner: the planner, after it has failed.
-        sharders: the sharders that it was given.
-        module: the module that it was given.
         topology: the devices and their memory.
         optim: the optimizer of the tables, whose states need memory, too.
     """
@@ -163,7 +160,10 @@ def infeasible(
     # private: the planner keeps its options and the memory it may use to itself
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
         options.setdefault(f"{o.path}.{o.name}", []).append(o)
-    kind = _kind(topology, [o for choices in options.values() for o in choices])
+    kind = "memory"
+    if topology.compute_device != "cpu":
+        uses_host = any("uvm" in o.compute_kernel for choices in options.values() for o in choices)
+        kind = "HBM and host memory" if uses_host else "HBM"
     size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
     usable = planner._storage_reservation.last_reserved_topology
     rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
@@ -171,34 +171,18 @@ def infeasible(
         min(choices, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
         for choices in options.values()
     ]
-    tables = sorted((_need(o, size, optim) for o in least), key=lambda t: -t.needed)
-    return Infeasibility(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))
-
-
-def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:
-    """Return the kind of memory that the tables may be in."""
-    if topology.compute_device == "cpu":
-        return "memory"
-    return "HBM and host memory" if any("uvm" in o.compute_kernel for o in options) else "HBM"
-
-
-def _sizes(option: ShardingOption, size: Any) -> list[int]:
-    return [size(s.storage or Storage(0, 0)) for s in option.shards]
-
-
-def _need(o: ShardingOption, size: Any, optim: SparseOptimizer) -> TableNeed:
-    rows, dim = o.tensor.shape
-    sizes = _sizes(o, size)
-    copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
-    weights, state = rows * dim * o.tensor.element_size() * copies, optim.state_bytes(rows, dim) * copies
-    return TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type)
-
-
-def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, local: int) -> Layout:
-    """Place the shards, the largest first, each on the device with most room: (table, bytes) by device."""
-    left = list(rooms)
+    tables = []
+    for o in least:
+        rows, dim = o.tensor.shape
+        sizes = _sizes(o, size)
+        copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
+        weights, state = rows * dim * o.tensor.element_size() * copies, optim.state_bytes(rows, dim) * copies
+        tables.append(TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type))
+    tables.sort(key=lambda t: -t.needed)
+    # place the shards, the largest first, each on the device with most room
+    left, local = list(rooms), topology.local_world_size
     layout: Layout = [[] for _ in rooms]
-    for o in sorted(options, key=lambda o: -max(_sizes(o, size))):
+    for o in sorted(least, key=lambda o: -max(_sizes(o, size))):
         sizes = _sizes(o, size)
         if o.sharding_type in EVERYWHERE and len(sizes) == len(left):
             places = list(range(len(left)))
@@ -211,4 +195,8 @@ def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, loc
             device = places[i % len(places)]
             left[device] -= n
             layout[device].append((o.name, n))
-    return layout
+    return Infeasibility(kind, tables, rooms, layout)
+
+
+def _sizes(option: ShardingOption, size: Any) -> list[int]:
+    return [size(s.storage or Storage(0, 0)) for s in option.shards]

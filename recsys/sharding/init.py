@@ -31,8 +31,6 @@ def init_tables(
     vectors: pretrained vectors by vocabulary, (rows, dim), for tables of this dim; rows with NaN keep what init_fn drew
 
     Args:
-        dmp: the sharded model.
-        infos: the tables, by name.
         seed: seed of the initial rows; they do not depend on the sharding.
     """
     by_parameter = {i.parameter: i for i in infos.values()}

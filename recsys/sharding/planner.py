@@ -82,9 +82,7 @@ def make_plan(
     """Return the plan for the processes of the default group, made by rank 0's planner and shared. Collective.
 
     Args:
-        module: the module to shard.
         sharding: limits of the plan, from the config.
-        optim: the optimizer of the tables.
         device: the type of device that the tables go to.
         batch_size: rows per process and step.
         local_world_size: processes of a machine.
@@ -129,7 +127,6 @@ def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimizer, device: torch.
 
     Args:
         plan: the plan, which is changed.
-        optim: the optimizer of the tables.
         device: the device of the tables.
         accumulate: number of batches whose gradients are summed for one step.
     """
@@ -146,11 +143,7 @@ def shard(
     """Shard the tables of `module` by `plan` and, with several processes, replicate its dense part."""
     with quiet_torchrec():
         dmp = DistributedModelParallel(
-            module,
-            device=device,
-            plan=plan,
-            sharders=sharders,
-            init_data_parallel=dist.get_world_size() > 1,
+            module, device=device, plan=plan, sharders=sharders, init_data_parallel=dist.get_world_size() > 1
         )
     use_touched_rows(dmp)
     keep_recats()

@@ -50,7 +50,12 @@ def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]
             continue
         entry, edges = tables[parameter], column_edges(tables[parameter])
         rowwise = OPTIMIZERS[stored.plan["optimizer"]].rowwise.get(state, False)
-        for region in _regions(entry):
+        if not entry["shards"] or entry["type"] == "data_parallel":
+            regions = [Region(0, 0, entry["rows"], entry["width"], 0)]
+        else:
+            shards = [s for s in entry["shards"] if s["rows"] and s["columns"]]
+            regions = [Region(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in shards]
+        for region in regions:
             if rowwise:
                 region = Region(region.row, edges.index(region.column), region.rows, 1, region.rank)
             size = (entry["rows"], len(edges) - 1 if rowwise else entry["width"])
@@ -64,13 +69,6 @@ def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]
             shutil.copy(file, building)
         write_json(building / PLAN, stored.plan | {"world_size": world_size, "manifest": True, "tables": entries})
         manifest.write(building, manifest.entries_of(building))
-
-
-def _regions(entry: dict[str, Any]) -> list[Region]:
-    if not entry["shards"] or entry["type"] == "data_parallel":
-        return [Region(0, 0, entry["rows"], entry["width"], 0)]
-    shards = [Region(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in entry["shards"]]
-    return [p for p in shards if p.rows and p.columns]
 
 
 def _make(

@@ -6,7 +6,7 @@ gradient that are not zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ class RowOptimizer(Optimizer):
     As FBGEMM does, it also updates rows of a batch whose gradient is exactly zero, except on GPUs.
 
     Args:
-        rule: the update rule.
         shares: dim / width of padded tables. As in FBGEMM, the row-wise state of such a table is a mean over the width;
             the steps are corrected so that they equal those with a mean over `dim`.
     """
@@ -37,21 +36,16 @@ class RowOptimizer(Optimizer):
         super().__init__(
             params, {"lr": c.lr, "eps": c.eps, "betas": (c.beta1, c.beta2), "weight_decay": c.weight_decay}
         )
-        self._parts = list(self._make_parts())  # now, so that a checkpoint can be loaded into their state
-
-    def _make_parts(self) -> Iterator[_Part]:
-        """Create the state of all rows that are updated together, of which each table's state is a view."""
+        # now, so that a checkpoint can be loaded into their state
         tables = [w for group in self.param_groups for w in group["params"]]
         of_block: dict[TouchedBlock, list[Tensor]] = {}
         for w in tables:
             if blocks := [b for b in blocks_of(w) if b.rows.shape[1] == w.shape[1]]:
                 before = [b for b in blocks if b.rows.storage_offset() <= w.storage_offset()]
                 of_block.setdefault((before or blocks)[-1], []).append(w)
-        for block, inside in of_block.items():
-            yield self._part(block.rows, inside, block)
-        for w in tables:
-            if not blocks_of(w):
-                yield self._part(w.detach(), [w], None)
+        # rows that are updated together, of whose state each table's state is a view
+        self._parts = [self._part(block.rows, inside, block) for block, inside in of_block.items()]
+        self._parts += [self._part(w.detach(), [w], None) for w in tables if not blocks_of(w)]
 
     def _part(self, rows: Tensor, tables: list[Tensor], block: TouchedBlock | None) -> _Part:
         state = self.rule.fresh_state(rows)

@@ -6,6 +6,7 @@ elsewhere can be evaluated and resumed. Tensors are read by torch.load with weig
 
 import io
 import pickle
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,18 +63,11 @@ def load_plain(file: Path) -> Any:
     except FileNotFoundError:
         raise DamagedFile(file, "is missing") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError, OSError):
-        name = _unknown_name(file)
-        problem = UNREADABLE if name is None else f"names {name}, {NOT_LOADED}"
+        problem = UNREADABLE
+        with suppress(Exception), torch.serialization.safe_globals(_ARRAYS):  # whatever damaged bytes lead to
+            if refused := torch.serialization.get_unsafe_globals_in_checkpoint(file):
+                problem = f"names {refused[0]}, {NOT_LOADED}"
         raise DamagedFile(file, problem) from None
-
-
-def _unknown_name(file: Path) -> str | None:
-    """Return a name in the file that `load_plain` refuses, or None, also if the file cannot be read."""
-    try:
-        with torch.serialization.safe_globals(_ARRAYS):
-            return next(iter(torch.serialization.get_unsafe_globals_in_checkpoint(file)), None)
-    except Exception:  # whatever the bytes of a damaged file lead to
-        return None
 
 
 class _MetadataUnpickler(pickle.Unpickler):

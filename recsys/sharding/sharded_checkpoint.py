@@ -56,7 +56,6 @@ def save(
     """Write a checkpoint to `path` atomically. Collective.
 
     Args:
-        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels, if there are any.
         state: contents of state.pt.
         plan: tables of plan.json.
@@ -72,7 +71,15 @@ def save(
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     rank = dist.get_rank()
     files = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
-    torch.save(_random_state(), files[0])
+    kind, keys, *rest = np.random.get_state()
+    random_state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": (kind, np.asarray(keys).tolist(), *rest),  # plain numbers, as `load_plain` reads them
+        "python": random.getstate(),
+    }
+    if torch.cuda.is_available():
+        random_state["cuda"] = torch.cuda.get_rng_state()
+    torch.save(random_state, files[0])
     if rank == 0:
         torch.save(state, building / "state.pt")
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer.name}
@@ -113,9 +120,6 @@ def load_all(
 
     Args:
         path: folder of the checkpoint.
-        dmp: the sharded model.
-        infos: the tables, by name.
-        optimizer: the tables' optimizer.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         step: step of the checkpoint.
     """
@@ -131,9 +135,14 @@ def load_all(
     if wrote != read:
         why = "dropout and sampling will draw other random numbers than without the interruption"
         say(f"{wrote} processes wrote the checkpoint and {read} read it: {why}")
-    random_state = path / f"rank-{dist.get_rank()}.pt"
-    if random_state.exists():
-        _set_random_state(load_plain(random_state))
+    file = path / f"rank-{dist.get_rank()}.pt"
+    if file.exists():
+        random_state = load_plain(file)
+        torch.set_rng_state(random_state["torch"])
+        np.random.set_state(random_state["numpy"])
+        random.setstate(random_state["python"])
+        if "cuda" in random_state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(random_state["cuda"])
     if row_optimizer is not None:
         row_optimizer.set_step(step)
 
@@ -196,8 +205,6 @@ def local_tables(
     """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
 
     Args:
-        dmp: the sharded model.
-        infos: the tables, by name.
         optimizer: the tables' optimizer; None leaves out the states.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
     """
@@ -219,23 +226,3 @@ def local_tables(
                 local = list(value.split([m.rows for m in weights[parameter].local_regions]))
                 states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise.get(name, False))
     return weights, states
-
-
-def _random_state() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state()
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "numpy": (name, np.asarray(keys).tolist(), *rest),  # plain numbers, as `load_plain` reads them
-        "python": random.getstate(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])

@@ -28,9 +28,7 @@ class _EveryType:
     `RowOptimizer` updates the rows of each batch.
 
     Args:
-        optim: the optimizer of the tables.
         device: the device of the tables.
-        infos: the tables, by name.
         comms: the number types of the exchanged vectors.
         prefetch: whether a pipeline loads the rows of the next batch into the cache; FBGEMM then keeps the rows of the
             current one there.

@@ -1,12 +1,12 @@
 """The tables of a module: names, sizes and widths in memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.embedding_configs import BaseEmbeddingConfig, DataType, data_type_to_dtype
+from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from recsys.base.errors import UserError, did_you_mean
@@ -50,34 +50,33 @@ def tables(module: nn.Module) -> dict[str, TableInfo]:
     """Return every table of the module's embedding collections, by name. The module must not be sharded yet."""
     owners = {t: m for m in module.modules() if isinstance(m, PooledEmbeddings | SequenceEmbeddings) for t in m.tables}
     infos: dict[str, TableInfo] = {}
-    for where, c in _configs(module):
-        assert c.init_fn is not None
-        if c.name in infos:
-            raise UserError(
-                f"model: two tables are named {c.name}; pass another `prefix` to one of the embedding collections"
-            )
-        owner = owners.get(c.name)
-        infos[c.name] = TableInfo(
-            name=c.name,
-            vocabulary=getattr(owner, "vocabularies", "") + c.name.removeprefix(owner.prefix if owner else ""),
-            parameter=f"{where}.{c.name}.weight".lstrip("."),
-            rows=c.num_embeddings,
-            dim=owner.dims[c.name] if owner else c.embedding_dim,
-            width=c.embedding_dim,
-            pooled=where.endswith("embedding_bags"),
-            init=c.init_fn,
-            dtype=data_type_to_dtype(c.data_type),
-            rounded=getattr(owner, "rounded", False),
-        )
-    return infos
-
-
-def _configs(module: nn.Module) -> Iterator[tuple[str, BaseEmbeddingConfig]]:
-    for name, m in module.named_modules():
+    for path, m in module.named_modules():
         if isinstance(m, EmbeddingBagCollection):
-            yield from ((f"{name}.embedding_bags", c) for c in m.embedding_bag_configs())
+            where, configs = f"{path}.embedding_bags", m.embedding_bag_configs()
         elif isinstance(m, EmbeddingCollection):
-            yield from ((f"{name}.embeddings", c) for c in m.embedding_configs())
+            where, configs = f"{path}.embeddings", m.embedding_configs()
+        else:
+            continue
+        for c in configs:
+            assert c.init_fn is not None
+            if c.name in infos:
+                raise UserError(
+                    f"model: two tables are named {c.name}; pass another `prefix` to one of the embedding collections"
+                )
+            owner = owners.get(c.name)
+            infos[c.name] = TableInfo(
+                name=c.name,
+                vocabulary=getattr(owner, "vocabularies", "") + c.name.removeprefix(owner.prefix if owner else ""),
+                parameter=f"{where}.{c.name}.weight".lstrip("."),
+                rows=c.num_embeddings,
+                dim=owner.dims[c.name] if owner else c.embedding_dim,
+                width=c.embedding_dim,
+                pooled=where.endswith("embedding_bags"),
+                init=c.init_fn,
+                dtype=data_type_to_dtype(c.data_type),
+                rounded=getattr(owner, "rounded", False),
+            )
+    return infos
 
 
 def lay_out_tables(module: nn.Module, padding: str, table_dtype: str = "fp32") -> None:

@@ -6,7 +6,6 @@ a lookup gathers its distinct rows once, and autograd sees these rows only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MethodType
@@ -54,8 +53,20 @@ class TouchedBlock:
     def touched(self) -> Touched | None:
         """Return the rows that have been looked up since `clear`, and the sum of their gradients. Collective."""
         parts = [(at, rows.grad) for at, rows in self.looked_up if rows.grad is not None]
-        if self.replicas is not None:
-            parts = _of_all_ranks(parts, self.rows, self.replicas)
+        if self.replicas is not None:  # take the parts of all ranks, in their order
+            at = torch.cat([self.rows.new_zeros(0, dtype=torch.long), *(a for a, _ in parts)])
+            grads = torch.cat([self.rows.new_zeros(0, self.rows.shape[1]), *(g for _, g in parts)])
+            ranks = dist.get_world_size(self.replicas)
+            counts = [torch.zeros(1, dtype=torch.long) for _ in range(ranks)]
+            dist.all_gather(counts, torch.tensor([len(at)]), self.replicas)
+            most = int(max(counts))
+            every_at = [at.new_zeros(most) for _ in range(ranks)]
+            every_grad = [grads.new_zeros(most, grads.shape[1]) for _ in range(ranks)]
+            dist.all_gather(every_at, nn.functional.pad(at, (0, most - len(at))), self.replicas)
+            dist.all_gather(every_grad, nn.functional.pad(grads, (0, 0, 0, most - len(at))), self.replicas)
+            # gradients are divided by the number of ranks, as DDP does
+            found = zip(every_at, every_grad, map(int, counts), strict=True)
+            parts = [(a[:n], g[:n] / ranks) for a, g, n in found]
         if len(parts) <= 1:
             return parts[0] if parts else None
         distinct, places = torch.unique(torch.cat([at for at, _ in parts]), return_inverse=True)
@@ -65,21 +76,6 @@ class TouchedBlock:
     def clear(self) -> None:
         """Forget the lookups, after a step."""
         self.looked_up.clear()
-
-
-def _of_all_ranks(parts: list[Touched], like: Tensor, group: dist.ProcessGroup) -> list[Touched]:
-    """Return the parts of all ranks, in the order of the ranks, with gradients divided by their number, as DDP does."""
-    at = torch.cat([like.new_zeros(0, dtype=torch.long), *(a for a, _ in parts)])
-    grads = torch.cat([like.new_zeros(0, like.shape[1]), *(g for _, g in parts)])
-    ranks = dist.get_world_size(group)
-    counts = [torch.zeros(1, dtype=torch.long) for _ in range(ranks)]
-    dist.all_gather(counts, torch.tensor([len(at)]), group)
-    most = int(max(counts))
-    every_at = [at.new_zeros(most) for _ in range(ranks)]
-    every_grad = [grads.new_zeros(most, grads.shape[1]) for _ in range(ranks)]
-    dist.all_gather(every_at, nn.functional.pad(at, (0, most - len(at))), group)
-    dist.all_gather(every_grad, nn.functional.pad(grads, (0, 0, 0, most - len(at))), group)
-    return [(a[:n], g[:n] / ranks) for a, g, n in zip(every_at, every_grad, (int(c) for c in counts), strict=True)]
 
 
 def use_touched_rows(module: nn.Module) -> None:
@@ -106,16 +102,9 @@ def _replace_forward(kernel: BatchedDenseEmbedding | BatchedDenseEmbeddingBag, g
     weights = kernel.emb_module.weights
     if weights.device.type != "cpu":
         return
-    weights.blocks = list(_blocks(kernel, weights, group))  # type: ignore[attr-defined]
-    bags = isinstance(kernel, BatchedDenseEmbeddingBag)
-    kernel.forward = MethodType(_pooled if bags else _unpooled, kernel)  # type: ignore[method-assign]
-
-
-def _blocks(
-    kernel: BatchedDenseEmbedding | BatchedDenseEmbeddingBag, weights: Tensor, group: dist.ProcessGroup | None
-) -> Iterator[TouchedBlock]:
     # private: the kernel has the sizes of its tables, the table of each feature and its pooling nowhere else
     heights, dims, table_of = kernel._local_rows, kernel._local_cols, kernel._feature_table_map
+    blocks: list[TouchedBlock] = []
     first = feature = 0
     for dim, tables in groupby(range(len(dims)), key=dims.__getitem__):
         starts, height = {}, 0
@@ -124,8 +113,11 @@ def _blocks(
             height += heights[t]
         features = range(feature, feature + sum(t in starts for t in table_of))
         rows = weights.detach()[first : first + height * dim].view(height, dim)
-        yield TouchedBlock(rows, features, torch.tensor([starts[table_of[f]] for f in features]), group)
+        blocks.append(TouchedBlock(rows, features, torch.tensor([starts[table_of[f]] for f in features]), group))
         first, feature = first + height * dim, features.stop
+    weights.blocks = blocks  # type: ignore[attr-defined]
+    bags = isinstance(kernel, BatchedDenseEmbeddingBag)
+    kernel.forward = MethodType(_pooled if bags else _unpooled, kernel)  # type: ignore[method-assign]
 
 
 def _pooled(kernel: BatchedDenseEmbeddingBag, features: KeyedJaggedTensor) -> Tensor:

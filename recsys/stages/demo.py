@@ -57,10 +57,7 @@ def demo(output: Path, seed: int = 0) -> None:
             "3. Lists for all users: retrieve, filter, score, order",
             f"recsys.pipeline {run} {requests} {typed('output', output / 'lists.parquet')}",
         ),
-        (
-            "4. Which stage loses what",
-            f"recsys.pipeline evaluate {run} {requests} {typed('output', output)}",
-        ),
+        ("4. Which stage loses what", f"recsys.pipeline evaluate {run} {requests} {typed('output', output)}"),
     ):
         say(f"\n{title}\n$ python -m {command}")
         done = subprocess.run([sys.executable, "-m", *shlex.split(command)], check=False)

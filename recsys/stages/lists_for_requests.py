@@ -41,7 +41,19 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     counts: Counter[str] = Counter()
     with out, bar("recommending", requests.height, unit="requests") as shown:
         for rows, answers in in_batches(pipeline, requests):
-            out.write(rows.with_columns(_columns_of(pipeline, answers)))
+            sources = []  # the names of those that listed each item
+            for a in answers:
+                sets = {name: set(items.tolist()) for name, items in a.trace.found.items()}
+                sources.append([[name for name, items in sets.items() if item in items] for item in a.items.tolist()])
+            columns: list[Any] = [
+                pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
+                pl.Series("scores", [a.scores.tolist() for a in answers], dtype=pl.List(pl.Float64)),
+                pl.Series("sources", sources, dtype=pl.List(pl.List(pl.String))),
+            ]
+            if any(a.propensities is not None for a in answers):
+                drawn = [None if a.propensities is None else a.propensities.tolist() for a in answers]
+                columns.append(pl.Series("propensities", drawn, dtype=pl.List(pl.Float64)))
+            out.write(rows.with_columns(columns))
             retried = "asked the sources for more, because filters left fewer candidates than a list needs"
             counts[retried] += sum(a.trace.rounds > 1 for a in answers)
             short = f"got fewer than {pipeline.settings.k} items: filters removed the others, or no source has more"
@@ -67,20 +79,3 @@ def in_batches(
     """Yield rows of requests and their lists."""
     for rows in requests.iter_slices(BATCH):
         yield rows, pipeline.answers([Query([], context=row) for row in rows.iter_rows(named=True)])
-
-
-def _columns_of(pipeline: StagedRecommender, answers: list[PipelineAnswer]) -> list[pl.Series]:
-    """Return the columns of lists."""
-    sources = []  # the names of those that listed each item
-    for a in answers:
-        sets = {name: set(items.tolist()) for name, items in a.trace.found.items()}
-        sources.append([[name for name, items in sets.items() if item in items] for item in a.items.tolist()])
-    columns: list[Any] = [
-        pl.Series("items", [pipeline.names(a.items) for a in answers], dtype=pl.List(pipeline.item_type)),
-        pl.Series("scores", [a.scores.tolist() for a in answers], dtype=pl.List(pl.Float64)),
-        pl.Series("sources", sources, dtype=pl.List(pl.List(pl.String))),
-    ]
-    if any(a.propensities is not None for a in answers):
-        drawn = [None if a.propensities is None else a.propensities.tolist() for a in answers]
-        columns.append(pl.Series("propensities", drawn, dtype=pl.List(pl.Float64)))
-    return columns

@@ -231,6 +231,7 @@ class Calibrated(Order):
         items = ranked.items[: self._most]
         shares = self._categories.shares(items)
         relevance = (1 - self._calibration) * scaled(ranked.scores[: len(items)])
+        p = target[target > 0]
         total, value = np.zeros(len(target)), 0.0
         open_, chosen = np.ones(len(items), bool), list[int]()
         for _ in range(min(k, len(items))):
@@ -238,22 +239,15 @@ class Calibrated(Order):
             sums = total + shares
             weights = sums.sum(1, keepdims=True)
             lists = np.where(weights > 0, sums / np.where(weights > 0, weights, 1), target)
-            objective = value + relevance - self._calibration * _divergence(target, lists, self.SMOOTHING)
+            smoothed = (1 - self.SMOOTHING) * lists[:, target > 0] + self.SMOOTHING * p
+            divergence = (p * np.log(p / smoothed)).sum(1)  # KL(p, smoothed q) of each list, in nats
+            objective = value + relevance - self._calibration * divergence
             best = int(np.where(open_, objective, -np.inf).argmax())
             value += relevance[best]
             total = sums[best]
             chosen.append(best)
             open_[best] = False
         return ranked.first(np.array(chosen, np.int64))
-
-
-def _divergence(target: np.ndarray, lists: np.ndarray, smoothing: float) -> np.ndarray:
-    """Return KL(p, (1 - smoothing) q + smoothing p) in nats, with p (C,) and q (n, C) -> (n,)."""
-    wanted = target > 0
-    p = target[wanted]
-    smoothed = (1 - smoothing) * lists[:, wanted] + smoothing * p
-    found: np.ndarray = (p * np.log(p / smoothed)).sum(1)
-    return found
 
 
 class Boost(Order):

@@ -26,7 +26,17 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
     Raises UserError for a file or a column that is not there, or a file that cannot be read.
     """
     given = [table.file] if isinstance(table.file, str) else list(table.file or [])
-    files = [f for name in given for f in _files(name, root, key)]
+    files: list[Path] = []
+    for name in given:
+        named = root / name
+        found = [named] if named.is_file() else sorted(root / f for f in glob.glob(name, root_dir=root))
+        if not found:
+            raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
+        for file in found:
+            if problem := problem_of(file):
+                hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
+                raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
+        files += found
     frame = pl.concat([_read(f, table, key) for f in files], how="diagonal_relaxed")
     if table.columns is not None:
         for name, raw_name in table.columns.items():
@@ -39,18 +49,6 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
             hint = did_you_mean(name, frame.columns)
             raise UserError(f"{key}: {files[0]} has no column {name}{hint}; rename one with {key}.columns.{name}=NAME")
     return frame.with_columns(pl.col(n).cast(pl.String) for n in needs).drop_nulls(needs)
-
-
-def _files(name: str, root: Path, key: str) -> list[Path]:
-    named = root / name
-    found = [named] if named.is_file() else sorted(root / f for f in glob.glob(name, root_dir=root))
-    if not found:
-        raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
-    for file in found:
-        if problem := problem_of(file):
-            hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
-            raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
-    return found
 
 
 def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:

@@ -89,7 +89,15 @@ def _column_origins(fitted: Fitted, resources: Resources, item: str, user: str, 
     of_catalogue = {item, *(needs & set(resources.catalogue.columns.columns))}
     of_store = needs & resources.items.names - of_catalogue if resources.items is not None else set[str]()
     of_sources = needs & set(column_names(resources.sources))
-    past = _past(fitted)
+    past = set[str]()  # the columns that earlier rows alone need, and those of the group
+    if data.group is not None:
+        reads_past = of_the_past(data)
+        dense, sparse = ([n for n in given if n not in reads_past] for given in (data.dense, data.sparse))
+        every, now = (
+            FeatureInputs.from_config(fitted.restricted(*given, grouped=False).data).raw
+            for given in ((data.dense, data.sparse), (dense, sparse))
+        )
+        past = {*(every - now), data.group.by, *filter(None, [order])}
     provided = {user, *resources.user, *resources.context, *of_catalogue, *of_store, *of_sources}
     provided |= {names.get(time, time)} if time else set()
     provided |= past if resources.events is None else past & set(resources.events.frame.columns)
@@ -100,20 +108,6 @@ def _column_origins(fitted: Fitted, resources: Resources, item: str, user: str, 
     return _ColumnOrigins(
         item, user, order, sorted(of_catalogue), sorted(of_store), sorted(of_sources), shared, missing
     )
-
-
-def _past(fitted: Fitted) -> set[str]:
-    """Return the columns that earlier rows alone need, and those of the group."""
-    data = fitted.data
-    if data.group is None:
-        return set()
-    past = of_the_past(data)
-    dense, sparse = ([n for n in features if n not in past] for features in (data.dense, data.sparse))
-    every, now = (
-        FeatureInputs.from_config(fitted.restricted(*features, grouped=False).data).raw
-        for features in ((data.dense, data.sparse), (dense, sparse))
-    )
-    return {*(every - now), data.group.by, *filter(None, [data.group.order])}
 
 
 class Ranking(Score):
@@ -150,7 +144,20 @@ class Ranking(Score):
             sequences = [c.sequence or 0 for c in data.sparse_columns.values()]
             self._last = max([*(look_back.rows for look_back in data.look_backs.values()), *sequences], default=0)
         self._division = self.model.shared_columns.division(self._origins.shared)
-        self._check_items(key)
+        item_feature = next(
+            (n for n, c in data.sparse_columns.items() if c.column == self._origins.item and not c.is_list), None
+        )
+        table = data.sparse_columns[item_feature].table if item_feature else ""
+        vocabulary = self.model.pipeline.fitted.vocabularies.get(table)
+        if vocabulary is not None:
+            unknown = ~self._catalogue.names.is_in(vocabulary["value"].implode()).to_numpy()
+            if unknown.mean() > self._unknown:
+                some = ", ".join(self._catalogue.names.filter(unknown)[:SHOWN])
+                raise UserError(
+                    f"{key}.run={self.run}: the model does not know {unknown.sum():,} of the {len(unknown):,} items "
+                    f"that the sources and the table of items have, such as {some}; train it on them, or raise "
+                    f"{key}.unknown"
+                )
         outputs = [o.name for o in self.model.outputs]
         self._predictions = {n: n if n.startswith("p_") else f"p_{n}" for n in outputs}  # the names in formulas
         if len(outputs) == 1 and not data.labels and data.label.column:
@@ -158,33 +165,16 @@ class Ranking(Score):
         names = list(self._predictions.values())
         self._formula = Formula(names[0] if self._text is None else self._text, f"{key}.formula", names, resources)
         of_request = self._division.needed or self._division.past or self._origins.of_sources or self._origins.of_store
-        self._items = None if of_request else self._item_features()
-
-    def _check_items(self, key: str) -> None:
-        """Raise UserError if the model does not know many items of the catalogue."""
-        fitted = self.model.pipeline.fitted
-        item = next((n for n, c in fitted.data.sparse_columns.items()
-                     if c.column == self._origins.item and not c.is_list), None)  # fmt: skip
-        vocabulary = fitted.vocabularies.get(fitted.data.sparse_columns[item].table if item else "")
-        if vocabulary is None:
-            return
-        unknown = ~self._catalogue.names.is_in(vocabulary["value"].implode()).to_numpy()
-        if unknown.mean() > self._unknown:
-            some = ", ".join(self._catalogue.names.filter(unknown)[:SHOWN])
-            raise UserError(
-                f"{key}.run={self.run}: the model does not know {unknown.sum():,} of the {len(unknown):,} items that "
-                f"the sources and the table of items have, such as {some}; train it on them, or raise {key}.unknown"
-            )
-
-    def _item_features(self) -> Arrays:
-        parts = []
-        for start in range(0, len(self._catalogue), CHUNK):
-            items = np.arange(start, min(start + CHUNK, len(self._catalogue)))
-            try:
-                parts.append(self._division.each.arrays(self._item_rows(items)))
-            except RowError as e:
-                raise self._item_error(e, items) from e
-        return Arrays.concatenated(parts)
+        self._items = None
+        if not of_request:
+            parts = []
+            for start in range(0, len(self._catalogue), CHUNK):
+                items = np.arange(start, min(start + CHUNK, len(self._catalogue)))
+                try:
+                    parts.append(self._division.each.arrays(self._item_rows(items)))
+                except RowError as e:
+                    raise self._item_error(e, items) from e
+            self._items = Arrays.concatenated(parts)
 
     def _item_error(self, error: RowError, items: np.ndarray) -> UserError:
         """Return the error of an item's row, with the item's name."""

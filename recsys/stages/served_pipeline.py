@@ -31,21 +31,18 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
         if cfg[key] is not None:
             cfg[key] = str(Path(cfg[key]).expanduser().resolve())
     write_text(folder / CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
-    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name, manifest.MADE_FROM: _made_from(cfg)})
-
-
-def _made_from(cfg: DictConfig) -> list[str]:
-    """Return globs of the files from which a pipeline is loaded: a server loads it again when they change."""
+    # globs of the files from which the pipeline is loaded: a server loads it again when they change
     config, root = plain_config(cfg), Path(str(cfg.root))
     tables = tables_root(config)
     found = [t.file for t in (config.items, config.users, config.events) if t is not None]
-    files = [str(tables / name) for file in found for name in ([file] if isinstance(file, str) else file)]
+    files = [str(tables / name) for given in found for name in ([given] if isinstance(given, str) else given)]
     if config.features.definition is not None:
         files.append(str(tables / config.features.definition))
     parts = [*cfg.sources.values(), *([cfg.score] if cfg.score is not None else [])]
     runs = sorted({str(part.run) for part in parts if part is not None and part.get("run")})
     files += [str(root / str(part.file)) for part in cfg.filters.values() if part is not None and part.get("file")]
-    return files + [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
+    files += [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
+    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name, manifest.MADE_FROM: files})
 
 
 def load(folder: str | Path, *, threads: int = 1, before: object = None) -> PipelineServable:  # noqa: ARG001

@@ -138,24 +138,24 @@ class Similar(_ModelSource):
         self._index = build(self._unit, k=min(100, len(self._unit)))
 
     def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
-        return [self._of_one(v, k) for v in visitors]
-
-    def _of_one(self, visitor: Visitor, k: int) -> Found:
-        seen = visitor.seen[visitor.seen >= 0][::-1]
-        places = self._place[seen]
-        _, first = np.unique(places, return_index=True)
-        places = places[np.sort(first)]
-        places = places[places >= 0][: self._last]
-        if not len(places):
-            return NOTHING
-        items, products = self._index.search(self._unit[places], min(k + len(places), len(self._unit)))
-        turns, scores = items.T.ravel(), products.T.ravel()  # the nearest of each, then the second nearest, ...
-        kept = (turns >= 0) & ~np.isin(turns, places)
-        turns, scores = turns[kept], scores[kept]
-        _, first = np.unique(turns, return_index=True)
-        first = np.sort(first)[:k]
-        order = first[np.argsort(-scores[first], kind="stable")]
-        return self._numbers[turns[order]], scores[order].astype(np.float64)
+        lists: list[Found] = []
+        for visitor in visitors:
+            places = self._place[visitor.seen[visitor.seen >= 0][::-1]]
+            _, first = np.unique(places, return_index=True)
+            places = places[np.sort(first)]
+            places = places[places >= 0][: self._last]
+            if not len(places):
+                lists.append(NOTHING)
+                continue
+            items, products = self._index.search(self._unit[places], min(k + len(places), len(self._unit)))
+            turns, scores = items.T.ravel(), products.T.ravel()  # the nearest of each, then the second nearest, ...
+            kept = (turns >= 0) & ~np.isin(turns, places)
+            turns, scores = turns[kept], scores[kept]
+            _, first = np.unique(turns, return_index=True)
+            first = np.sort(first)[:k]
+            order = first[np.argsort(-scores[first], kind="stable")]
+            lists.append((self._numbers[turns[order]], scores[order].astype(np.float64)))
+        return lists
 
 
 class Items(Source):

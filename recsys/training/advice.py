@@ -142,9 +142,18 @@ def too_good(test: dict[str, Any]) -> str | None:
     """Return a line about test metrics that are better than real data usually allow, or None."""
     for label, own in of_label(test).items():
         shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
-        few = _rarer(own, test.get("rows", 0)) < FEWEST
+        ne, logloss = own.get("ne", math.nan), own.get("logloss", math.nan)
+        if math.isfinite(ne) and math.isfinite(logloss) and ne > 0:
+            # share of the rarer class, by the entropy of the mean label, which NE divides by
+            low, high = 0.0, 0.5
+            for _ in range(50):
+                p = (low + high) / 2
+                entropy = -p * math.log(p) - (1 - p) * math.log1p(-p)
+                low, high = (p, high) if entropy < logloss / ne else (low, p)
+            if own.get("rows", test.get("rows", 0)) * low < FEWEST:
+                continue
         for name in shown:
-            if own.get(name, 0.0) >= SUSPICIOUS and not few:
+            if own.get(name, 0.0) >= SUSPICIOUS:
                 of = f" of {label}" if label else ""
                 return f"test {shown[name]}{of} {own[name]:.3f}: check that no feature is known only after the label"
     return None
@@ -175,16 +184,3 @@ def _weaknesses(test: dict[str, Any]) -> Iterator[str]:
             yield f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
         elif ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
             yield f"test calibration{of} {ratio:.3g}: predictions sum to {ratio:.3g} times the labels"
-
-
-def _rarer(own: dict[str, Any], rows: int) -> float:
-    """Return the number of rows of the rarer of two classes, by the entropy of the mean label, which NE divides by."""
-    ne, logloss = own.get("ne", math.nan), own.get("logloss", math.nan)
-    if not (math.isfinite(ne) and math.isfinite(logloss) and ne > 0):
-        return math.inf
-    low, high = 0.0, 0.5
-    for _ in range(50):
-        p = (low + high) / 2
-        entropy = -p * math.log(p) - (1 - p) * math.log1p(-p)
-        low, high = (p, high) if entropy < logloss / ne else (low, p)
-    return own.get("rows", rows) * low

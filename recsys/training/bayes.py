@@ -6,7 +6,6 @@ config of the sample drops are left out. The sample `clicks` has one column inst
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -39,34 +38,20 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
     for (column, c), name in zip(columns.items(), data.label_configs, strict=True):
         if c.is_text or c.config.at_least is not None:
             continue  # the teacher knows the expectation of the column alone
-        known = _known(teacher, c.column, test[column])
-        if known is not None:
-            best = _regression(*known) if isinstance(c, NumberLabelColumn) else _binary(*known)
-            metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
+        if column == LABEL and teacher.columns == ["probability"]:
+            expected, labels = teacher["probability"].to_numpy(), test[column].to_numpy()
+        else:
+            if f"{c.column}_expected" not in teacher.columns:
+                continue  # the teacher does not know the label
+            known = teacher.drop_nulls(c.column)
+            given = known[c.column].cast(pl.Float32)
+            # prepared rows may have another order
+            if not given.sort().equals(test[column].drop_nulls().sort(), check_names=False):
+                continue  # the last rows are not the test rows: with another `where`, or another column to split by
+            expected, labels = known[f"{c.column}_expected"].to_numpy(), given.to_numpy()
+        rows_of = Rows(np.arange(len(labels)), expected, labels)
+        is_number = isinstance(c, NumberLabelColumn)
+        measured = NumberMetrics.of(rows_of) if is_number else binary_metrics(expected, labels)
+        best = {n: measured[n] for n in (("rmse",) if is_number else ("auc", "logloss"))}
+        metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in best.items()}
     return metrics or None
-
-
-def _known(teacher: pl.DataFrame, name: str, test: pl.Series) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the teacher's expectations and the labels, for the test rows that have the label.
-
-    None if the teacher does not know the label, or its last rows are not the test rows: with another `where`, or
-    another column to split by.
-    """
-    if test.name == LABEL and teacher.columns == ["probability"]:
-        return teacher["probability"].to_numpy(), test.to_numpy()
-    if f"{name}_expected" not in teacher.columns:
-        return None
-    known = teacher.drop_nulls(name)
-    labels = known[name].cast(pl.Float32)
-    if not labels.sort().equals(test.drop_nulls().sort(), check_names=False):  # prepared rows may have another order
-        return None
-    return known[f"{name}_expected"].to_numpy(), labels.to_numpy()
-
-
-def _binary(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    found = binary_metrics(expected, labels)
-    return {name: found[name] for name in ("auc", "logloss")}
-
-
-def _regression(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    return {"rmse": NumberMetrics.of(Rows(np.arange(len(labels)), expected, labels))["rmse"]}

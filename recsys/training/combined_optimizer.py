@@ -22,11 +22,8 @@ class Optimizers:
     """The optimizers of a sharded task.
 
     Args:
-        dmp: the sharded task.
         plan: entries that `describe` returned.
-        tables: the task's tables.
         make_dense: builds the optimizer of the dense weights.
-        sparse: the tables' optimizer.
 
     Attributes:
         dense: dense parameters by name.

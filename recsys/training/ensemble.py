@@ -73,7 +73,10 @@ def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str 
     evaluators = [LabelsEvaluator(plain) for _ in range(len(members) + 1)]
     with bar(f"measuring {split}", first.loader.rows, "samples") as shown, torch.no_grad():
         for batches in zip(*(member.loader for member in members), strict=True):
-            _check_same(members, batches)
+            for member, batch in zip(others, batches[1:], strict=True):
+                if not torch.allclose(batch.labels, batches[0].labels, equal_nan=True):
+                    why = f"its rows are not the rows of {first.name}; average runs of the same data and split"
+                    raise UserError(f"run={member.name}: {why}")
             predicted = [member.predictions(batch) for member, batch in zip(members, batches, strict=True)]
             for evaluator, predictions in zip(evaluators, [*predicted, torch.stack(predicted).mean(0)], strict=True):
                 evaluator.add(predictions, batches[0])
@@ -81,11 +84,3 @@ def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str 
     names = [Path(run).name for run in runs]
     names = names if len(set(names)) == len(names) else list(runs)
     return {name: as_counts(e.compute()) for name, e in zip([*names, "mean"], evaluators, strict=True)}
-
-
-def _check_same(members: Sequence[Member], batches: Sequence[Batch]) -> None:
-    """Raise UserError if the rows of two members have other labels."""
-    for member, batch in zip(members[1:], batches[1:], strict=True):
-        if not torch.allclose(batch.labels, batches[0].labels, equal_nan=True):
-            why = f"its rows are not the rows of {members[0].name}; average runs of the same data and split"
-            raise UserError(f"run={member.name}: {why}")

@@ -29,7 +29,6 @@ def evaluate(
     Collective: all ranks must call it.
 
     Args:
-        run: the run's folder.
         split: train, validation or test.
         checkpoint: best, last, or a folder under the run's checkpoints/.
         cfg: the run's config with other devices, another sharding or other data; by default, the run's own config.

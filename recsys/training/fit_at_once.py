@@ -7,7 +7,7 @@ from typing import Any
 from recsys.base import interrupts
 from recsys.base.console import say
 from recsys.data.prepare.prepared import Prepared
-from recsys.distributed.ranks import Ranks
+from recsys.distributed.ranks import ALONE
 from recsys.job.run_config import RunConfig
 from recsys.training import fitted_ranking, fitted_retrieval
 from recsys.training.results import RunResults
@@ -32,7 +32,7 @@ def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
     train = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
 
     def log(_: dict[str, Any]) -> None:
-        loggers = build_loggers(cfg, path, Ranks(0, 0, 1, 1), None)
+        loggers = build_loggers(cfg, path, ALONE, None)
         for logger in loggers if isinstance(loggers, list) else ():
             for split, metrics in splits.items():
                 logger.log_metrics({f"{split}/{name}": value for name, value in metrics.items()}, step=0)

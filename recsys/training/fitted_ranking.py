@@ -73,9 +73,6 @@ def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None
 
     Args:
         model: the fitted model, whose logits are calibrated.
-        cfg: its config.
-        prepared: the prepared data.
-        run: the run's folder.
     """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
     _measure(model, evaluator, loader_on_cpu(cfg, prepared, "validation"), "validation")

@@ -41,7 +41,6 @@ class LossScale:
     second one, with unscaled gradients, only if all gradients of all processes are finite.
 
     Args:
-        model: the sharded model.
         fixed: the scale; None for a dynamic one, which starts at FIRST, is doubled after GROWTH_STEPS steps without
             overflow, and halved after each overflow.
 
@@ -82,7 +81,12 @@ class LossScale:
         dense: the dense weights, whose gradients stay scaled
         """
         vectors, self._vectors = [(v, d.grad) for v, d in self._vectors if d.grad is not None], []
-        self._finite = self._finite and _are_finite([*_gradients(dense), *(g for _, g in vectors)])
+        if self._finite:
+            norm = nn.utils.get_total_norm([*_gradients(dense), *(g for _, g in vectors)])
+            finite = torch.isfinite(norm).int()
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                dist.all_reduce(finite, dist.ReduceOp.MIN)
+            self._finite = bool(finite)
         if self._finite and vectors:
             torch.autograd.backward([v for v, _ in vectors], [g / self.value for _, g in vectors])
 
@@ -117,11 +121,3 @@ class LossScale:
 
 def _gradients(weights: Iterable[Tensor]) -> list[Tensor]:
     return [w.grad for w in weights if w.grad is not None]
-
-
-def _are_finite(gradients: list[Tensor]) -> bool:
-    """Return whether all gradients of all processes are finite. Collective."""
-    finite = torch.isfinite(nn.utils.get_total_norm(gradients)).int()
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(finite, dist.ReduceOp.MIN)
-    return bool(finite)

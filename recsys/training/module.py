@@ -26,6 +26,7 @@ from recsys.sharding.go_on import go_on
 from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.optimizers import sparse_optimizer
 from recsys.sharding.planner import describe, make_plan, shard
+from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
 from recsys.training.combined_optimizer import Optimizers, split_parameters
@@ -93,7 +94,7 @@ class RecsysModule(pl.LightningModule):
         self.read_pairs: Callable[[str], Interactions] | None = None
 
     @property
-    def row_optimizer(self) -> Any:
+    def row_optimizer(self) -> RowOptimizer | None:
         """The optimizer of tables that no fused kernel updates; None if there are no such tables."""
         return None if self._optimizers is None else self._optimizers.rows
 
@@ -133,20 +134,17 @@ class RecsysModule(pl.LightningModule):
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed, p.vectors)
         if self._updates.pipeline in KINDS:
-            self._choose_pipeline(task)
+            if (problem := Pipeline.problem(task)) is None:
+                self._pipeline_kind = self._updates.pipeline
+            else:
+                does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
+                say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
         if self._updates.precision == Float16.precision:
             self.loss_scale = LossScale(self.dmp, self._updates.loss_scale)
         if self._updates.recompute and not recompute_blocks(task.model):
             say_once(f"trainer.recompute=true: has no effect on {type(task.model).__name__}, which has no blocks")
         self.compiled = compiled_model(task, self._updates, device, self._placement.batch_size)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
-
-    def _choose_pipeline(self, task: Task | RetrievalTask) -> None:
-        if (problem := Pipeline.problem(task)) is None:
-            self._pipeline_kind = self._updates.pipeline
-        else:
-            does = f"{type(task.model).__name__} trains with pipeline=base: {problem}"
-            say_once(f"trainer.pipeline={self._updates.pipeline}: {does}")
 
     # --- optimizers ----------------------------------------------------------------------------------
 
@@ -194,9 +192,11 @@ class RecsysModule(pl.LightningModule):
         if batch.rows == 1 and has_batch_norm(self.dmp):
             why = "a batch has 1 row in each process, and batch normalisation needs 2 or more"
             fail_together(UserError(f"trainer.batch_size: {why}; set model.batch_norm=false or add training rows"))
-        pipeline = self._open_pipeline()
-        if pipeline is not None:
-            pipeline.train(batch)
+        if self._pipeline is None and self._pipeline_kind is not None:
+            parts = StepParts(self._zero_grad, self._forward, self._backward, self._step)
+            self._pipeline = Pipeline(self._pipeline_kind, self.dmp, parts, self.device, self._loader.upcoming)
+        if self._pipeline is not None:
+            self._pipeline.train(batch)
         else:
             self._zero_grad()
             loss, _ = self._forward(batch.to(self.device))
@@ -209,15 +209,6 @@ class RecsysModule(pl.LightningModule):
             for name, value in loss_of.logged().items() if isinstance(loss_of, LabelLosses) else ():
                 self.log(f"train/{name}", value, rank_zero_only=True)
         return self._loss
-
-    def _open_pipeline(self) -> Pipeline | None:
-        """Return the pipeline that trains, if any; it is made for the first batch."""
-        assert self.dmp is not None
-        kind = self._pipeline_kind
-        if self._pipeline is None and kind is not None:
-            parts, loader = StepParts(self._zero_grad, self._forward, self._backward, self._step), self._loader
-            self._pipeline = Pipeline(kind, self.dmp, parts, self.device, loader.upcoming)
-        return self._pipeline
 
     @property
     def _loader(self) -> Any:
@@ -237,7 +228,10 @@ class RecsysModule(pl.LightningModule):
         if self.loss_scale is not None:
             return loss * (self.loss_scale.value / self._updates.accumulate), predictions
         if (loss.device.type == "cpu" or self._logs) and not bool(torch.isfinite(loss)):
-            raise NotFinite(self._loss_message(batch, float(loss)))
+            low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
+            ranges = ", ".join(f"{a:.3g}..{b:.3g}" for a, b in zip(low, high, strict=True)) or "none"
+            batch_ranges = f"ranges of the dense features in this batch: {ranges}"
+            raise NotFinite(f"the loss is {float(loss)} at step {self.global_step}; {batch_ranges}; {self._advice()}")
         return loss / self._updates.accumulate, predictions
 
     def _backward(self, loss: Tensor) -> None:
@@ -251,8 +245,16 @@ class RecsysModule(pl.LightningModule):
             dense = list(self._optimizers.dense.values())
             with self.timing.part("backward"):
                 scale.release(dense)
-            if self.stepped and not self._unscaled(scale, dense):
-                return
+            if self.stepped:
+                if self._logs:
+                    self.log("train/loss_scale", scale.value, rank_zero_only=True)
+                try:
+                    unscaled = scale.end_step(dense)
+                except NotFinite as e:
+                    advice = f"{self._advice()}, or trainer.precision=bf16-mixed"
+                    raise NotFinite(f"{e}, at step {self.global_step}; {advice}") from e
+                if not unscaled:
+                    return  # the step is skipped
         if not self.stepped:
             return
         assert self._optimizers is not None
@@ -270,29 +272,12 @@ class RecsysModule(pl.LightningModule):
             group = self._optimizers.groups()["dense"][0]
             self.log("train/lr_factor", group["lr"] / (group["initial_lr"] or 1), rank_zero_only=True)
 
-    def _unscaled(self, scale: LossScale, dense: list[Tensor]) -> bool:
-        """Return whether the gradients of a step are finite, and unscaled. If not, the step must be skipped."""
-        if self._logs:
-            self.log("train/loss_scale", scale.value, rank_zero_only=True)
-        try:
-            return scale.end_step(dense)
-        except NotFinite as e:
-            raise NotFinite(
-                f"{e}, at step {self.global_step}; {self._advice()}, or trainer.precision=bf16-mixed"
-            ) from e
-
     def _stance(self, rows: int) -> AbstractContextManager[None]:
         return nullcontext() if self.compiled is None else self.compiled.context(rows, self.training)
 
     def _schedulers(self) -> list[Any]:
         schedulers = self.lr_schedulers()
         return schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []
-
-    def _loss_message(self, batch: Batch, loss: float) -> str:
-        low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
-        ranges = ", ".join(f"{a:.3g}..{b:.3g}" for a, b in zip(low, high, strict=True)) or "none"
-        batch_ranges = f"ranges of the dense features in this batch: {ranges}"
-        return f"the loss is {loss} at step {self.global_step}; {batch_ranges}; {self._advice()}"
 
     def _advice(self) -> str:
         good = self.last_checkpoint or "none yet"

@@ -50,9 +50,6 @@ class Pipeline:
 
     Args:
         kind: sparse_dist or prefetch.
-        dmp: the model.
-        parts: the parts of a step.
-        device: the device of the model.
         upcoming: the batches after the current one, which the loader updates.
     """
 
@@ -68,9 +65,8 @@ class Pipeline:
         pipeline_utils.KJTAllToAllForward = _exchange_of  # type: ignore[assignment,misc]
         # TorchRec names the outermost modules only, and so traces into those of a ModuleList
         pipeline_utils._get_leaf_module_names = _without_tables
-        self._pipeline: Any = KINDS[kind](
-            dmp, _PartsAsOptimizer(parts), device, execute_all_batches=True, custom_model_fwd=parts.forward
-        )
+        # of the optimizer, TorchRec's pipelines call zero_grad and step alone
+        self._pipeline: Any = KINDS[kind](dmp, parts, device, execute_all_batches=True, custom_model_fwd=parts.forward)
         self._pipeline._backward = parts.backward
 
     @classmethod
@@ -110,10 +106,3 @@ def _without_tables(model: nn.Module) -> list[str]:
     return [
         n for n, m in model.named_modules() if not any(isinstance(c, ShardedModule) for c in m.modules() if c is not m)
     ]
-
-
-class _PartsAsOptimizer:
-    """The optimizer that TorchRec's pipelines expect."""
-
-    def __init__(self, parts: StepParts) -> None:
-        self.zero_grad, self.step = parts.zero_grad, parts.step

@@ -83,7 +83,8 @@ class Profile(pl.Callback):
         steps, seconds = max(self._begun - WARM, 1), time.perf_counter() - self._since
         self._profile.stop()
         operators = self._profile.key_averages()
-        time_field = "self_device_time_total" if torch.cuda.is_available() else "cpu_time_total"
+        on_gpu = torch.cuda.is_available()
+        time_field = "self_device_time_total" if on_gpu else "cpu_time_total"
         names = ("gloo:", "nccl:", "ncclDevKernel")
         self.share = sum(getattr(o, time_field) for o in operators if o.key.startswith(names)) / 1e6 / seconds
         profiled, self._profile = self._profile, None
@@ -91,27 +92,23 @@ class Profile(pl.Callback):
         if self._trace is None:
             return
         trainer.should_stop = True
-        if trainer.is_global_zero:
-            self._trace.parent.mkdir(parents=True, exist_ok=True)
-            profiled.export_chrome_trace(str(self._trace))
-            _show(operators, steps)
-            say(f"debug=profile: {steps} steps; open {self._trace} in chrome://tracing or ui.perfetto.dev")
+        if not trainer.is_global_zero:
+            return
+        self._trace.parent.mkdir(parents=True, exist_ok=True)
+        profiled.export_chrome_trace(str(self._trace))
+        from rich.table import Table
 
-
-def _show(operators: Any, steps: int) -> None:
-    from rich.table import Table
-
-    on_gpu = torch.cuda.is_available()
-    own = (lambda o: o.self_device_time_total) if on_gpu else (lambda o: o.self_cpu_time_total)
-    total = sum(map(own, operators)) or 1
-    table = Table(title=f"slowest operators of a step (self {'GPU' if on_gpu else 'CPU'} time)")
-    for name, justify in (("operator", "left"), ("calls", "right"), ("ms per step", "right"), ("share", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    slowest = sorted(operators, key=own, reverse=True)
-    parts = [o for o in slowest[OPERATORS:] if o.key.startswith("recsys.")]
-    for o in slowest[:OPERATORS] + parts:
-        table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")
-    results.print(table)
+        own = (lambda o: o.self_device_time_total) if on_gpu else (lambda o: o.self_cpu_time_total)
+        total = sum(map(own, operators)) or 1
+        table = Table(title=f"slowest operators of a step (self {'GPU' if on_gpu else 'CPU'} time)")
+        for name, justify in (("operator", "left"), ("calls", "right"), ("ms per step", "right"), ("share", "right")):
+            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        slowest = sorted(operators, key=own, reverse=True)
+        parts = [o for o in slowest[OPERATORS:] if o.key.startswith("recsys.")]
+        for o in slowest[:OPERATORS] + parts:
+            table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")
+        results.print(table)
+        say(f"debug=profile: {steps} steps; open {self._trace} in chrome://tracing or ui.perfetto.dev")
 
 
 class Timing:

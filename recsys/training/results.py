@@ -42,14 +42,7 @@ class RunResults:
 
 
 def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunResults) -> None:
-    """Write metrics.json, log it, and print it.
-
-    Args:
-        cfg: the run's config.
-        path: the run's folder.
-        prepared: the prepared data.
-        results: the metrics.
-    """
+    """Write metrics.json, log it, and print it."""
     metrics: dict[str, Any] = dict(results.splits)
     if results.slices:
         metrics["slices"] = {"test": results.slices}
@@ -63,14 +56,8 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     real = cfg.data.root is not None or cfg.data.spec is not None
     show(metrics, path, real=real)
     metric = f"ndcg@{max(cfg.protocol.k)}"
-    if real and metric in metrics["test"]:
-        popular = popular_items(cfg, prepared)[metric]
-        if (line := below_popularity(f"test {metric}", metrics["test"][metric], popular)) is not None:
-            say(line)
-
-
-def popular_items(cfg: RunConfig, prepared: Prepared) -> dict[str, float]:
-    """Return the metrics of the list of the most popular items, on the first QUERIES test rows."""
+    if not real or metric not in metrics["test"]:
+        return
     counts = candidates_of(prepared.fitted).popularity.numpy()
     popular = PopularItems(counts, filter_history=cfg.protocol.filter_history)
     for batch in loader_on_cpu(cfg, prepared, "test"):
@@ -78,7 +65,9 @@ def popular_items(cfg: RunConfig, prepared: Prepared) -> dict[str, float]:
         popular.update(batch.targets, batch.history)
         if popular.queries >= QUERIES:
             break
-    return popular.metrics(tuple(cfg.protocol.k))
+    best = popular.metrics(tuple(cfg.protocol.k))[metric]
+    if (line := below_popularity(f"test {metric}", metrics["test"][metric], best)) is not None:
+        say(line)
 
 
 def write_details(
@@ -89,10 +78,8 @@ def write_details(
     All describe the rows that the evaluator has measured last.
 
     Args:
-        cfg: the run's config.
         fitted: has the vocabularies, which name values.
         evaluator: has measured the split.
-        loader: the loader of the split.
         split: validation or test.
         run: the run's folder; None writes nothing.
     """

@@ -52,7 +52,12 @@ def train(composed: DictConfig) -> Run:
         cfg, files = check_raw_files(composed)
         folder, prepared = begin(cfg, files, cfg.trainer.devices)
         if cfg.trainer.devices > 1:
-            _spawn_ranks(cfg, folder, prepared)
+            from recsys.distributed.launch import spawn
+
+            job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
+            minutes = cfg.trainer.timeout_minutes
+            patience = {"patience_seconds": int(60 * minutes)} if cfg.trainer.save_on_interrupt else {}
+            spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)  # calls it in each process
         else:
             with process_group(cfg.accelerator, cfg.trainer.threads) as alone:
                 fit(cfg, folder, prepared, alone)
@@ -66,22 +71,20 @@ def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:
     from recsys.distributed.ranks import any_restarted, check_shared, first_decides
     from recsys.training.run_dir import RunFolder
 
+    def begin_on_rank_0() -> tuple[Path, Prepared, bool]:
+        """Return what the other ranks need; each of them reads the checkpoint's state itself."""
+        cfg, files = check_raw_files(composed)
+        cfg = cfg.changed({"trainer.devices": ranks.local_world_size})
+        folder, prepared = begin(cfg, files, ranks.world_size, restarted)
+        return folder.path, prepared, folder.resumed
+
     t = composed.trainer
     with process_group(device_of(t.accelerator), t.threads, ranks, t.timeout_minutes):
         restarted = any_restarted(ranks)
-        path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(composed, ranks, restarted))
+        path, prepared, resumed = first_decides(ranks, begin_on_rank_0)
         check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
         fit(RunConfig.of(load_config(path / "config.yaml")), RunFolder(path, resumed), prepared, ranks)
     return Run(path)
-
-
-def _spawn_ranks(cfg: RunConfig, folder: RunFolder, prepared: Prepared) -> None:
-    """Train in `trainer.devices` processes on this machine, each of which calls `train_rank`."""
-    from recsys.distributed.launch import spawn
-
-    job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
-    patience = {"patience_seconds": int(60 * cfg.trainer.timeout_minutes)} if cfg.trainer.save_on_interrupt else {}
-    spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)
 
 
 def train_rank(run: str, prepared: str, resumed: bool) -> None:
@@ -165,25 +168,11 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     return cfg, files
 
 
-def _begin_on_rank_0(composed: DictConfig, ranks: Ranks, restarted: bool) -> tuple[Path, Prepared, bool]:
-    """Call `begin` and return what the other ranks need: run folder, prepared data, and whether the run is resumed.
-
-    Each rank reads the checkpoint's state itself.
-    """
-    cfg, files = check_raw_files(composed)
-    cfg = cfg.changed({"trainer.devices": ranks.local_world_size})
-    folder, prepared = begin(cfg, files, ranks.world_size, restarted)
-    return folder.path, prepared, folder.resumed
-
-
 def fit(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Train or fit the model, measure the held-out splits, and write the results. Collective.
 
     Args:
-        cfg: the run's config.
         folder: the run's folder, and the state to go on from.
-        prepared: the prepared data.
-        ranks: the processes.
     """
     from recsys.training.results import write_results
 

@@ -88,26 +88,41 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     """
     auto, start = cfg.resume == AUTO, None
     key = "resume" if names_a_run(cfg) else "run_dir"  # names the folder
-    path = run_to_resume(cfg) or (Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg))
+    path = run_to_resume(cfg)
+    if path is None and cfg.run_dir is not None:
+        path = Path(cfg.run_dir)
+    elif path is None:
+        model = str(cfg.model["_target_"]).rpartition(".")[2].lower()
+        stem = f"outputs/{cfg.data.name}_{model}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        path, n = Path(stem), 1
+        while path.exists():
+            path, n = Path(f"{stem}_{n}"), n + 1
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)
     hold(path, key)
     if (path / CONFIG).exists():
-        if difference := _difference(RunConfig.of(load_config(path / CONFIG)), cfg):
-            changed, old, new = difference
-            raise UserError(
-                f"{key}={path}: contains a run with another config: {changed} is {old} there, {new} here; "
-                "choose another run_dir"
-            )
+        there = RunConfig.of(load_config(path / CONFIG))
+        old, new = (flatten_config(without_secrets(c.plain)) for c in (there, cfg))
+        for name in sorted(set(old) | set(new)):
+            is_free = any(name == f or name.startswith(f + ".") for f in FREE)
+            if not is_free and old.get(name) != new.get(name):
+                raise UserError(
+                    f"{key}={path}: contains a run with another config: {name} is {old.get(name)} there, "
+                    f"{new.get(name)} here; choose another run_dir"
+                )
         if cfg.resume is None:
             _move_old_run(path)
         elif (newest := newest_checkpoint(path)) is not None and not cfg.kind.fitted_at_once:
             with suppress(DamagedFile):  # `fit` reports it, and looks for an older checkpoint
                 start = RunState.load(newest)
-                _check_epochs(cfg, start)
     elif auto:
         say(f"{path} contains no run yet: starting a new run")
+    if start is not None and (done := start.epochs_done) > cfg.trainer.max_epochs:
+        raise UserError(
+            f"trainer.max_epochs={cfg.trainer.max_epochs}: {start.checkpoint} has already finished {done} epochs; "
+            f"set trainer.max_epochs={done} or more"
+        )
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
     if cfg.resume is not None and not resumed and (path / CONFIG).exists():
@@ -116,42 +131,6 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     if (path / manifest.FILE).exists():
         _add_to_manifest(path, [CONFIG])
     return RunFolder(path, resumed, start)
-
-
-def write_config(file: Path, cfg: RunConfig) -> None:
-    """Write the config of a run, without its secrets and without the settings of a sweep."""
-    values = {name: value for name, value in without_secrets(cfg.plain).items() if name != "sweep"}
-    with whole_file(file) as building:
-        OmegaConf.save(OmegaConf.create(values), building)
-
-
-def _check_epochs(cfg: RunConfig, start: RunState) -> None:
-    max_epochs, done = cfg.trainer.max_epochs, start.epochs_done
-    if done > max_epochs:
-        raise UserError(
-            f"trainer.max_epochs={max_epochs}: {start.checkpoint} has already finished {done} epochs; "
-            f"set trainer.max_epochs={done} or more"
-        )
-
-
-def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
-    """Return the config, with resume=auto if torchrun has restarted this job.
-
-    Raises UserError if restarts are allowed but run_dir is not set.
-    """
-    if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
-        why = "so that a restarted job can find and resume its run"
-        raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
-    return cfg.changed({"resume": AUTO}) if restarted and cfg.resume is None else cfg
-
-
-def _new_folder(cfg: RunConfig) -> Path:
-    model = str(cfg.model["_target_"]).rpartition(".")[2].lower()
-    stem = f"outputs/{cfg.data.name}_{model}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    path, n = Path(stem), 1
-    while path.exists():
-        path, n = Path(f"{stem}_{n}"), n + 1
-    return path
 
 
 def _move_old_run(path: Path) -> None:
@@ -163,6 +142,24 @@ def _move_old_run(path: Path) -> None:
     for file in (f for pattern in OWN for f in sorted(path.glob(pattern))):
         file.rename(old / file.name)
     say(f"{path} already contained a run with the same config; moved it to {old}")
+
+
+def write_config(file: Path, cfg: RunConfig) -> None:
+    """Write the config of a run, without its secrets and without the settings of a sweep."""
+    values = {name: value for name, value in without_secrets(cfg.plain).items() if name != "sweep"}
+    with whole_file(file) as building:
+        OmegaConf.save(OmegaConf.create(values), building)
+
+
+def allow_restarts(cfg: RunConfig, restarted: bool) -> RunConfig:
+    """Return the config, with resume=auto if torchrun has restarted this job.
+
+    Raises UserError if restarts are allowed but run_dir is not set.
+    """
+    if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        why = "so that a restarted job can find and resume its run"
+        raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
+    return cfg.changed({"resume": AUTO}) if restarted and cfg.resume is None else cfg
 
 
 def write_manifest(path: Path) -> None:
@@ -181,16 +178,12 @@ def _add_to_manifest(path: Path, names: Sequence[str]) -> None:
     manifest.write(path, (manifest.read(path) or {}) | manifest.entries_of(path, files))
 
 
-def _difference(old: RunConfig, new: RunConfig) -> tuple[str, Any, Any] | None:
-    a, b = (flatten_config(without_secrets(cfg.plain)) for cfg in (old, new))
-    for key in sorted(set(a) | set(b)):
-        if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
-            return key, a.get(key), b.get(key)
-    return None
-
-
 def open_run(run: str) -> tuple[RunConfig, Path]:
-    """Return a run's config and folder. Raises UserError if there is no run."""
+    """Return a run's config and folder.
+
+    Raises UserError if there is no run, or if its features differ from its config, as in a folder with files of two
+    runs.
+    """
     path = Path(run)
     if not (path / CONFIG).exists():
         raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
@@ -199,26 +192,16 @@ def open_run(run: str) -> tuple[RunConfig, Path]:
     except DamagedFile:
         say(f"{path / CONFIG} has changed since the run wrote it")
     cfg = RunConfig.of(load_config(path / CONFIG))
-    _check_features(cfg, path)
-    return cfg, path
-
-
-def _check_features(cfg: RunConfig, path: Path) -> None:
-    """Raise UserError if the features of a run differ from its config, as in a folder with files of two runs."""
     try:
         written = read_json(path / FEATURES)
         fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-    ):  # a UserError, too: whoever reads the file or the data says it
-        return
+    except (OSError, ValueError, LookupError, TypeError):  # a UserError, too
+        return cfg, path  # whoever reads the file or the data says it
     spec = feature_spec(cfg.data, lambda *_: 1)
     if wrong := fitted ^ {*(f.name for f in spec.dense), *(f.name for f in spec.sparse)}:
         why = f"{CONFIG} and {FEATURES} are of different runs: only one of them has {min(wrong)}"
         raise UserError(f"{path}: {why}; restore the run's own files")
+    return cfg, path
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:
@@ -256,50 +239,46 @@ def choose_checkpoint(path: Path, name: str) -> Path:
 
 def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
     """Return a description of how the metrics were measured, which is written to every file of results."""
-    info = prepared.info
+    info, data = prepared.info, cfg.data
+    order = None  # no feature, list or split depends on the order of the rows
+    if data.group is not None:
+        order = "that of the rows in the files"
+    column = data.group.order if data.group is not None else None
+    if column is None and data.split.by == "time":
+        column = data.split.column
+    if column is not None:
+        order = f"by {column}; rows with equal values as in the files"
     # recsys.report compares these texts: runs whose texts differ are not compared with each other
-    return {
+    texts = {
         "data": info["name"],
         "split": info["split"],
-        "order": _order(cfg),
+        "order": order,
         "rows": info["rows"],
         "bad_rows": info["bad_rows"],
         "seed": cfg.seed,
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
-        "label": ", ".join(cfg.data.labels) or cfg.data.label.column,
+        "label": ", ".join(data.labels) or data.label.column,
         # a search finds this many items of each query, and all others rank behind them
         **({"beam": cfg.model["beam"]} if cfg.model.get("beam") else {}),
-    } | ({} if cfg.kind.scores_rows else {"ranking": _ranking(cfg)})
-
-
-def _order(cfg: RunConfig) -> str | None:
-    """Return a description of the order of the rows; None if no feature, list or split depends on it."""
-    data = cfg.data
-    column = data.group.order if data.group is not None else None
-    if column is None and data.split.by == "time":
-        column = data.split.column
-    if column is None:
-        return "that of the rows in the files" if data.group is not None else None
-    return f"by {column}; rows with equal values as in the files"
-
-
-def _ranking(cfg: RunConfig) -> dict[str, Any]:
-    """Return a description of how the targets of held-out rows are ranked, and against which candidates."""
-    data, r = cfg.data, cfg.protocol
-    sampled = [p for p in r.candidates if p != "full"]
-    more = f" and of data.items.{'file' if data.items.file else 'vectors'}" if data.has_item_table else ""
-    return {
-        "protocols": list(r.candidates),
-        "k": list(r.k),
-        "candidates": f"all items of the training split{more}",
-        "history": "left out" if r.filter_history else "ranked too",
-        "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
-        "ties": "the expectation over their orders",
-        "query": "each held-out item"
-        if data.sequences and data.sequences.held_out == "next"
-        else "each group's of a split",
-        "unknown_items": "as targets missed"
-        if not data.has_item_table
-        else "ranked, by their features where the model reads them",
+    }
+    if cfg.kind.scores_rows:
+        return texts
+    r, next_item = cfg.protocol, data.sequences is not None and data.sequences.held_out == "next"
+    negatives = {"count": r.negatives, "of": "no history, no target", "seed": r.seed}
+    more, unknown_items = "", "as targets missed"
+    if data.has_item_table:
+        more = f" and of data.items.{'file' if data.items.file else 'vectors'}"
+        unknown_items = "ranked, by their features where the model reads them"
+    return texts | {
+        "ranking": {
+            "protocols": list(r.candidates),
+            "k": list(r.k),
+            "candidates": f"all items of the training split{more}",
+            "history": "left out" if r.filter_history else "ranked too",
+            "negatives": negatives if any(p != "full" for p in r.candidates) else None,
+            "ties": "the expectation over their orders",
+            "query": "each held-out item" if next_item else "each group's of a split",
+            "unknown_items": unknown_items,
+        }
     }

@@ -31,7 +31,12 @@ def hold(run: Path, key: str = "run_dir") -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{key}={run}: {_owner(run)} is writing to it; choose another run_dir, or wait") from None
+        try:
+            owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
+            other = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
+        except (OSError, ValueError, KeyError, TypeError):
+            other = "another process"
+        raise UserError(f"{key}={run}: {other} is writing to it; choose another run_dir, or wait") from None
     except (NotImplementedError, OSError) as e:
         if not os.access(run, os.W_OK):
             raise
@@ -45,11 +50,3 @@ def release() -> None:
     """Release the run folders that this process has locked."""
     while _held:
         _held.popitem()[1].release()
-
-
-def _owner(run: Path) -> str:
-    try:
-        owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
-        return f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"

@@ -1,13 +1,11 @@
 """Train a model step by step with Lightning, and measure the best checkpoint."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from recsys.base.console import say
 from recsys.base.errors import NotFinite, UserError
 from recsys.data.features.grow import fresh_rows
-from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.loader.training_interactions import training_pairs
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks, gather_values
@@ -20,24 +18,14 @@ from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
-from recsys.training.trainer import (
-    build_module,
-    build_trainer,
-    collectives_of,
-    metrics_of,
-    split_loader,
-    steps_of,
-)
+from recsys.training.trainer import build_module, build_trainer, collectives_of, metrics_of, split_loader, steps_of
 
 
 def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
     """Train, validate, calibrate, and test with the best checkpoint. Collective.
 
     Args:
-        cfg: the run's config.
         folder: the run's folder, and the state to go on from.
-        prepared: the prepared data.
-        ranks: the processes.
     """
     path = folder.path
     training = split_loader(cfg, prepared, "train", ranks, training=True)
@@ -49,7 +37,9 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     module.read_pairs = partial(training_pairs, prepared)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
-        for line in (cut_lists(cfg, prepared), short_training(cfg, _interactions(prepared), epochs)):
+        counts = prepared.fitted.item_vocabulary["count"].to_numpy()
+        interactions = float(counts.sum()) / max(len(counts), 1)  # of an item
+        for line in (cut_lists(cfg, prepared), short_training(cfg, interactions, epochs)):
             if line is not None:
                 say(line)
     newest = newest_intact_checkpoint(path) if folder.resumed else None
@@ -79,7 +69,11 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         say(slow)
     best = best_checkpoint(path)
     if cfg.calibration != "none" and validation is not None:
-        _calibrate(cfg, path, trainer, module, validation, best, ranks)
+        trainer.validate(module, validation, ckpt_path=best, verbose=False)
+        evaluator: Any = module.evaluator  # only models with labels are calibrated
+        evaluator.calibrate(cfg.calibration)
+        if ranks.rank == 0:
+            save_calibration(path, evaluator.labels)
     testing = split_loader(cfg, prepared, "test", ranks)
     [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
     splits = {"test": metrics_of(test, "test")}
@@ -123,19 +117,3 @@ def _check_batches(cfg: RunConfig, batches: int) -> None:
             f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
             f"{batches}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
         )
-
-
-def _interactions(prepared: Prepared) -> float:
-    """Return the mean number of training interactions of an item."""
-    counts = prepared.fitted.item_vocabulary["count"].to_numpy()
-    return float(counts.sum()) / max(len(counts), 1)
-
-
-def _calibrate(
-    cfg: RunConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Path | None, ranks: Ranks
-) -> None:
-    """Fit the calibration on the validation rows, and write it to the run's folder. Collective."""
-    trainer.validate(module, validation, ckpt_path=best, verbose=False)
-    module.evaluator.calibrate(cfg.calibration)
-    if ranks.rank == 0:
-        save_calibration(path, module.evaluator.labels)

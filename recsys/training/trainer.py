@@ -15,7 +15,7 @@ from recsys.data.loader.load_factors import load_factors
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.loader.unknown_ids import untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
-from recsys.distributed.ranks import Ranks, ensure_process_group
+from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
@@ -94,7 +94,7 @@ def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysM
     """
     ensure_process_group()
     cfg = cfg.changed({"sharding.types": ["none"], "trainer.accelerator": "cpu"})
-    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
+    module = build_module(cfg, fitted, ALONE)
     module.setup_model(torch.device("cpu"))
     module.load_checkpoint(checkpoint, training=False)
     return module.eval()
@@ -106,10 +106,6 @@ def build_trainer(
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput.
 
     Args:
-        cfg: the run's config.
-        path: the run's folder.
-        ranks: the processes.
-        prepared: the prepared data.
         start: the state to go on from; None for a new run.
         loggers: whether to log.
     """
@@ -194,28 +190,22 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
     """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0.
 
     Args:
-        cfg: the run's config.
-        path: the run's folder.
-        ranks: the processes.
         start: the state to go on from, whose steps the CSV file keeps; None for a new run.
     """
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in cfg.logger.items():
-        options = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
+        options = {}
+        if name == "wandb":
+            file = path / "wandb_id"  # a resumed run keeps its id, so that `wandb sync --append` continues it
+            if start is None or not file.exists():
+                file.write_text(uuid.uuid4().hex[:8])
+            options = {"id": file.read_text(encoding="utf-8"), "resume": "allow"}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **options))
     for logger in loggers[1:]:
         logger.log_hyperparams(without_secrets(cfg.plain))
     return loggers
-
-
-def _wandb_id(path: Path, resumed: bool) -> str:
-    """Return the id of the W&B run; a resumed run keeps its id, so that `wandb sync --append` continues it."""
-    file = path / "wandb_id"
-    if not (resumed and file.exists()):
-        file.write_text(uuid.uuid4().hex[:8])
-    return file.read_text(encoding="utf-8")
 
 
 def split_loader(
@@ -260,7 +250,7 @@ def split_loader(
 
 def loader_on_cpu(cfg: RunConfig, prepared: Prepared, split: str) -> ParquetLoader:
     """Return the loader of all rows of a split in order, for one process that scores them on the CPU, GPU or not."""
-    return split_loader(cfg.changed({"trainer.accelerator": "cpu"}), prepared, split, Ranks(0, 0, 1, 1))
+    return split_loader(cfg.changed({"trainer.accelerator": "cpu"}), prepared, split, ALONE)
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:

@@ -12,14 +12,10 @@ import torch
 import torch.distributed as dist
 import wandb
 from pytorch_lightning.loggers import WandbLogger
-from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.errors import NotFinite
 from recsys.data.prepare.prepared import Prepared
-from recsys.sharding.optimizers import SparseOptimizer
-from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.sharded_checkpoint import local_tables
-from recsys.sharding.tables import TableInfo
 from recsys.training.module import RecsysModule
 
 FILES = 10**6  # largest number of files in an artifact
@@ -47,14 +43,31 @@ class Tracking(pl.Callback):
             run.use_artifact(data)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Log the norm of each table, the root mean square of its rows' norms, and the share of its rows that had a
+        gradient (not with SGD, which has no state). Collective.
+        """
         if trainer.state.fn != "fit":
             return
         assert isinstance(module, RecsysModule) and module.dmp is not None
-        statistics = _table_statistics(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
+        weights, states = local_tables(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
+        values: dict[str, float] = {}
+        for name, info in module.tables.items():
+            shards = weights[info.parameter]
+            measured = not shards.replicated or dist.get_rank() == 0
+            squares = [float(t.double().square().sum()) for t in shards.local_tensors if measured]
+            state = next((states[k] for s in UPDATED if (k := f"{info.parameter}/{s}") in states), None)
+            rows = 0.0
+            if state is not None and measured:
+                local = zip(state.local_regions, state.local_tensors, strict=True)
+                rows = sum(float((t != 0).any(1).sum()) for p, t in local if p.column == 0)
+            sums = torch.tensor([sum(squares), rows], dtype=torch.float64)
+            if dist.get_world_size() > 1:
+                dist.all_reduce(sums)
+            values[f"tables/{name}/norm"] = (float(sums[0]) / max(info.rows, 1)) ** 0.5
+            if state is not None:
+                values[f"tables/{name}/touched"] = float(sums[1]) / max(info.rows, 1)
         if (run := _run(trainer)) is not None:
-            values = {f"tables/{n}/{k}": s[k] for n, s in statistics.items() for k in ("norm", "touched")}
-            known = {k: v for k, v in values.items() if v is not None}
-            run.log({**known, "trainer/global_step": trainer.global_step})
+            run.log({**values, "trainer/global_step": trainer.global_step})
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         run = _run(trainer)
@@ -98,44 +111,3 @@ def _run(trainer: pl.Trainer) -> Any:
 def _name(text: str) -> str:
     """Return an artifact's name: letters, digits, dashes, underscores and dots."""
     return re.sub(r"[^\w.-]", "-", text)[:128]
-
-
-def _table_statistics(
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
-    optimizer: SparseOptimizer,
-    row_optimizer: RowOptimizer | None,
-) -> dict[str, dict[str, Any]]:
-    """Return the norm of each table's rows, and the share of rows that had a gradient. Collective.
-
-    Args:
-        dmp: the sharded model.
-        infos: the tables, by name.
-        optimizer: the tables' optimizer.
-        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
-
-    Returns:
-        By table: rows, dim, norm (root mean square of the rows' norms) and touched (share of rows that had a gradient;
-            None with SGD, which has no state).
-    """
-    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
-    statistics: dict[str, dict[str, Any]] = {}
-    for name, info in infos.items():
-        shards = weights[info.parameter]
-        measured = not shards.replicated or dist.get_rank() == 0
-        squares = [float(t.double().square().sum()) for t in shards.local_tensors if measured]
-        state = next((states[k] for s in UPDATED if (k := f"{info.parameter}/{s}") in states), None)
-        rows = 0.0
-        if state is not None and measured:
-            local = zip(state.local_regions, state.local_tensors, strict=True)
-            rows = sum(float((t != 0).any(1).sum()) for p, t in local if p.column == 0)
-        sums = torch.tensor([sum(squares), rows], dtype=torch.float64)
-        if dist.get_world_size() > 1:
-            dist.all_reduce(sums)
-        statistics[name] = {
-            "rows": info.rows,
-            "dim": info.dim,
-            "norm": (float(sums[0]) / max(info.rows, 1)) ** 0.5,
-            "touched": None if state is None else float(sums[1]) / max(info.rows, 1),
-        }
-    return statistics

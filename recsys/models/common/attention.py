@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import (
     GROUPS,
+    filled_or_empty,
     from_block,
     from_end,
     from_start,
     groups_by_length,
-    is_filled,
     padded_length,
     to_block,
 )
@@ -128,15 +128,12 @@ class Attention(nn.Module):
 
     def _mixed(self, queries: Tensor, keys_values: Tensor, lengths: Tensor) -> Tensor:
         """Attend within padded lists: (B, L, dim), keys and values (B, L, 2 * dim), lengths (B,) -> (B * L, dim)."""
-        q, k, v = (self._by_head(x) for x in (queries, *keys_values.chunk(2, dim=2)))
+        q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in (queries, *keys_values.chunk(2, dim=2)))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
-            mask = (is_filled(lengths, q.shape[2]) | (lengths == 0)[:, None])[:, None, None, :]
+            mask = filled_or_empty(lengths, q.shape[2])[:, None, None, :]
         drop = self.weight_dropout if self.training else 0.0
         return _merge_heads(attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal))
-
-    def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
 class QueryAttention(nn.Module):
@@ -156,7 +153,7 @@ class QueryAttention(nn.Module):
         block, _ = to_block(self.key_value(values), lengths)
         k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.chunk(2, dim=2))
         q = self.query(queries).unflatten(1, (self.heads, 1, -1))
-        filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
+        filled = filled_or_empty(lengths, block.shape[1])
         mixed = attend(q, k, v, filled[:, None, None])
         return torch.where((lengths > 0)[:, None], self.out(_merge_heads(mixed)), 0.0)
 
@@ -225,11 +222,11 @@ class RelativeAttention(nn.Module):
         block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
         q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.split(dim, dim=2))
         longest = block.shape[1]
-        place = torch.arange(longest, device=lengths.device)
         if self.causal:
+            place = torch.arange(longest, device=lengths.device)
             seen = (place[:, None] >= place)[None, None]
         else:
-            seen = ((place < lengths[:, None]) | (lengths == 0)[:, None])[:, None, None, :]
+            seen = filled_or_empty(lengths, longest)[:, None, None, :]
         r = self.distance(sinusoids(torch.arange(longest - 1, -longest - 1, -1, device=lengths.device), dim))
         bias = _by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)

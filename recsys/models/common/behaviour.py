@@ -38,22 +38,8 @@ def history_pairs(features: FeatureSpec, history: Mapping[str, str] | None, mode
 
     Raises ValueError if there is no such pair, if a feature has several histories, or if a pair is wrong.
     """
-    pairs = _found(features, model) if history is None else dict(history)
-    if not pairs:
-        raise ValueError(
-            f"{model} needs the history of a feature: a list that shares the table of a single-valued feature, such as "
-            f"the items that a user saw before; add one with data.group and last, {DOCS}"
-        )
-    for target, past in pairs.items():
-        _check_pair(features, target, past)
-    if twice := [name for name, count in Counter(pairs.values()).items() if count > 1]:
-        raise ValueError(f"history: {twice[0]} is the history of several features; name it once")
-    return pairs
-
-
-def _found(features: FeatureSpec, model: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for users in features.tables.values():
+    pairs = dict(history or {})
+    for users in features.tables.values() if history is None else ():
         singles = [f.name for f in users if not f.multi_valued]
         lists = [f.name for f in users if f.multi_valued and f.sequence]
         if len(singles) == 1 and len(lists) > 1:
@@ -63,21 +49,27 @@ def _found(features: FeatureSpec, model: str) -> dict[str, str]:
             )
         if len(singles) == 1 and lists:
             pairs[singles[0]] = lists[0]
-    return pairs
-
-
-def _check_pair(features: FeatureSpec, target: str, past: str) -> None:
+    if not pairs:
+        raise ValueError(
+            f"{model} needs the history of a feature: a list that shares the table of a single-valued feature, such as "
+            f"the items that a user saw before; add one with data.group and last, {DOCS}"
+        )
     named = {f.name: f for f in features.sparse}
-    for name in (target, past):
-        if name not in named:
-            raise ValueError(f"history: no sparse feature is named {name}{did_you_mean(name, named)}")
-    if named[target].multi_valued:
-        raise ValueError(f"history: {target} has a list of values in each row, so it is not a feature of the target")
-    if not named[past].multi_valued:
-        raise ValueError(f"history: {past} has one value in each row, so it is not a history")
-    if named[target].table != named[past].table:
-        table = named[target].table
-        raise ValueError(f"history: {past} and {target} do not share a table; set data.sparse.{past}.table={table}")
+    for target, past in pairs.items():
+        for name in (target, past):
+            if name not in named:
+                raise ValueError(f"history: no sparse feature is named {name}{did_you_mean(name, named)}")
+        if named[target].multi_valued:
+            why = "has a list of values in each row, so it is not a feature of the target"
+            raise ValueError(f"history: {target} {why}")
+        if not named[past].multi_valued:
+            raise ValueError(f"history: {past} has one value in each row, so it is not a history")
+        if named[target].table != named[past].table:
+            table = named[target].table
+            raise ValueError(f"history: {past} and {target} do not share a table; set data.sparse.{past}.table={table}")
+    if twice := [name for name, count in Counter(pairs.values()).items() if count > 1]:
+        raise ValueError(f"history: {twice[0]} is the history of several features; name it once")
+    return pairs
 
 
 class BehaviourEmbeddings(nn.Module):

@@ -4,6 +4,8 @@ Each cross multiplies by the input once more. Three of them over MLPerf's featur
 largest float16 is 65,504. No scale of the loss helps, since the forward pass overflows.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torchrec.modules import crossnet
@@ -11,12 +13,12 @@ from torchrec.modules import crossnet
 from recsys.models.common.layers import Linear
 
 
-class WideRange(nn.Module):
+class WideRange(nn.Module, ABC):
     """A module whose `compute` runs in float32 under autocast to float16; other types have the range of float32."""
 
+    @abstractmethod
     def compute(self, x: Tensor) -> Tensor:
         """Transform vectors: (B, N) -> (B, M)."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform vectors: (B, N) -> (B, M)."""

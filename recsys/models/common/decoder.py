@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recsys.models.common.attention import Attention, attend, mix_padded
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import is_filled, padded_length, padded_to
+from recsys.models.common.lists import padded_length, padded_to
 
 Cache = tuple[Tensor, Tensor]  # keys and values (B, H, S, d)
 
@@ -133,8 +133,3 @@ class DecoderLayer(nn.Module):
         x = x + mixed
         x = x + self.cross.step(self.norms[1](x), states, mask)
         return x + self.feed_forward(self.norms[2](x)), own
-
-
-def seen_states(lengths: Tensor, longest: int) -> Tensor:
-    """Return the mask (B, 1, 1, S) of the states of each list; an empty list sees all, because a softmax needs one."""
-    return (is_filled(lengths, longest) | (lengths == 0)[:, None])[:, None, None, :]

@@ -46,14 +46,7 @@ def dot_interaction(embeddings: Tensor, bottom: Tensor | None, dtype: torch.dtyp
 
 @no_type_check
 def load_vectors(
-    embeddings,
-    bottom,
-    i,
-    d,
-    n: tl.constexpr,
-    width: tl.constexpr,
-    apart: tl.constexpr,
-    dtype: tl.constexpr,
+    embeddings, bottom, i, d, n: tl.constexpr, width: tl.constexpr, apart: tl.constexpr, dtype: tl.constexpr
 ):
     """Load elements d of the vectors i of a row, zeros beyond n and width."""
     rows = i[:, None] - apart

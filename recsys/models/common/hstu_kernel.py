@@ -324,9 +324,7 @@ def _backward(
             num_warps=warps(values["block"], of_queries=True),
         )
         torch.library.wrap_triton(attend_backward_keys)[grid](
-            *(*inputs, span_starts, of_vqk, of_value_bias, *strides),
-            **values,
-            num_warps=warps(values["block"]),
+            *(*inputs, span_starts, of_vqk, of_value_bias, *strides), **values, num_warps=warps(values["block"])
         )
     return of_vqk, of_distances.to(distances.dtype), of_spans.to(spans.dtype), of_value_bias
 

@@ -129,16 +129,13 @@ class Items(nn.Module):
         known = (torch.zeros_like(ids) if self.by_features_alone else torch.where(ids < self.rows, ids, 0)).int()
         vectors = self.ids(bag_of_each(self.name, known))[self.name].values()
         if not self.by_id_alone:
-            vectors = vectors + self._about(ids)
+            assert self.candidates is not None
+            distinct, index = torch.unique(ids, return_inverse=True)
+            dense, sparse = self.candidates.about(distinct)
+            parts = [] if self.about is None else [self.about(sparse).sum(dim=1)]
+            parts += [] if self.dense is None else [self.dense(dense)]
+            vectors = vectors + sum(parts[1:], parts[0])[index]
         return nn.functional.normalize(vectors, dim=1) if self.normalise else vectors
-
-    def _about(self, ids: Tensor) -> Tensor:
-        assert self.candidates is not None
-        distinct, index = torch.unique(ids, return_inverse=True)
-        dense, sparse = self.candidates.about(distinct)
-        parts = [] if self.about is None else [self.about(sparse).sum(dim=1)]
-        parts += [] if self.dense is None else [self.dense(dense)]
-        return sum(parts[1:], parts[0])[index]
 
 
 def bag_of_each(name: str, ids: Tensor) -> KeyedJaggedTensor:

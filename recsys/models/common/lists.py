@@ -263,6 +263,11 @@ def is_filled(lengths: Tensor, longest: int) -> Tensor:
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
+def filled_or_empty(lengths: Tensor, longest: int) -> Tensor:
+    """Return what `is_filled` does, but True for all places of an empty list: a softmax of nothing is NaN."""
+    return is_filled(lengths, longest) | (lengths == 0)[:, None]
+
+
 def list_sums(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the sum of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
@@ -274,8 +279,7 @@ def list_sums(x: Tensor, lengths: Tensor) -> Tensor:
 def list_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
     """Return the softmax of each list's scores: (P, H), lengths (B,) -> (P, H)."""
     block, at = to_block(scores, lengths)
-    filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
-    shares = block.masked_fill(~filled[:, :, None], -math.inf).softmax(1)
+    shares = block.masked_fill(~filled_or_empty(lengths, block.shape[1])[:, :, None], -math.inf).softmax(1)
     return from_block(shares.flatten(0, 1), at)
 
 

@@ -15,27 +15,21 @@ def gru_states(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
     if not x.shape[0]:  # nn.GRU takes no empty sequence, and its weights need a gradient on every rank
         return gru(x.new_zeros(1, x.shape[1]))[0][:0]
     steps, order = packed(x, lengths)
-    fused = x.is_cuda or torch.compiler.is_compiling()  # which cannot follow steps whose sizes are data
-    states = gru(steps)[0].data if fused else _by_cells(gru, steps)
-    return torch.empty_like(states).index_copy(0, order, states)
-
-
-def _by_cells(gru: nn.GRU, steps: PackedSequence) -> Tensor:
-    """Return the states (P, hidden) of gru(steps).
-
-    PyTorch's GRU for CPUs takes each step as a slice of all values. The gradient of a slice has zeros for the other
-    values, so that its backward pass grows with the square of the lists' lengths.
-    """
-    sizes, x = steps.batch_sizes.tolist(), steps.data
+    if x.is_cuda or torch.compiler.is_compiling():  # which cannot follow steps whose sizes are data
+        values = gru(steps)[0].data
+        return torch.empty_like(values).index_copy(0, order, values)
+    # PyTorch's GRU for CPUs takes each step as a slice of all values. The gradient of a slice has zeros for the other
+    # values, so that its backward pass grows with the square of the lists' lengths.
+    sizes, values = steps.batch_sizes.tolist(), steps.data
     for layer, weights in enumerate(gru.all_weights):
         if layer:
-            x = nn.functional.dropout(x, gru.dropout, gru.training)
-        state, states = x.new_zeros(sizes[0], gru.hidden_size), []
-        for step in x.split(sizes):
+            values = nn.functional.dropout(values, gru.dropout, gru.training)
+        state, states = values.new_zeros(sizes[0], gru.hidden_size), []
+        for step in values.split(sizes):
             state = torch.gru_cell(step, state[: len(step)], *weights)
             states.append(state)
-        x = torch.cat(states)
-    return x
+        values = torch.cat(states)
+    return torch.empty_like(values).index_copy(0, order, values)
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:

@@ -64,19 +64,12 @@ def few_rows(features: FeatureSpec) -> FeatureSpec:
 
 
 def dense_work(
-    task: nn.Module,
-    features: FeatureSpec,
-    lengths: Mapping[str, float],
-    batch_size: int,
-    *,
-    half: bool,
-    compiled: bool,
+    task: nn.Module, features: FeatureSpec, lengths: Mapping[str, float], batch_size: int, *, half: bool, compiled: bool
 ) -> DenseWork | None:
     """Count the work of a training step of `batch_size` rows; None if it is not a polynomial of the number of rows.
 
     Args:
         task: the task for `few_rows(features)`, on the CPU.
-        features: the features.
         lengths: expected ids per row, by feature; 1 by default.
         batch_size: rows of a device and step.
         half: compute in 16 bits under autocast, as trainer.precision=bf16-mixed and 16-mixed do.
@@ -84,8 +77,26 @@ def dense_work(
     """
     runs = []
     for n in (1, 2, 3):
-        calls = _calls(task, _batch(few_rows(features), lengths, n * FEW_ROWS), half)
-        runs.append([call.work() for call in (_fused(calls) if compiled else calls)])
+        rows, few = n * FEW_ROWS, few_rows(features)  # made-up rows, whose bags are as long as expected
+        each = [max(1, round(lengths.get(f.name, 1.0))) if f.multi_valued else 1 for f in few.sparse]
+        values = torch.arange(sum(each) * rows) % FEW_ROWS
+        counts = torch.tensor(each, dtype=torch.int32).repeat_interleave(rows)
+        batch = Batch(
+            dense=torch.linspace(0, 1, rows * few.dense_width).view(rows, few.dense_width),
+            sparse=KeyedJaggedTensor([f.name for f in few.sparse], values, lengths=counts),
+            labels=(torch.arange(rows) % 2).float()[:, None].repeat(1, len(few.labels)),
+            weight=torch.ones(rows) if few.weighted else None,
+            group=torch.arange(rows) // 2 if few.grouped else None,
+        )
+        recorder = _Recorder()
+        task.train()
+        with torch.random.fork_rng(devices=[]), _left_out(task, recorder), recorder:
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                loss = task(batch)[0]
+            recorder.backward = True
+            loss.backward()
+        task.zero_grad()
+        runs.append([call.work() for call in (_fused(recorder.calls) if compiled else recorder.calls)])
     if len({len(kernels) for kernels in runs}) > 1:
         return None
     steps = batch_size / FEW_ROWS - 1
@@ -103,20 +114,6 @@ def _continued(steps: float, a: float, b: float, c: float) -> float:
     return a + steps * (b - a) + steps * (steps - 1) / 2 * (c - 2 * b + a)
 
 
-def _batch(features: FeatureSpec, lengths: Mapping[str, float], rows: int) -> Batch:
-    """Return a batch of made-up rows, whose bags are as long as expected."""
-    each = [max(1, round(lengths.get(f.name, 1.0))) if f.multi_valued else 1 for f in features.sparse]
-    values = torch.arange(sum(each) * rows) % FEW_ROWS
-    counts = torch.tensor(each, dtype=torch.int32).repeat_interleave(rows)
-    return Batch(
-        dense=torch.linspace(0, 1, rows * features.dense_width).view(rows, features.dense_width),
-        sparse=KeyedJaggedTensor([f.name for f in features.sparse], values, lengths=counts),
-        labels=(torch.arange(rows) % 2).float()[:, None].repeat(1, len(features.labels)),
-        weight=torch.ones(rows) if features.weighted else None,
-        group=torch.arange(rows) // 2 if features.grouped else None,
-    )
-
-
 @dataclass
 class _Call:
     """A call of a kernel: the bytes that it reads and writes, by tensor's memory."""
@@ -131,21 +128,14 @@ class _Call:
         return KernelWork(self.flops, self.half, sum(self.reads.values()) + sum(self.writes.values()), self.backward)
 
 
-def _calls(task: nn.Module, batch: Batch, half: bool) -> list[_Call]:
-    recorder = _Recorder()
-    task.train()
-    with torch.random.fork_rng(devices=[]), _left_out(task, recorder), recorder:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = task(batch)[0]
-        recorder.backward = True
-        loss.backward()
-    task.zero_grad()
-    return recorder.calls
-
-
 def _fused(calls: Sequence[_Call]) -> list[_Call]:
     """Join the calls between two products: what they read is read once, and only what later calls read is written."""
-    groups = [list(group) for _, group in groupby(enumerate(calls, 1), _group)]
+
+    def kernel(numbered: tuple[int, _Call]) -> tuple[int, bool]:
+        number, call = numbered  # a product is a kernel of its own, numbered from 1
+        return number if call.flops else 0, call.backward
+
+    groups = [list(group) for _, group in groupby(enumerate(calls, 1), kernel)]
     needed: set[int] = set()
     fused = []
     for group in reversed(groups):
@@ -157,12 +147,6 @@ def _fused(calls: Sequence[_Call]) -> list[_Call]:
         needed |= outside.keys()
         fused.append(_Call(members[0].flops, members[0].half, members[0].backward, outside, kept))
     return fused[::-1]
-
-
-def _group(numbered: tuple[int, _Call]) -> tuple[int, bool]:
-    """Return a key that neighbouring calls of one kernel share: a product, numbered from 1, is a kernel of its own."""
-    number, call = numbered
-    return number if call.flops else 0, call.backward
 
 
 def _joined(sizes: Iterable[dict[int, int]]) -> dict[int, int]:
@@ -227,8 +211,7 @@ class _Recorder(TorchDispatchMode):
 
 def _sizes(tensors: Sequence[Tensor]) -> dict[int, int]:
     """Return the bytes of each tensor by its memory. An expanded tensor counts once."""
-    return _joined({t.untyped_storage().data_ptr(): _bytes(t)} for t in tensors)
-
-
-def _bytes(t: Tensor) -> int:
-    return min(t.numel() * t.element_size(), t.untyped_storage().nbytes())
+    return _joined(
+        {t.untyped_storage().data_ptr(): min(t.numel() * t.element_size(), t.untyped_storage().nbytes())}
+        for t in tensors
+    )

@@ -1,7 +1,6 @@
 """Charts of a plan: the shards on each device, and the time of a step."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -45,14 +44,24 @@ def memory(plan: PlanReport, kind: str, magnified: bool = False) -> Markup:
     """Draw a bar for each device, as long as its memory; if magnified, as long as the fullest device's tables."""
     parts: dict[int, list[Part]] = {d.rank: [] for d in plan.devices}
     for i, t in enumerate(largest_first(plan)):
-        for s in t.shards:
-            if s.get(kind):
-                parts[s["rank"]].append(Part(s[kind], colour(i), t.table, _shard_tip(t, s, kind)))
+        cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind == "hbm" else ""
+        for s in (s for s in t.shards if s.get(kind)):
+            (row, column), rows, columns = s["offsets"], s["rows"], s["columns"]
+            across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"
+            down = "all rows" if rows == t.rows else f"rows {row:,}\u2013{row + rows - 1:,} of {t.rows:,}"
+            place = f"{down}, {across}{cached}\n{size(s[kind])} on device {s['rank']}"
+            tip = f"{t.table}: {t.type}, {t.kernel}\n{place}"
+            parts[s["rank"]].append(Part(s[kind], colour(i), t.table, tip))
     top = max(bytes_of(d, kind, "" if magnified else "_size") for d in plan.devices) or 1
     for d in plan.devices:
         free = top - bytes_of(d, kind) if magnified else bytes_of(d, kind, "_free")
-        rest = [Part(free, "none", tip=_device_tip(d, kind))]
-        parts[d.rank] += rest if magnified else [*rest, _reserved(d, kind)]
+        used, left, whole = (bytes_of(d, kind, part) / GIB for part in ("", "_free", "_size"))
+        tip = f"device {d.rank}: {used:,.1f} of {whole:,.0f} GiB for tables, {left:,.1f} free"
+        parts[d.rank].append(Part(free, "none", tip=tip))
+        if not magnified:
+            n = bytes_of(d, kind, "_reserved")
+            tip = f"device {d.rank}\nreserved: {n / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
+            parts[d.rank].append(Part(n, "var(--hatch)", tip=tip))
     return _devices(plan, parts, top, size if magnified else lambda n: f"{n / GIB:,.0f} GiB")
 
 
@@ -83,26 +92,6 @@ def needs(m: Infeasibility) -> Markup:
     return lying(bars, Axis(0, top, 200, WIDE), wide=WIDE, thick=26)
 
 
-def _reserved(d: DeviceReport, kind: str) -> Part:
-    n = bytes_of(d, kind, "_reserved")
-    tip = f"device {d.rank}\nreserved: {n / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
-    return Part(n, "var(--hatch)", tip=tip)
-
-
-def _device_tip(d: DeviceReport, kind: str) -> str:
-    used, free, whole = (bytes_of(d, kind, part) / GIB for part in ("", "_free", "_size"))
-    return f"device {d.rank}: {used:,.1f} of {whole:,.0f} GiB for tables, {free:,.1f} free"
-
-
-def _shard_tip(t: TableReport, s: dict[str, Any], kind: str) -> str:
-    row, column = s["offsets"]
-    rows, columns = s["rows"], s["columns"]
-    across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"
-    down = "all rows" if rows == t.rows else f"rows {row:,}\u2013{row + rows - 1:,} of {t.rows:,}"
-    cached = f"\na cache of {t.cache_load_factor:.0%} of the rows" if t.cache_load_factor and kind == "hbm" else ""
-    return f"{t.table}: {t.type}, {t.kernel}\n{down}, {across}{cached}\n{size(s[kind])} on device {s['rank']}"
-
-
 def _devices(
     plan: PlanReport, parts: dict[int, list[Part]], top: float, text: Callable[[float], str], mean: float | None = None
 ) -> Markup:
@@ -117,18 +106,15 @@ def _devices(
     for start in range(0, len(devices), per_row):
         row = devices[start : start + per_row]
         gap = 10 if len(row) <= 8 else 5 if len(row) <= 32 else 2 if len(row) <= 64 else 1
+        every = 1 if len(row) <= 32 else max(plan.devices_a_node, 4)
         bars = []
         for d in row:
+            name = str(d.rank) if d.rank % every == 0 else ""
             first_of_node = plan.devices_a_node > 1 and d.rank > start and d.rank % plan.devices_a_node == 0
             space = gap + 2.0 if first_of_node else 0.0
-            bars.append(Stack(_merged(parts[d.rank], top / high, d), _name(plan, d, len(row)), mark=mean, space=space))
+            bars.append(Stack(_merged(parts[d.rank], top / high, d), name, mark=mean, space=space))
         charts.append(standing(bars, Axis(0, top, high + 5, 5, marks=marks, text=text), wide=WIDE, gap=gap))
     return join(charts)
-
-
-def _name(plan: PlanReport, d: DeviceReport, per_row: int) -> str:
-    every = 1 if per_row <= 32 else max(plan.devices_a_node, 4)
-    return str(d.rank) if d.rank % every == 0 else ""
 
 
 def _merged(parts: Sequence[Part], pixel: float, d: DeviceReport) -> list[Part]:

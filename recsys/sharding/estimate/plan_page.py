@@ -9,13 +9,12 @@ from recsys.pages.charts.bars import colour
 from recsys.pages.formatting import size
 from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 from recsys.sharding.estimate import plan_charts
-from recsys.sharding.estimate.clock import StepClock
 from recsys.sharding.estimate.compare import COLUMNS, PlanAttempt, best_first, cells, verdict
 from recsys.sharding.estimate.plan_charts import WORST, bytes_of
-from recsys.sharding.estimate.report import DeviceReport, PlanReport
+from recsys.sharding.estimate.report import PlanReport
 from recsys.sharding.estimate.terminal import LEFT, where_of
 from recsys.sharding.infeasible import COLUMNS as NEEDS
-from recsys.sharding.infeasible import Infeasibility, gib
+from recsys.sharding.infeasible import gib
 
 NEAR = 0.15  # below this share of a device's memory, shards are also shown magnified
 MEMORY = {"hbm": "HBM", "ddr": "Host memory (DDR)"}
@@ -39,13 +38,37 @@ def page(attempts: Sequence[PlanAttempt]) -> str:
         devices = _count(plans[0].world_size, "device")
         title = f"Sharding plan{'s' if len(order) > 1 else ''} for {plans[0].cluster}, {devices}"
         summary = f"{_count(len(plans[0].tables), 'table')}; a step is {plans[0].batch_size:,} rows over all devices"
+    sections = []
+    for t in order:
+        if t.plan is not None:
+            sections.append(_section(t.name, t.plan))
+            continue
+        assert t.error is not None
+        m = t.error.infeasible
+        table = PageTable(columns(NEEDS, LEFT), [cells for _, cells in m.rows()], [kind for kind, _ in m.rows()])
+        sections.append(
+            {
+                "name": t.name,
+                "fits": False,
+                "error": str(t.error),
+                "worst": f"; the {WORST} fullest of {m.devices} devices" if m.devices > WORST else "",
+                "room": f"{gib(max(m.rooms))} GiB of {m.kind}",
+                "chart": plan_charts.needs(m),
+                "tables": table,
+            }
+        )
+    comparison = None
+    if len(order) > 1:
+        kinds = ["no" if t.plan is None else "best" if t is order[0] else "" for t in order]
+        rows: list[Cells] = [[*shown, Cell(reason, "wrap" if reason else "")] for *shown, reason in map(cells, order)]
+        comparison = PageTable(columns(COLUMNS, LEFT), rows, kinds)
     return render(
         "sharding/estimate/plan_page.html",
         title=title,
         summary=summary,
         verdict=verdict(order),
-        comparison=_comparison(order) if len(order) > 1 else None,
-        sections=[_misfit(t) if t.plan is None else _section(t.name, t.plan) for t in order],
+        comparison=comparison,
+        sections=sections,
         parts=PARTS,
     )
 
@@ -54,42 +77,42 @@ def _section(name: str, p: PlanReport) -> dict[str, Any]:
     kinds = ["hbm"] if any(d.hbm_size for d in p.devices) else []
     kinds += ["ddr"] if any(d.ddr for d in p.devices) else []
     unused = 0 if "ddr" in kinds else max(d.ddr_size for d in p.devices)
+    memory = []  # to scale, and magnified if the tables take little of it
+    for kind in kinds:
+        whole, used = (max(bytes_of(d, kind, part) for d in p.devices) for part in ("_size", ""))
+        memory.append((f"{MEMORY[kind]}, {whole / GIB:,.0f} GiB per device", plan_charts.memory(p, kind)))
+        if used < NEAR * whole:
+            memory.append((f"Magnified: the lowest {size(used)}", plan_charts.memory(p, kind, magnified=True)))
+    clock = None
+    if p.clock is not None:
+        device_ms = p.clock.device_ms
+        parts: list[Cells] = [[part, f"{ms:.2f}", f"{ms / device_ms:.0%}"] for part, ms in p.clock.parts.items()]
+        beside = {f"the host, beside it: {part}": ms for part, ms in p.clock.host.items()}
+        beside |= {"beside both: copies and ids": p.clock.copies_ms}
+        parts += [[lane, f"{ms:.2f}", ""] for lane, ms in beside.items()]
+        clock = PageTable(columns(("part", "ms", "share"), LEFT), parts)
+    devices: list[Cells] = []
+    for d in p.devices:
+        gibs = (d.hbm, d.hbm_reserved, d.hbm_free, d.ddr, d.ddr_free)
+        devices.append(
+            [
+                str(d.rank), str(d.tables), str(d.groups), *(f"{n / GIB:,.1f}" for n in gibs), f"{d.ids:,.0f}",
+                *(f"{n / 1e6:,.1f}" for n in (d.lookup_bytes, d.sent_bytes)),
+                *(f"{n:.3g}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
+            ]
+        )  # fmt: skip
     return {
         "name": name,
         "fits": True,
         "facts": _facts(p),
         "legend": plan_charts.legend_of_tables(p),
-        "memory": [chart for kind in kinds for chart in _memory(p, kind)],
+        "memory": memory,
         "unused": f"{unused / GIB:,.0f} GiB" if unused else "",
         "time": plan_charts.time(p),
-        "clock": None if p.clock is None else _clock(p.clock),
+        "clock": clock,
         "tables": _tables(p),
-        "devices": PageTable(columns(DEVICES), [_device_cells(d) for d in p.devices]),
+        "devices": PageTable(columns(DEVICES), devices),
     }
-
-
-def _misfit(t: PlanAttempt) -> dict[str, Any]:
-    """Return the devices that have too little memory, and the largest tables."""
-    assert t.error is not None
-    m: Infeasibility = t.error.infeasible
-    return {
-        "name": t.name,
-        "fits": False,
-        "error": str(t.error),
-        "worst": f"; the {WORST} fullest of {m.devices} devices" if m.devices > WORST else "",
-        "room": f"{gib(max(m.rooms))} GiB of {m.kind}",
-        "chart": plan_charts.needs(m),
-        "tables": PageTable(columns(NEEDS, LEFT), [cells for _, cells in m.rows()], [kind for kind, _ in m.rows()]),
-    }
-
-
-def _memory(p: PlanReport, kind: str) -> list[tuple[str, Any]]:
-    """Return titles and charts of memory: to scale, and magnified if the tables take little of it."""
-    whole, used = (max(bytes_of(d, kind, part) for d in p.devices) for part in ("_size", ""))
-    charts = [(f"{MEMORY[kind]}, {whole / GIB:,.0f} GiB per device", plan_charts.memory(p, kind))]
-    if used < NEAR * whole:
-        charts.append((f"Magnified: the lowest {size(used)}", plan_charts.memory(p, kind, magnified=True)))
-    return charts
 
 
 def _facts(p: PlanReport) -> list[tuple[str, str]]:
@@ -116,21 +139,6 @@ def _facts(p: PlanReport) -> list[tuple[str, str]]:
     ]
 
 
-def _clock(clock: StepClock) -> PageTable:
-    """Return the parts of a whole step."""
-    rows: list[Cells] = [[part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}"] for part, ms in clock.parts.items()]
-    beside = {f"the host, beside it: {part}": ms for part, ms in clock.host.items()}
-    beside |= {"beside both: copies and ids": clock.copies_ms}
-    rows += [[lane, f"{ms:.2f}", ""] for lane, ms in beside.items()]
-    return PageTable(columns(("part", "ms", "share"), LEFT), rows)
-
-
-def _comparison(order: Sequence[PlanAttempt]) -> PageTable:
-    kinds = ["no" if t.plan is None else "best" if t is order[0] else "" for t in order]
-    rows: list[Cells] = [[*shown, Cell(reason, "wrap" if reason else "")] for *shown, reason in map(cells, order)]
-    return PageTable(columns(COLUMNS, LEFT), rows, kinds)
-
-
 def _tables(p: PlanReport) -> PageTable:
     rows: list[Cells] = []
     for i, t in enumerate(plan_charts.largest_first(p)):
@@ -139,15 +147,6 @@ def _tables(p: PlanReport) -> PageTable:
         places = [t.type, t.kernel, cached, where_of(t, p.world_size), str(t.group)]
         rows.append([Cell(t.table, mark=colour(i)), *numbers, *places])
     return PageTable(columns(TABLES, LEFT), rows)
-
-
-def _device_cells(d: DeviceReport) -> list[str]:
-    memory = (d.hbm, d.hbm_reserved, d.hbm_free, d.ddr, d.ddr_free)
-    return [
-        str(d.rank), str(d.tables), str(d.groups), *(f"{n / GIB:,.1f}" for n in memory), f"{d.ids:,.0f}",
-        *(f"{n / 1e6:,.1f}" for n in (d.lookup_bytes, d.sent_bytes)),
-        *(f"{n:.3g}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
-    ]  # fmt: skip
 
 
 def _count(n: int, what: str) -> str:

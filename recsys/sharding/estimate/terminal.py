@@ -4,14 +4,7 @@ from rich.table import Table
 
 from recsys.base.console import results, say
 from recsys.base.memory import GIB
-from recsys.sharding.estimate.compare import (
-    COLUMNS,
-    PlanAttempt,
-    best_first,
-    cells,
-    verdict,
-    why_not,
-)
+from recsys.sharding.estimate.compare import COLUMNS, PlanAttempt, best_first, cells, verdict, why_not
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
 SHOWN = 16  # number of devices shown; plan.json has all
@@ -19,7 +12,7 @@ LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound
 
 
 def show(plan: PlanReport) -> None:
-    """Print the tables and the devices of a plan."""
+    """Print the tables and the devices of a plan, and the predicted time of a step, or why there is no prediction."""
     tables = _table(
         f"plan for {plan.cluster}: {plan.world_size} device{'s' if plan.world_size > 1 else ''}",
         ("table", "rows", "dim", "GiB", "optimizer GiB", "type", "kernel", "devices", "group"),
@@ -38,12 +31,6 @@ def show(plan: PlanReport) -> None:
         f"(estimated), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
         f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
     )
-
-    _show_clock(plan)
-
-
-def _show_clock(plan: PlanReport) -> None:
-    """Print the predicted time of a whole step by part, or why there is no prediction."""
     clock = plan.clock
     if clock is None:
         say(f"a whole step is not predicted: {plan.no_clock}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from recsys.base.errors import UserError
 from recsys.cli.command_line import strings
 from recsys.files.atomic import finite, write_json, write_text
 from recsys.online.predict_files import input_files
-from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import load, plain_config, tables_root
 from recsys.stages.evaluate.funnel_page import page
@@ -46,7 +44,19 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / HTML, page(figures))
     write_json(output / JSON, finite(figures))
-    _show(figures)
+    k = figures["k"]
+    names = [f"{m}@{k}" for m in ("ndcg", "hr", "recall", "mrr")]
+    table = Table("lists", *names, title="the best lists of each stage", title_justify="left")
+    for name in ("popularity", "retriever", "merged", "ranker", "final", "ranker_all_items", "best_possible"):
+        if name in figures:
+            table.add_row(name, *(f"{figures[name][n]:.4f}" for n in names))
+    results.print(table)
+    for name in ("popularity", "retriever", "ranker_all_items"):
+        if difference := figures["final_minus"].get(name):
+            low, high = difference["low"], difference["high"]
+            verdict = "better" if low > 0 else "worse" if high < 0 else "not different beyond chance"
+            gain = f"{difference['mean']:+.4f} ({low:+.4f} to {high:+.4f})"
+            say(f"NDCG@{k} of the final lists minus that of {name}: {gain}: {verdict}")
     say(f"{len(wanted.users):,} users; {output / JSON} has all figures, {output / HTML} shows where targets are lost")
     return figures
 
@@ -72,7 +82,19 @@ def _evaluated(
         counts = np.bincount(seen[(seen >= 0) & chosen], minlength=len(catalogue)).astype(np.float64)
     vectors = next(iter(catalogue.embeddings.values()), None)
     collected = collect(pipeline, queries, targets, counts, k, e.group)
-    best = _best_lists(config, wanted, pipeline, queries) if e.best is not None else None
+    best = None  # the items with the largest expected gains for each user, of those that the filters leave
+    if e.best is not None:
+        frame = read_table(e.best, tables_root(config), "evaluate.best", (config.user, config.item))
+        if "expected" not in frame.columns:
+            raise UserError("evaluate.best: has no column expected, the gain that an item is expected to have")
+        top = frame.sort("expected", descending=True).group_by(config.user, maintain_order=True)
+        lists = top.agg(pl.col(config.item))
+        items_of = dict(zip(lists[config.user].to_list(), lists[config.item], strict=True))
+        nothing = pl.Series([], dtype=pl.String)
+        best = [
+            pipeline.kept(pipeline.visitor(query), catalogue.numbers(items_of.get(user, nothing)))[:k]
+            for query, user in zip(queries, wanted.users, strict=True)
+        ]
     figures = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
     figures["latency_ms"] = latency(pipeline, queries)
     figures["calibration"] = calibration(collected) if e.group is not None else []
@@ -83,26 +105,6 @@ def _evaluated(
     if e.log is not None:
         figures["off_policy"] = _off_policy(pipeline, config)
     return figures
-
-
-def _best_lists(
-    config: PipelineConfig, wanted: HeldOut, pipeline: StagedRecommender, queries: Sequence[Query]
-) -> list[np.ndarray]:
-    """Return the items with the largest expected gains for each user, of those that the filters leave.
-
-    Raises UserError for a missing column.
-    """
-    assert config.evaluate.best is not None
-    frame = read_table(config.evaluate.best, tables_root(config), "evaluate.best", (config.user, config.item))
-    if "expected" not in frame.columns:
-        raise UserError("evaluate.best: has no column expected, the gain that an item is expected to have")
-    top = frame.sort("expected", descending=True).group_by(config.user, maintain_order=True).agg(pl.col(config.item))
-    lists = dict(zip(top[config.user].to_list(), top[config.item], strict=True))
-    numbers = (pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users)
-    return [
-        pipeline.kept(pipeline.visitor(query), items)[: config.evaluate.k]
-        for query, items in zip(queries, numbers, strict=True)
-    ]
 
 
 def _off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
@@ -149,20 +151,3 @@ def _rewards(predictions: dict[str, np.ndarray], items: np.ndarray, name: str | 
     if values is None:
         raise UserError(f"evaluate.reward={name}: the ranker predicts {', '.join(predictions)}")
     return dict(zip(items.tolist(), values.tolist(), strict=True))
-
-
-def _show(found: dict[str, Any]) -> None:
-    """Print the metrics of the stages, and what the pipeline gains."""
-    k = found["k"]
-    names = [f"{m}@{k}" for m in ("ndcg", "hr", "recall", "mrr")]
-    table = Table("lists", *names, title="the best lists of each stage", title_justify="left")
-    for name in ("popularity", "retriever", "merged", "ranker", "final", "ranker_all_items", "best_possible"):
-        if name in found:
-            table.add_row(name, *(f"{found[name][n]:.4f}" for n in names))
-    results.print(table)
-    for name in ("popularity", "retriever", "ranker_all_items"):
-        if difference := found["final_minus"].get(name):
-            low, high = difference["low"], difference["high"]
-            verdict = "better" if low > 0 else "worse" if high < 0 else "not different beyond chance"
-            gain = f"{difference['mean']:+.4f} ({low:+.4f} to {high:+.4f})"
-            say(f"NDCG@{k} of the final lists minus that of {name}: {gain}: {verdict}")

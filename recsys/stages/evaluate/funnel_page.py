@@ -42,6 +42,27 @@ def page(found: Found) -> str:
     removed = found["funnel"]["filters"].items()
     filters = [[name, f"{f['removed']:.2f}", f"{f['targets_removed']:.2f}"] for name, f in removed]
     times = [[name, f"{x['p50']:.2f}", f"{x['p99']:.2f}"] for name, x in found["latency_ms"].items()]
+    k = found["k"]
+    whole = [n for n in ("coverage", "gini", "novelty", "diversity", "popularity_lift") if f"{n}@{k}" in found["final"]]
+    heads = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in whole)]
+    lists = []
+    for stage in ("popularity", "retriever", "final"):
+        values = [found[stage].get(f"{n}@{k}") for n in whole]
+        lists.append([STAGES[stage][0], *("–" if v is None else f"{v:.4g}" for v in values)])
+    calibration = None
+    if groups := found["calibration"]:
+        means = [n for n in groups[0] if n not in ("group", "users", "items", "targets")]
+        cells = []
+        for g in groups:
+            values = [g["targets"], *(g[n] for n in means)]
+            cells.append([str(g["group"]), f"{g['users']:,}", f"{g['items']:,}", *(f"{v:.4f}" for v in values)])
+        about = ["group", "users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
+        calibration = PageTable(columns(about, left=("group",)), cells)
+    off_policy = None
+    if "off_policy" in found:
+        estimates = {meaning: found["off_policy"][n] for n, meaning in ESTIMATES.items() if n in found["off_policy"]}
+        rewards = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in estimates.items()]
+        off_policy = PageTable(columns(("estimate", "reward of a list", "95 %"), left=("estimate",)), rewards)
     return render(
         "stages/evaluate/funnel_page.html",
         found=found,
@@ -50,10 +71,10 @@ def page(found: Found) -> str:
         funnel=_funnel(found["funnel"], found["k"]),
         filters=PageTable(columns(names, left=names[:1]), filters) if filters else None,
         stages=_stages(found),
-        lists=_lists(found),
+        lists=PageTable(heads, lists),
         latency=PageTable(columns(("stage", "p50, ms", "p99, ms"), left=("stage",)), times),
-        calibration=_calibration(found["calibration"]),
-        off_policy=_off_policy(found["off_policy"]) if "off_policy" in found else None,
+        calibration=calibration,
+        off_policy=off_policy,
     )
 
 
@@ -85,45 +106,13 @@ def _stages(found: Found) -> PageTable:
         if name in found:
             between = _between(found["intervals"][name])
             values = [f"{found[name][m]:.4f}" for m in metrics]
-            rows.append([Cell(text, tip=meaning), *values, between, _difference(found["final_minus"].get(name))])
+            difference: str | Cell = "–"
+            if (d := found["final_minus"].get(name)) is not None:
+                kind = "good" if d["low"] > 0 else "bad" if d["high"] < 0 else ""
+                difference = Cell(f"{d['mean']:+.4f} ({d['low']:+.4f} to {d['high']:+.4f})", kind)
+            rows.append([Cell(text, tip=meaning), *values, between, difference])
     return PageTable(columns(names, left=("lists",)), rows)
 
 
 def _between(estimate: Found) -> str:
     return f"{estimate['low']:.4f} to {estimate['high']:.4f}"
-
-
-def _difference(found: Found | None) -> str | Cell:
-    if found is None:
-        return "–"
-    kind = "good" if found["low"] > 0 else "bad" if found["high"] < 0 else ""
-    return Cell(f"{found['mean']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f})", kind)
-
-
-def _lists(found: Found) -> PageTable:
-    k = found["k"]
-    names = [n for n in ("coverage", "gini", "novelty", "diversity", "popularity_lift") if f"{n}@{k}" in found["final"]]
-    heads = [Column("lists", left=True), *(Column(METRICS[n].label, tooltip=METRICS[n].meaning) for n in names)]
-    rows = []
-    for stage in ("popularity", "retriever", "final"):
-        values = [found[stage].get(f"{n}@{k}") for n in names]
-        rows.append([STAGES[stage][0], *("–" if v is None else f"{v:.4g}" for v in values)])
-    return PageTable(heads, rows)
-
-
-def _calibration(groups: list[Found]) -> PageTable | None:
-    if not groups:
-        return None
-    means = [n for n in groups[0] if n not in ("group", "users", "items", "targets")]
-    names = ["group", "users", "listed items", "share of targets", *(f"mean {n}" for n in means)]
-    rows = []
-    for group in groups:
-        values = [group["targets"], *(group[n] for n in means)]
-        rows.append([str(group["group"]), f"{group['users']:,}", f"{group['items']:,}", *(f"{v:.4f}" for v in values)])
-    return PageTable(columns(names, left=("group",)), rows)
-
-
-def _off_policy(found: Found) -> PageTable:
-    estimates = {meaning: found[n] for n, meaning in ESTIMATES.items() if n in found}
-    rows = [[meaning, f"{x['mean']:.4f}", _between(x)] for meaning, x in estimates.items()]
-    return PageTable(columns(("estimate", "reward of a list", "95 %"), left=("estimate",)), rows)

@@ -91,8 +91,17 @@ def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame
     if config.time is not None:
         events = events.sort(config.time, maintain_order=True)
     if e.by == "time":
-        start, stop = _bounds(events, config)
-        time = pl.col(config.time or "")
+        if config.time is None:
+            raise UserError("time: is missing; name the events' column of times, or set evaluate.by=leave_one_out")
+        times = events[config.time]
+        if not times.dtype.is_numeric():
+            raise UserError(f"time={config.time}: is {times.dtype}, and must be a number, such as seconds since 1970")
+        # for the same rows, data.split by time with the same shares has the same times
+        n = len(times)
+        first, second = (float(times[min(n - round(n * share), n - 1)]) for share in (e.validation + e.test, e.test))
+        start, stop = (first, second) if e.split == "validation" else (second, math.inf)
+        start, stop = (start if e.start is None else e.start), (stop if e.stop is None else e.stop)
+        time = pl.col(config.time)
         return events.filter(time < start), events.filter(time.is_between(start, stop, closed="left"))
     from_end = pl.col(config.item).cum_count(reverse=True).over(config.user) - 1
     size = pl.len().over(config.user)
@@ -101,20 +110,3 @@ def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame
         events.filter((from_end > place) | (size < SHORTEST)),
         events.filter((from_end == place) & (size >= SHORTEST)),
     )
-
-
-def _bounds(events: pl.DataFrame, config: PipelineConfig) -> tuple[float, float]:
-    """Return the times of the first event of the split and of the first one after it.
-
-    For the same rows, data.split by time with the same shares has the same times.
-    """
-    e = config.evaluate
-    if config.time is None:
-        raise UserError("time: is missing; name the events' column of times, or set evaluate.by=leave_one_out")
-    times = events[config.time].sort()
-    if not times.dtype.is_numeric():
-        raise UserError(f"time={config.time}: is {times.dtype}, and must be a number, such as seconds since 1970")
-    n = len(times)
-    first, second = (float(times[min(n - round(n * share), n - 1)]) for share in (e.validation + e.test, e.test))
-    start, stop = (first, second) if e.split == "validation" else (second, math.inf)
-    return (start if e.start is None else e.start), (stop if e.stop is None else e.stop)
