@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 LabelKind = Literal["binary", "regression", "classes"]
 CALIBRATIONS = ("platt", "isotonic")
-UNUSED = {"classes": (), "log": False, "mean": 0.0, "std": 1.0, "sampled": 1.0}  # what files say of other kinds
+# in files, labels of all kinds have these
+IN_FILES = {"classes": (), "log": False, "mean": 0.0, "std": 1.0, "known": 1.0, "sampled": 1.0}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Label(ABC):
         if self == BinaryLabel(self.name):
             return self.name
         own = {k: v for k, v in asdict(self).items() if k not in CALIBRATIONS}
-        return {"name": self.name, "kind": self.kind, **UNUSED, **own}
+        return {"name": self.name, "kind": self.kind, **IN_FILES, **own}
 
     @staticmethod
     def from_json(value: str | dict[str, Any]) -> Label:
