@@ -15,11 +15,7 @@ from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 def completed(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with all that it leaves to the files. file: the first raw file"""
-    return _with_row_vectors(_with_join_columns(data), file)
-
-
-def _with_join_columns(data: ResolvedData) -> ResolvedData:
-    """Return the config with the columns of joins that name none, which bring all columns of their file."""
+    # joins that name no columns bring all columns of their file
     joins = [
         replace(
             j,
@@ -31,14 +27,7 @@ def _with_join_columns(data: ResolvedData) -> ResolvedData:
         else j
         for j in data.source.joins
     ]
-    return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
-
-
-def _with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
-    """Return the config with the width of each dense feature whose column holds vectors, from its first vector.
-
-    Such a column is a list, or the feature says how its text is split.
-    """
+    data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
     if not any(c is None or (c.width is None and c.vectors is None and not c.cyclic) for c in data.dense.values()):
         return data
     sides = [(join, read_sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
