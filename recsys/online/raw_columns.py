@@ -14,6 +14,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, TEXT_FORMATS
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
+from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import Reader, RowError, reader
 from recsys.schema.data_schema import SourceConfig
 
@@ -70,11 +71,6 @@ def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> RawColumn:
 def has_whole_floats(source: SourceConfig) -> bool:
     """Return whether the files' format reads 7.0 as 7."""
     return source.format in ("jsonl", "json")
-
-
-def null_texts(source: SourceConfig, column: str) -> frozenset[str]:
-    """Return the text that stands for a missing value in a column of text."""
-    return frozenset(source.null_values) | frozenset(source.column_null_values.get(column, []))
 
 
 def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | None] | None:
