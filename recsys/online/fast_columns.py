@@ -44,7 +44,13 @@ class ColumnFeatures:
         sparse = {n: self._add_sparse(n, s) for n, s in data.sparse_columns.items()}
         self.dense, self.sparse = ({n for n, added in x.items() if not added} for x in (dense, sparse))
         self._transpose = Transpose([self._raw[name] for name in self._places])
-        self._memo = self._polars_memo()
+        self._memo: PolarsMemo | None = None
+        if self._remembered:
+            names = {name for names in self._remembered.values() for name in names}
+            kept = {c.parsed for n, c in data.dense_columns.items() if n in names}
+            rows = frames.rows.restricted(kept, names, grouped=False)
+            places = {n: self._places[n] for n in self._remembered}
+            self._memo = PolarsMemo(RowFrames(rows), self._remembered, places)
 
     def from_rows(self, rows: Sequence[Row]) -> Arrays:
         """Return the arrays of rows, in which other features are not set.
@@ -148,11 +154,3 @@ class ColumnFeatures:
             self._place(raw.name)
             self._remembered.setdefault(raw.name, []).append(name)
         return raw.dtype == pl.String
-
-    def _polars_memo(self) -> PolarsMemo | None:
-        if not self._remembered:
-            return None
-        names = {name for names in self._remembered.values() for name in names}
-        dense = {c.parsed for n, c in self._fitted.data.dense_columns.items() if n in names}
-        rows = self._frames.rows.restricted(dense, names, grouped=False)
-        return PolarsMemo(RowFrames(rows), self._remembered, {n: self._places[n] for n in self._remembered})
