@@ -101,7 +101,9 @@ class Transpose:
         Raises TypeError if a row is not a dict.
         """
         if set(map(type, rows)) != {dict}:
-            rows = [_as_dict(row) for row in rows]
+            if not all(isinstance(row, Mapping) for row in rows):
+                raise TypeError
+            rows = [dict(row) for row in rows]
         keys = list(rows[0])
         # as the rows of one client usually are
         if len(rows) > FEW and list(chain.from_iterable(rows)) == keys * len(rows):
@@ -117,12 +119,6 @@ class Transpose:
         """Return the values of each column, taken from raw columns by name: (rows,) each, None if missing."""
         nothing = [None] * rows
         return [columns[a] if a in columns else columns.get(b, nothing) for a, b in self._keys]
-
-
-def _as_dict(row: object) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        raise TypeError
-    return dict(row)
 
 
 def python_columns(columns: Mapping[str, Any], rows: int) -> dict[str, list[Any]]:
