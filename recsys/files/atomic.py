@@ -154,7 +154,7 @@ def write_text(path: Path, text: str) -> None:
         building.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write a JSON file atomically. NaN and infinities, which JSON lacks, become null."""
     write_text(path, json.dumps(finite(value), indent=1) + "\n")
 

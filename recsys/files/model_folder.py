@@ -27,7 +27,7 @@ GuardedMetric = Literal["errors", "latency", "score", "click"]
 MARGINS: dict[GuardedMetric, float] = {"errors": 0.01, "latency": 0.1, "score": 0.2, "click": 0.01}
 
 
-def _as_version(value: Any) -> str:
+def _as_version(value: object) -> str:
     """Numbers are taken as names of versions."""
     if isinstance(value, bool) or not isinstance(value, int | str) or not is_folder_name(str(value)):
         raise ValueError("must be the name of a version's folder")
@@ -65,7 +65,7 @@ class GuardSettings(StrictSettings, strict=True):
         return {name: margins.get(name, MARGINS[name]) for name in metrics}
 
 
-def _as_guard(value: Any) -> Any:
+def _as_guard(value: object) -> object:
     """Return the keys of a guard: all its defaults for null and true, and no guard for false."""
     return {} if value is None or value is True else None if value is False else value
 

@@ -47,19 +47,14 @@ def check_output(
         raise UserError(f"{key}={output}: is one of the inputs; name another file")
     if root is not None and "://" not in root and _is_raw(output, Path(root), files, bool(suffixes)):
         raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
-    _check_writable(output, key)
+    nearest = next(p for p in output.absolute().parents if p.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as e:
+        raise UserError(f"{key}={output}: {nearest} cannot be written ({e.strerror}); name another place") from e
     folder = output if not suffixes else output.parent
     if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, pattern) for pattern in OWN)):
         raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
-
-
-def _check_writable(output: Path, key: str) -> None:
-    """Raise UserError if no file can be created in the nearest folder that exists above `output`."""
-    folder = next(p for p in output.absolute().parents if p.is_dir())
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as e:
-        raise UserError(f"{key}={output}: {folder} cannot be written ({e.strerror}); name another place") from e
 
 
 def _same(output: Path, file: Path) -> bool:

@@ -134,16 +134,38 @@ def efforts_of(cells: int) -> tuple[int, ...]:
     return tuple(2**i for i in range(cells.bit_length()))
 
 
-class Cells(SearchEngine):
+class _Faiss:
+    """An index of faiss, and the number of threads with which it adds and searches."""
+
+    def __init__(self, index: Any, threads: int) -> None:
+        self._faiss, self._index, self._threads = _faiss(), index, threads
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def add(self, vectors: np.ndarray) -> None:
+        self._faiss.omp_set_num_threads(self._threads)
+        self._index.add(np.ascontiguousarray(vectors, np.float32))
+
+    def _found(self, queries: np.ndarray, k: int, parameters: object) -> Found:
+        """Return rows (Q, k), and their products or squared distances."""
+        self._faiss.omp_set_num_threads(self._threads)
+        values, rows = self._index.search(queries, k, params=parameters)
+        return rows, values
+
+    def _write(self, file: Path) -> None:
+        self._faiss.write_index(self._index, str(file))
+
+
+class Cells(_Faiss, SearchEngine):
     """Cells of faiss, whose rows are the vectors themselves."""
 
     kind, package = "ivf", "faiss"
     FILE = "engine.faiss"
 
     def __init__(self, index: Any, threads: int) -> None:
-        faiss = _faiss()
-        self._index, self._threads, self._faiss = index, threads, faiss
-        self.efforts = efforts_of(faiss.extract_index_ivf(index).nlist)
+        super().__init__(index, threads)
+        self.efforts = efforts_of(self._faiss.extract_index_ivf(index).nlist)
 
     @classmethod
     def build(cls, vectors: VectorRows, threads: int, seed: int) -> SearchEngine:
@@ -167,20 +189,11 @@ class Cells(SearchEngine):
     def _parameters(self, k: int, effort: int) -> object:
         return self._faiss.SearchParametersIVF(nprobe=effort)
 
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def add(self, vectors: np.ndarray) -> None:
-        self._faiss.omp_set_num_threads(self._threads)
-        self._index.add(np.ascontiguousarray(vectors, np.float32))
-
     def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
-        self._faiss.omp_set_num_threads(self._threads)
-        products, rows = self._index.search(queries, k, params=self._parameters(k, effort))
-        return rows, products
+        return self._found(queries, k, self._parameters(k, effort))
 
     def save(self, folder: Path) -> None:
-        self._faiss.write_index(self._index, str(folder / self.FILE))
+        self._write(folder / self.FILE)
 
     @classmethod
     def load(cls, folder: Path, vectors: VectorRows, threads: int) -> SearchEngine:
@@ -268,34 +281,22 @@ class Graph(SearchEngine):
         return engine
 
 
-class _FaissGraph:
+class _FaissGraph(_Faiss):
     """Searches return rows (Q, k) and squared distances."""
 
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
         faiss = _faiss()
-        self._faiss, self._threads = faiss, threads
+        super().__init__(faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS) if file is None else _read(file), threads)
         if file is None:
-            self._index = faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS)
             self._index.hnsw.efConstruction = BUILD_EFFORT
-            return
-        self._index = _read(file)
-        if not isinstance(faiss.downcast_index(self._index), faiss.IndexHNSWFlat):
+        elif not isinstance(faiss.downcast_index(self._index), faiss.IndexHNSWFlat):
             raise ValueError(f"the graph is {type(self._index).__name__}")
 
-    def __len__(self) -> int:
-        return int(self._index.ntotal)
-
-    def add(self, vectors: np.ndarray) -> None:
-        self._faiss.omp_set_num_threads(self._threads)
-        self._index.add(vectors)
-
     def search(self, queries: np.ndarray, k: int, effort: int) -> Found:
-        self._faiss.omp_set_num_threads(self._threads)
-        distances, rows = self._index.search(queries, k, params=self._faiss.SearchParametersHNSW(efSearch=effort))
-        return rows, distances
+        return self._found(queries, k, self._faiss.SearchParametersHNSW(efSearch=effort))
 
     def save(self, file: Path) -> None:
-        self._faiss.write_index(self._index, str(file))
+        self._write(file)
 
 
 class _UsearchGraph:

@@ -100,7 +100,8 @@ class ItemIndex(Index):
                 if not short or (rows < 0).any():  # a search of more rows would read no more of the index
                     break
                 wanted = min(4 * wanted, total)
-            products = self._products(queries, rows)
+            vectors = self._vectors.take(np.maximum(rows, 0).ravel()).reshape(*rows.shape, self.dim)
+            products: np.ndarray = np.einsum("qkd,qd->qk", vectors, queries)
         return best(items, np.where(items >= 0, products, -np.inf), k)
 
     def add(self, items: np.ndarray, vectors: np.ndarray) -> None:
@@ -128,16 +129,13 @@ class ItemIndex(Index):
     def save(self, folder: Path, *, vectors: bool = True) -> None:
         with self._lock, whole_folder(folder) as building:
             if vectors:
-                self._save_vectors(building / VECTORS)
+                kept = np.lib.format.open_memmap(building / VECTORS, "w+", np.float32, (len(self._vectors), self.dim))
+                for start, block in self._vectors.blocks(engines.BLOCK):
+                    kept[start : start + len(block)] = block
+                kept.flush()
             np.save(building / ITEMS, self._items)
             self._engine.save(building)
             write_manifest(building, self)
-
-    def _save_vectors(self, file: Path) -> None:
-        kept = np.lib.format.open_memmap(file, "w+", np.float32, (len(self._vectors), self.dim))
-        for start, block in self._vectors.blocks(engines.BLOCK):
-            kept[start : start + len(block)] = block
-        kept.flush()
 
     @classmethod
     def load(
@@ -180,9 +178,3 @@ class ItemIndex(Index):
         self._items[rows] = -1
         self._count -= len(rows)
         return len(rows)
-
-    def _products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the exact inner products of (Q, dim) queries with their rows (Q, k)."""
-        vectors = self._vectors.take(np.maximum(rows, 0).ravel()).reshape(*rows.shape, self.dim)
-        products: np.ndarray = np.einsum("qkd,qd->qk", vectors, queries)
-        return products

@@ -160,7 +160,10 @@ class MilvusIndex(Index):
             ConnectionError: the server fails.
         """
         check_items(items)
-        client, digest = connect(url), _digest_of(vectors, items)
+        client, state = connect(url), xxhash.xxh3_128(np.ascontiguousarray(items, np.int64).data)
+        for _, block in vectors.blocks(BLOCK):
+            state.update(np.ascontiguousarray(block, np.float32).data)
+        digest = state.hexdigest()
         index = cls(About(KIND, 1), client, url, digest, vectors.dim)
         with _failures(url):
             if client.has_collection(index.collection, timeout=ANSWER_SECONDS):
@@ -285,14 +288,6 @@ def check_url(url: str, key: str) -> str:
     if parts.username is not None:
         raise UserError(f"{key}={mask_text(url)}: leave the user out, and set {TOKEN_VARIABLE}=USER:PASSWORD")
     return url
-
-
-def _digest_of(vectors: VectorRows, items: np.ndarray) -> str:
-    """Return the digest of items (n,) and their vectors."""
-    state = xxhash.xxh3_128(np.ascontiguousarray(items, np.int64).data)
-    for _, block in vectors.blocks(BLOCK):
-        state.update(np.ascontiguousarray(block, np.float32).data)
-    return state.hexdigest()
 
 
 def _requests(items: np.ndarray, vectors: np.ndarray) -> Iterator[list[dict[str, Any]]]:

@@ -43,17 +43,14 @@ class Index(Protocol):
 
     def __len__(self) -> int:
         """Return the number of items."""
-        ...
 
     @property
     def dim(self) -> int:
         """The length of a vector."""
-        ...
 
     @property
     def efforts(self) -> tuple[int, ...]:
         """The values of `effort` that tuning tries, ascending; more effort finds more of the best items."""
-        ...
 
     def search(
         self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
@@ -71,22 +68,18 @@ class Index(Protocol):
         Returns:
             Items (Q, k) int64, -1 where there is none, and products (Q, k) float32, -inf there.
         """
-        ...
 
     def add(self, items: np.ndarray, vectors: np.ndarray) -> None:
         """Add items (n,) with their vectors (n, dim), or replace the vectors of those that are there."""
-        ...
 
     def remove(self, items: np.ndarray) -> int:
         """Remove items (n,) and return the number of those that were there."""
-        ...
 
     def save(self, folder: Path, *, vectors: bool = True) -> None:
         """Write the index to a folder, which is replaced as a whole.
 
         vectors: whether to write the vectors, too, if the index has them; otherwise `load` must get them
         """
-        ...
 
     def with_about(self, **changes: Any) -> Self:
         """Return this index with another description, such as the effort that it was tuned to."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from recsys.data.features.arrays import Arrays, dense_slices, single_valued
@@ -17,7 +16,6 @@ from recsys.data.features.column_names import ROW
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.row_sources import Cross
 from recsys.data.features.sparse_columns import SparseColumn
-from recsys.data.features.steps import Params
 from recsys.data.features.value_types import RowNumber, Text, Time, Vector
 from recsys.online.fast_groups import GroupFeatures
 from recsys.online.fast_lookups import Lookup, LookupFeatures, PolarsMemo
@@ -37,7 +35,8 @@ class ColumnFeatures:
         self._frames, self._fitted, self._features = frames, frames.fitted, frames.features
         self._slices, data = dense_slices(self._features), self._fitted.data
         self._singles = {name: i for i, name in enumerate(single_valued(self._features))}
-        self._raw = {c.name: c for c in frames.columns if c.name not in _made_columns(frames)}
+        made = {*frames.rows.derive, *(name for _, names in frames.rows.sides.values() for name in names)}
+        self._raw = {c.name: c for c in frames.columns if c.name not in made}
         self._places: dict[str, int] = {}  # of raw columns among the cells
         self._numbers, self._looked_up, self.groups = NumberFeatures(), LookupFeatures(), self._group_features()
         self._remembered: dict[str, list[str]] = {}  # raw column -> features
@@ -45,7 +44,13 @@ class ColumnFeatures:
         sparse = {n: self._add_sparse(n, s) for n, s in data.sparse_columns.items()}
         self.dense, self.sparse = ({n for n, added in x.items() if not added} for x in (dense, sparse))
         self._transpose = Transpose([self._raw[name] for name in self._places])
-        self._memo = self._polars_memo()
+        self._memo: PolarsMemo | None = None
+        if self._remembered:
+            names = {name for names in self._remembered.values() for name in names}
+            kept = {c.parsed for n, c in data.dense_columns.items() if n in names}
+            rows = frames.rows.restricted(kept, names, grouped=False)
+            places = {n: self._places[n] for n in self._remembered}
+            self._memo = PolarsMemo(RowFrames(rows), self._remembered, places)
 
     def from_rows(self, rows: Sequence[Row]) -> Arrays:
         """Return the arrays of rows, in which other features are not set.
@@ -91,7 +96,19 @@ class ColumnFeatures:
         if raw is None or c.look_back is not None or isinstance(c.value_type, Vector):
             return False
         if isinstance(c.value_type, Text):
-            return self._add_table(name, c, raw)
+            index = self._fitted.indexes[c.parsed]
+            lookup = Lookup.from_column(self._fitted.data, raw, self._place(raw.name), index)
+            if lookup is None:
+                return False
+            if c.is_number:  # the feature of each row of its fitted table, that of unknown values first
+                params = self._fitted.dense[name]
+                rows = pl.int_range(params[0]["table"].height + 1, dtype=pl.Int32, eager=True)
+                no_row = pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))
+                table = pl.DataFrame({c.parsed: rows, ROW: no_row}).select(c.expr(params, lambda x: x)).to_numpy()
+            else:
+                table = self._fitted.matrices[name]
+            self._looked_up.tables.append((self._slices[name], lookup, table))
+            return True
         if isinstance(c.value_type, Time):
             return self._remember(name, raw)
         steps = chain_of(c, self._fitted.dense[name])
@@ -99,15 +116,6 @@ class ColumnFeatures:
             return False
         parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
         self._numbers.add_dense(parser, self._place(raw.name), self._slices[name].start, steps)
-        return True
-
-    def _add_table(self, name: str, c: DenseColumn, raw: RawColumn) -> bool:
-        index = self._fitted.indexes[c.parsed]
-        lookup = Lookup.from_column(self._fitted.data, raw, self._place(raw.name), index)
-        if lookup is None:
-            return False
-        table = _encodings(c, self._fitted.dense[name]) if c.is_number else self._fitted.matrices[name]
-        self._looked_up.tables.append((self._slices[name], lookup, table))
         return True
 
     def _add_sparse(self, name: str, c: SparseColumn) -> bool:
@@ -122,7 +130,14 @@ class ColumnFeatures:
         if c.source.is_list:
             return self._remember(name, raw)
         if not is_text:
-            return self._add_number(name, c, raw)
+            if not raw.holds_numbers:
+                return False
+            parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
+            if isinstance(c.value_type, RowNumber):
+                parser = replace(parser, thousands=None, decimal=".", exact=True)
+            ids = c.encoder.ids_of_numbers(self._fitted.quantiles.get(name, ()))
+            self._numbers.add_ids(parser, self._place(raw.name), self._singles[name], ids)
+            return True
         lookup = Lookup.from_column(data, raw, self._place(raw.name), self._fitted.indexes[name], c.encoder)
         if lookup is None:
             return False
@@ -134,38 +149,8 @@ class ColumnFeatures:
             self.groups.lags.append((self._singles[name], self.groups.add(lookup), past.rows))
         return True
 
-    def _add_number(self, name: str, c: SparseColumn, raw: RawColumn) -> bool:
-        if not raw.holds_numbers:
-            return False
-        parser = NumberParser.from_column(self._fitted.data.source, raw.name, raw.dtype)
-        if isinstance(c.value_type, RowNumber):
-            parser = replace(parser, thousands=None, decimal=".", exact=True)
-        ids = c.encoder.ids_of_numbers(self._fitted.quantiles.get(name, ()))
-        self._numbers.add_ids(parser, self._place(raw.name), self._singles[name], ids)
-        return True
-
     def _remember(self, name: str, raw: RawColumn) -> bool:
         if raw.dtype == pl.String:
             self._place(raw.name)
             self._remembered.setdefault(raw.name, []).append(name)
         return raw.dtype == pl.String
-
-    def _polars_memo(self) -> PolarsMemo | None:
-        if not self._remembered:
-            return None
-        names = {name for names in self._remembered.values() for name in names}
-        dense = {c.parsed for n, c in self._fitted.data.dense_columns.items() if n in names}
-        rows = self._frames.rows.restricted(dense, names, grouped=False)
-        return PolarsMemo(RowFrames(rows), self._remembered, {n: self._places[n] for n in self._remembered})
-
-
-def _made_columns(frames: RowFrames) -> set[str]:
-    """Return the joined and derived columns."""
-    return {*frames.rows.derive, *(name for _, names in frames.rows.sides.values() for name in names)}
-
-
-def _encodings(c: DenseColumn, params: list[Params]) -> np.ndarray:
-    """Return the feature of each row of its fitted table, that of unknown values first: (1 + values, 1) float32."""
-    rows = pl.int_range(params[0]["table"].height + 1, dtype=pl.Int32, eager=True)
-    frame = pl.DataFrame({c.parsed: rows, ROW: pl.Series([None], dtype=pl.Int64).new_from_index(0, len(rows))})
-    return frame.select(c.expr(params, lambda x: x)).to_numpy()

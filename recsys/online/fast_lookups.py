@@ -85,12 +85,7 @@ class Lookup:
 
     @classmethod
     def from_column(
-        cls,
-        data: ResolvedData,
-        column: RawColumn,
-        place: int,
-        index: ValueIndex | None,
-        encoder: Encoder | None = None,
+        cls, data: ResolvedData, column: RawColumn, place: int, index: ValueIndex | None, encoder: Encoder | None = None
     ) -> Lookup | None:
         """Return the lookup of a column; None for a column whose type only polars converts to text.
 
@@ -180,7 +175,12 @@ class PolarsMemo:
 
     def write(self, cells: Sequence[Cells], arrays: Arrays, dense: dict[str, slice]) -> None:
         """Write all features. dense: the places of dense features in `Arrays.dense`"""
-        texts = {name: self._texts(name, cells[place]) for name, place in self._places.items()}
+        texts = {}
+        for name, place in self._places.items():
+            texts[name] = cells[place]
+            if not set(map(type, cells[place])) <= {str, type(None)}:
+                read = self._columns[name].read
+                texts[name] = [c if type(c) is str else read(c) for c in cells[place]]
         memos = self._filled(texts)
         for name, features in self._features.items():
             results = list(map(memos[name].__getitem__, texts[name]))
@@ -191,12 +191,6 @@ class PolarsMemo:
                     continue
                 arrays.values[feature] = np.fromiter(chain.from_iterable(values), np.int32)
                 arrays.lengths[feature] = np.fromiter(map(len, values), np.int32, len(values))
-
-    def _texts(self, name: str, cells: Cells) -> Cells:
-        if set(map(type, cells)) <= {str, type(None)}:
-            return cells
-        read = self._columns[name].read
-        return [c if type(c) is str else read(c) for c in cells]
 
     def _filled(self, texts: dict[str, Cells]) -> dict[str, dict[Any, tuple[Any, ...]]]:
         """Return the memos, which hold the results of these texts."""

@@ -25,8 +25,9 @@ from recsys.data.features.blocks import BLANK
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import IdsOfNumbers
 from recsys.data.features.steps import Columns, Fill, Params, Transform, stacked
+from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import MISSING, integer_bounds, without_point
-from recsys.online.raw_columns import Cells, has_whole_floats, null_texts
+from recsys.online.raw_columns import Cells, has_whole_floats
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.data_schema import SourceConfig
 

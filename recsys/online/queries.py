@@ -61,13 +61,7 @@ def in_batches(fitted: Fitted, rows: pl.DataFrame, size: int) -> Iterator[Querie
 
 
 def answers(
-    fitted: Fitted,
-    groups: pl.Series,
-    ids: np.ndarray,
-    scores: np.ndarray,
-    *,
-    key: pl.DataType,
-    item: pl.DataType,
+    fitted: Fitted, groups: pl.Series, ids: np.ndarray, scores: np.ndarray, *, key: pl.DataType, item: pl.DataType
 ) -> pl.DataFrame:
     """Return a row for each group: its key, named as data.group.by, items and scores.
 

@@ -14,6 +14,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, TEXT_FORMATS
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
+from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import Reader, RowError, reader
 from recsys.schema.data_schema import SourceConfig
 
@@ -72,11 +73,6 @@ def has_whole_floats(source: SourceConfig) -> bool:
     return source.format in ("jsonl", "json")
 
 
-def null_texts(source: SourceConfig, column: str) -> frozenset[str]:
-    """Return the text that stands for a missing value in a column of text."""
-    return frozenset(source.null_values) | frozenset(source.column_null_values.get(column, []))
-
-
 def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | None] | None:
     """Return the function that does for one value what `raw.clean` does for a column; None if it does nothing."""
     missing, strip = null_texts(source, column), source.strip
@@ -105,7 +101,9 @@ class Transpose:
         Raises TypeError if a row is not a dict.
         """
         if set(map(type, rows)) != {dict}:
-            rows = [_as_dict(row) for row in rows]
+            if not all(isinstance(row, Mapping) for row in rows):
+                raise TypeError
+            rows = [dict(row) for row in rows]
         keys = list(rows[0])
         # as the rows of one client usually are
         if len(rows) > FEW and list(chain.from_iterable(rows)) == keys * len(rows):
@@ -121,12 +119,6 @@ class Transpose:
         """Return the values of each column, taken from raw columns by name: (rows,) each, None if missing."""
         nothing = [None] * rows
         return [columns[a] if a in columns else columns.get(b, nothing) for a, b in self._keys]
-
-
-def _as_dict(row: object) -> dict[str, Any]:
-    if not isinstance(row, Mapping):
-        raise TypeError
-    return dict(row)
 
 
 def python_columns(columns: Mapping[str, Any], rows: int) -> dict[str, list[Any]]:

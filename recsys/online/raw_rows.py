@@ -123,7 +123,20 @@ class RawRows:
 
     def complete_file(self, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
         """Complete rows of a file, which may be text although the run's files have types. Raises UserError."""
-        return self.complete(_with_types(frame, self.types, file))
+        for name in frame.columns:
+            if frame.schema[name] != pl.String or self.types.get(name, pl.String) == pl.String:
+                continue
+            values = frame[name].str.strip_chars().replace("", None)
+            dtype, where = self.types[name], f"{self.types[name]} in the files of the run"
+            try:
+                temporal = dtype in (pl.Date, pl.Datetime)
+                cast = (values.str.to_datetime(strict=False) if temporal else values).cast(dtype, strict=False)
+            except pl.exceptions.PolarsError as e:
+                raise UserError(f"{file}: {name} is text here, and {where}; write this file as Parquet") from e
+            if wrong := values.filter(cast.is_null() & values.is_not_null()).head(1).to_list():
+                raise UserError(f"{file}: {name}={wrong[0]!r}: must be a value of {where}")
+            frame = frame.with_columns(cast)
+        return self.complete(frame)
 
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
         """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
@@ -137,23 +150,20 @@ class RawRows:
         raw = raw.drop([n for n in names.values() if n in raw.columns and n not in names]).rename(names)
         brought = [n for _, columns in self.sides.values() for n in columns if n in raw.columns]
         present = {*raw.columns, *self._optional}
-        self._say_missing([n for n in self.types if n not in present and not self._only_joins(n, brought)], raw.columns)
-        lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
-        every = pl.repeat(True, raw.height, eager=True)
-        frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
-        return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
-
-    def _say_missing(self, missing: list[str], columns: list[str]) -> None:
-        """Say that the values of columns are missing. Raises UserError if the rows can mean nothing without them."""
-        data, others = self.fitted.data, [c for c in columns if c not in self.types]
+        missing = [n for n in self.types if n not in present and not self._only_joins(n, brought)]
+        data, others = self.fitted.data, [c for c in raw.columns if c not in self.types]
         keys = set() if data.group is None else {data.group.by, data.group.order}
         keys |= {data.sparse_columns[data.item_feature].column} if data.item_feature else set()
         for name in missing:
             near = did_you_mean(name, others)
-            if name in keys or "did you mean" in near or len(others) == len(columns):
-                raise UserError(f"the data frame has no column {name}{near or did_you_mean(name, columns)}")
+            if name in keys or "did you mean" in near or len(others) == len(raw.columns):
+                raise UserError(f"the data frame has no column {name}{near or did_you_mean(name, raw.columns)}")
         if missing:
             say_once(f"the data frame lacks columns, whose values are missing: {', '.join(missing)}")
+        lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
+        every = pl.repeat(True, raw.height, eager=True)
+        frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
+        return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
         """Return whether `name` is needed only as the key of joins whose columns the rows already have."""
@@ -179,24 +189,3 @@ class RawRows:
     def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Add the features that depend on earlier rows of the same group (data.group) to parsed rows."""
         return add_group_features(self.fitted.data, rows)
-
-
-def _with_types(frame: pl.DataFrame, types: Mapping[str, pl.DataType], file: Path) -> pl.DataFrame:
-    """Return rows of text with the types of the files that a run was trained on.
-
-    Raises UserError if a text is no value of its column's type.
-    """
-    for name in frame.columns:
-        if frame.schema[name] != pl.String or types.get(name, pl.String) == pl.String:
-            continue
-        values = frame[name].str.strip_chars().replace("", None)
-        dtype, where = types[name], f"{types[name]} in the files of the run"
-        try:
-            temporal = dtype in (pl.Date, pl.Datetime)
-            cast = (values.str.to_datetime(strict=False) if temporal else values).cast(dtype, strict=False)
-        except pl.exceptions.PolarsError as e:
-            raise UserError(f"{file}: {name} is text here, and {where}; write this file as Parquet") from e
-        if wrong := values.filter(cast.is_null() & values.is_not_null()).head(1).to_list():
-            raise UserError(f"{file}: {name}={wrong[0]!r}: must be a value of {where}")
-        frame = frame.with_columns(cast)
-    return frame

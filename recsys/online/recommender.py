@@ -22,7 +22,7 @@ from torch import Tensor
 from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.data.features.column_names import GROUP
-from recsys.online.queries import Queries, answers, in_batches
+from recsys.online.queries import answers, in_batches
 
 if TYPE_CHECKING:
     from recsys.batch import Batch
@@ -115,7 +115,7 @@ class Recommender:
         nothing = torch.zeros(0, 1)
         return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
 
-    def recommend_to(self, user: Any, files: list[Path], k: int | None = None) -> pl.DataFrame:
+    def recommend_to(self, user: object, files: list[Path], k: int | None = None) -> pl.DataFrame:
         """Return the best items of one group, best first, in the columns `item` and `score`.
 
         Raises UserError if the group has no row.
@@ -177,21 +177,18 @@ class Recommender:
             filter_history: whether to leave out the items of a group's history; None for the run's own setting.
             batch_size: groups of a batch; None for the run's trainer.eval_batch_size.
         """
-        left_out = self.filter_history if filter_history is None else filter_history
-        for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
-            ids, scores = self._best(self._batch(queries), k, left_out)
-            yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
-
-    def _batch(self, queries: Queries) -> Batch:
-        """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
         from recsys.batch import JaggedIds
         from recsys.data.features.batch_tensors import BatchTensors
 
+        left_out = self.filter_history if filter_history is None else filter_history
         features = self.fitted.features
-        labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
-        batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
-        batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
-        return batch
+        for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
+            # as the evaluation loader makes it, with the known items of each history
+            labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
+            batch = BatchTensors.from_arrays(queries.arrays, features).batch(labels)
+            batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
+            ids, scores = self._best(batch, k, left_out)
+            yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
 
     def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
         """Return (B, k) candidates and their scores, -inf where there is no candidate."""

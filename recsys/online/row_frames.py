@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.blocks import LINE, BadRow, one_line
+from recsys.data.features.blocks import LINE, one_line
 from recsys.online.python_values import RowError
 from recsys.online.raw_columns import Row, column_of
 from recsys.online.raw_rows import RawRows
@@ -50,14 +50,6 @@ class RowFrames:
         Raises:
             RowError: for the first row that cannot be read.
         """
-        raw = self._frame(rows, alone)
-        parsed, bad = self.rows.parse_known_types(self.rows.keep_history(raw) if past else raw)
-        if bad:
-            raise _row_error(bad[0], raw, alone)
-        return parsed
-
-    def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
-        """Return the raw columns of the rows, with joined and derived columns."""
         places = [None] if alone else range(len(rows))
         for place, row in zip(places, rows, strict=True):
             if not isinstance(row, Mapping):
@@ -76,9 +68,9 @@ class RowFrames:
             if any(present):
                 column_values = pl.Series([c.value(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
                 given[c.name] = (column_values, pl.Series(present, dtype=pl.Boolean))
-        return self.rows.complete(frame, given)
-
-
-def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
-    """Return the error of a row with a column that cannot be read."""
-    return RowError(bad.column, raw[bad.column][bad.line], bad.problem, None if alone else bad.line)
+        raw = self.rows.complete(frame, given)
+        parsed, bad = self.rows.parse_known_types(self.rows.keep_history(raw) if past else raw)
+        if bad:
+            first = bad[0]
+            raise RowError(first.column, raw[first.column][first.line], first.problem, None if alone else first.line)
+        return parsed

@@ -22,7 +22,7 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import Arrays, dense_slices, single_valued
 from recsys.online.fast_columns import ColumnFeatures
-from recsys.online.raw_columns import Cells, Row, python_columns
+from recsys.online.raw_columns import Row, python_columns
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_frames import RowFrames
 
@@ -86,7 +86,9 @@ class RowTransforms:
         if self._fast is not None and given:
             try:
                 arrays = _tail(self._fast.from_rows([*history, *given]), len(given))
-                return self._with_rest(arrays, given, history)
+                if self._rest is not None:
+                    self._set_rest(self._rest, arrays, given, history)
+                return self._in_order(arrays)
             except UNUSUAL:
                 pass  # polars reads the rows, or says what is wrong with them
         return Arrays.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
@@ -109,7 +111,9 @@ class RowTransforms:
                 return self._in_order(self._fast.from_columns(lists, rows))
             except UNUSUAL:
                 pass
-        return self.arrays(_rows_of(lists, rows))
+        if not lists:
+            return self.arrays([{} for _ in range(rows)])
+        return self.arrays([dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)])
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """Return the features that `arrays` returns as a data frame.
@@ -118,12 +122,10 @@ class RowTransforms:
         """
         return self._frames.frame(rows, history)
 
-    def _with_rest(self, arrays: Arrays, rows: Sequence[Row], history: Sequence[Row]) -> Arrays:
+    def _set_rest(self, frames: RowFrames, arrays: Arrays, rows: Sequence[Row], history: Sequence[Row]) -> None:
         """Set the features that go through polars."""
-        if self._rest is None:
-            return self._in_order(arrays)
-        features = self._rest.features
-        rest = Arrays.from_frame(self._rest.frame(rows, history), features, self._rest.fitted.matrices)
+        features = frames.features
+        rest = Arrays.from_frame(frames.frame(rows, history), features, frames.fitted.matrices)
         places = dense_slices(self.features)
         for name, own in dense_slices(features).items():
             arrays.dense[:, places[name]] = rest.dense[:, own]
@@ -132,7 +134,6 @@ class RowTransforms:
             arrays.ids[:, singles.index(name)] = rest.ids[:, i]
         arrays.values.update(rest.values)
         arrays.lengths.update(rest.lengths)
-        return self._in_order(arrays)
 
     def _in_order(self, arrays: Arrays) -> Arrays:
         """Return the arrays with multi-valued features in the order of the FeatureSpec."""
@@ -148,9 +149,3 @@ def _tail(arrays: Arrays, rows: int) -> Arrays:
         return arrays
     values = {n: v[arrays.lengths[n][:first].sum() :] for n, v in arrays.values.items()}
     return Arrays(arrays.dense[first:], arrays.ids[first:], values, {n: x[first:] for n, x in arrays.lengths.items()})
-
-
-def _rows_of(columns: Mapping[str, Cells], rows: int) -> list[dict[str, Any]]:
-    if not columns:
-        return [{} for _ in range(rows)]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

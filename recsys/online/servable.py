@@ -58,7 +58,6 @@ class Servable(Protocol):
     @property
     def kind(self) -> Literal["ranking", "retrieval"]:
         """ranking: scores rows; retrieval: lists items for a history."""
-        ...
 
     inputs: tuple[TensorSpec, ...]  # the raw columns
     tensors: tuple[TensorSpec, ...]  # the features, for clients that transform rows themselves
@@ -68,44 +67,35 @@ class Servable(Protocol):
     @property
     def columns(self) -> frozenset[str]:
         """The keys of rows that are read; `inputs` has one name for each column."""
-        ...
 
     @property
     def example(self) -> Sequence[Row]:
         """One row or, for retrieval, a history, which the documentation shows."""
-        ...
 
     @property
     def rows_depend_on_others(self) -> bool:
         """True if the features of a row depend on other rows of the call, so that requests must not be merged."""
-        ...
 
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
         """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read.
 
         shared: values that all rows have, too, such as the values of one user with many candidates; transformed once
         """
-        ...
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:
         """Transform raw columns (rows,), named like `inputs`; those that are missing have no values."""
-        ...
 
     def run(self, features: Features) -> Outputs:
         """Return the outputs of all rows, (rows, ...) each."""
-        ...
 
     def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
         """Return the outputs for arrays named like `tensors`. Raises UserError if a shape or a type does not fit."""
-        ...
 
     def unknown_shares(self, features: Features) -> dict[str, float]:
         """Return the share of out-of-vocabulary ids of each sparse feature."""
-        ...
 
     def recommend(self, queries: Sequence[Query]) -> Sequence[tuple[list[Any], ...]]:
         """Return the lists of each query that `outputs` names: items, best first, and scores.
 
         Raises UserError if the model scores rows.
         """
-        ...

@@ -92,23 +92,20 @@ class SharedColumns:
         if shared not in self._divisions:
             while len(self._divisions) >= KEPT:
                 self._divisions.pop(next(iter(self._divisions)))
-            self._divisions[shared] = self._divided(shared)
+            data = self._rows.fitted.data
+            names = {*shared, *(theirs for theirs, ours in data.source.rename.items() if ours in shared)}
+            grouped = data.group is not None
+            past = {*of_the_past(data)} if grouped else set()
+            dense = {n for n in data.dense if n in past or self._reads({n}, set()) <= names}
+            sparse = {n for n in data.sparse if n in past or self._reads(set(), {n}) <= names}
+            others = set(data.dense) - dense, set(data.sparse) - sparse
+            own = {n for n, look_back in data.look_backs.items() if look_back.reads_own}
+            looks_back = grouped and not own.isdisjoint(others[0] | others[1])
+            once = self._rows.restricted(dense, sparse)
+            each = self._rows.restricted(*others, grouped=looks_back)
+            needed = frozenset(n for n in shared if n in each.types)
+            self._divisions[shared] = Division(RowTransforms(once), RowTransforms(each), needed, looks_back)
         return self._divisions[shared]
-
-    def _divided(self, shared: frozenset[str]) -> Division:
-        data = self._rows.fitted.data
-        names = {*shared, *(theirs for theirs, ours in data.source.rename.items() if ours in shared)}
-        grouped = data.group is not None
-        past = {*of_the_past(data)} if grouped else set()
-        dense = {n for n in data.dense if n in past or self._reads({n}, set()) <= names}
-        sparse = {n for n in data.sparse if n in past or self._reads(set(), {n}) <= names}
-        others = set(data.dense) - dense, set(data.sparse) - sparse
-        own = {n for n, look_back in data.look_backs.items() if look_back.reads_own}
-        looks_back = grouped and not own.isdisjoint(others[0] | others[1])
-        once = self._rows.restricted(dense, sparse)
-        each = self._rows.restricted(*others, grouped=looks_back)
-        needed = frozenset(n for n in shared if n in each.types)
-        return Division(RowTransforms(once), RowTransforms(each), needed, looks_back)
 
     def _reads(self, dense: set[str], sparse: set[str]) -> set[str]:
         """Return the raw columns that a feature reads."""

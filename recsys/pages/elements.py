@@ -9,11 +9,11 @@ from recsys.pages.formatting import visible
 
 def el(tag: str, *children: str, **attributes: str | float | None) -> Markup:
     """Return an element. Attributes that are None are left out, and _ stands for - in their names: class_, data_t."""
-    shown = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{_text(value)}"'
-        for name, value in attributes.items()
-        if value is not None
-    )
+    shown = ""
+    for name, value in attributes.items():
+        if value is not None:
+            text = escape(visible(value)) if isinstance(value, str) else pixels(value)
+            shown += f' {name.rstrip("_").replace("_", "-")}="{text}"'
     inside = f">{join(children)}</{tag}>" if children else "/>"
     return Markup(f"<{tag}{shown}{inside}")  # nosec B704 (all parts are escaped; Markup.format takes eight times as long)
 
@@ -31,7 +31,3 @@ def path(points: Iterable[tuple[float, float]]) -> str:
 def pixels(value: float) -> str:
     """Format a coordinate. Tooltips of charts read values from them, so that one decimal would be too coarse."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value else "0"
-
-
-def _text(value: str | float) -> str:
-    return escape(visible(value)) if isinstance(value, str) else pixels(value)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import polars as pl
 
@@ -194,11 +194,11 @@ def _time(name: str, text: Any) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _no_json(text: str) -> Any:
+def _no_json(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def _fits(value: Any, dtype: pl.DataType) -> bool:
+def _fits(value: object, dtype: pl.DataType) -> bool:
     try:
         pl.Series([value], dtype=dtype, strict=True)
     except (TypeError, OverflowError, pl.exceptions.PolarsError):

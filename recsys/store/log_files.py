@@ -169,5 +169,5 @@ def _digests(view: View, path: str, rows: pl.LazyFrame) -> list[Row]:
     return [(tick, _digest(tick, key), _digest(tick, key, *rest)) for tick, key, *rest in found.iter_rows()]
 
 
-def _digest(*values: Any) -> str:
+def _digest(*values: object) -> str:
     return hashlib.blake2b(json.dumps(values, default=str).encode(), digest_size=6).hexdigest()

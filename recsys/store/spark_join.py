@@ -63,13 +63,14 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
     for name, value in SETTINGS.items():
         own_session.conf.set(name, value)
     files = _row_files(source)
-    schema = _schema(files, "input")
+    inputs = _schema(files, "input")
+    schema = dict(inputs)
     for view in views.values():  # before Spark reads anything
         view.check_rows(list(schema), time)
         columns = columns_of(view.paths()[0])  # aggregates are not columns of the files
         schema |= {n: columns.get(n, pl.Null()) if n in view.columns else pl.Null() for n in view.names}
     try:
-        rows = _read(own_session, files, _schema(files, "input"), "input").select(F.col(VALUE).alias(ROW), PLACE)
+        rows = _read(own_session, files, inputs, "input").select(F.col(VALUE).alias(ROW), PLACE)
         for view in views.values():
             rows = _with_features(own_session, view, rows, time, schema)
         rows = rows.persist(StorageLevel.DISK_ONLY)  # to sort, Spark reads its input twice
@@ -256,23 +257,20 @@ class _Features:
             last = F.last(F.when(self._is_value(), F.struct(AT, VALUE)), True)
             found.append(last.over(self._upto).alias("latest"))
         looked = both.select(ROW, PLACE, KEY, AT, TICK, *found).where(F.col(ROW).isNotNull())
-        made = [*self._latest(), *(self._aggregate(a, f"a{i}") for i, a in enumerate(view.aggregates))]
+        latest = F.col("latest")
+        fresh = latest.isNotNull()
+        if view.max_age is not None:
+            age = view.age(self._clock.common)
+            age = microseconds_of_age(age) if isinstance(age, str) else age
+            fresh = F.col(AT) - latest[AT] <= F.lit(age)
+        names = list(self._columns)
+        made = [F.when(fresh, latest[VALUE][f"c{names.index(c)}"]).alias(c) for c in view.columns]
+        made += [self._aggregate(a, f"a{i}") for i, a in enumerate(view.aggregates)]
         return looked.select(F.struct(F.col(f"{ROW}.*"), *made).alias(ROW), PLACE)
 
     @staticmethod
     def _is_value() -> Column:
         return F.col(SEQUENCE).isNotNull()
-
-    def _latest(self) -> list[Column]:
-        view, last = self._view, F.col("latest")
-        fresh = last.isNotNull()
-        if view.max_age is not None:
-            age = view.age(self._clock.common)
-            age = microseconds_of_age(age) if isinstance(age, str) else age
-            passed = F.col(AT) - last[AT]
-            fresh = passed <= F.lit(age)
-        names = list(self._columns)
-        return [F.when(fresh, last[VALUE][f"c{names.index(c)}"]).alias(c) for c in view.columns]
 
     def _position(self, column: str) -> str:
         return f"position{list(self._columns).index(column)}"

@@ -55,7 +55,7 @@ def streams_of(view: str) -> str:
     return f"{view}#streams"
 
 
-def _encoded(values: Any) -> str:
+def _encoded(values: object) -> str:
     """Return values as JSON. Raises ValueError for NaN and infinities, which JSON lacks: no event brings them here."""
     return json.dumps(values, default=str, allow_nan=False)
 
@@ -69,18 +69,15 @@ class FeatureStore(Protocol):
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
         """Return time and values of each key, None for a key that is not stored."""
-        ...
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         """Store entries and return their number. An entry that is older than the stored one does not replace it."""
-        ...
 
     def update(self, view: str, keys: Sequence[str], change: Change) -> int:
         """Change entries, each in one step that no other writer can come between, and return how many changed.
 
         `change` may be called several times for a key.
         """
-        ...
 
 
 def replace(store: FeatureStore, view: str, key: str, values: Values, expected: Values | None = None) -> bool:

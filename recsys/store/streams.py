@@ -47,16 +47,13 @@ class Stream(Protocol):
 
     def read(self, most: int, wait: float) -> list[Message]:
         """Return the next events, at most `most`; wait for the first of them for at most `wait` seconds."""
-        ...
 
     @property
     def ended(self) -> bool:
         """Return whether all events that are there now were read."""
-        ...
 
     def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
         """Return, for each key of events just read, what `open_stream` needs to go on: before them, and after them."""
-        ...
 
     def close(self) -> None: ...
 

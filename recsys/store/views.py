@@ -236,7 +236,7 @@ class View:
             kinds = f"{theirs} in input and {own} in the files"
             raise UserError(f"{self.name}.key={self.key}: is {kinds}; convert one of them")
 
-    def age(self, dtype: Any) -> Any:
+    def age(self, dtype: pl.DataType) -> str | float | None:
         """Return max_age for times of a type: text such as 30d, or a number. Raises UserError if it does not fit."""
         if self.max_age is None:
             return None

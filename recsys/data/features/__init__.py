@@ -5,18 +5,7 @@ learns from the parsed rows of the training split. `Fitted.apply` turns parsed r
 ids Int32 (lists if multi-valued). `fit` and `Fitted.apply_codes` also take text as integer codes, one for each value.
 """
 
-from recsys.data.features.column_names import (
-    GROUP,
-    HISTORY,
-    KEY,
-    LABEL,
-    ORDER,
-    PLACE,
-    ROW,
-    SPLIT,
-    TARGETS,
-    TIME,
-)
+from recsys.data.features.column_names import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
 from recsys.data.features.feature_specs import feature_spec
 from recsys.data.features.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
 from recsys.data.features.fitted import Fitted

@@ -17,3 +17,8 @@ ROW = "__row__"  # PLACE in training rows, null in all others
 def label_column(place: int, name: str) -> str:
     """Return the column of the label at this place."""
     return f"{LABEL}{name}" if place else LABEL
+
+
+def prefix_name(levels: int) -> str:
+    """Return the name of the feature of the first codes of semantic ids together: semantic_1_2 for 2 levels."""
+    return "semantic_" + "_".join(str(i + 1) for i in range(levels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,11 +51,6 @@ class DenseColumn:
         return self.source.column
 
     @property
-    def is_unit(self) -> bool:
-        """True if the last transform makes numbers from 0 to 1."""
-        return bool(self.steps) and isinstance(self.steps[-1], MinMax | Quantile)
-
-    @property
     def formless(self) -> str:
         """The part of the feature that ONNX cannot express; empty if there is none."""
         if any(isinstance(step, Quantile) for step in self.steps):
@@ -65,7 +60,8 @@ class DenseColumn:
 
     def spec(self, name: str, width: Callable[[str], int]) -> DenseFeature:
         """Return the feature that models see. width: returns the width of looked-up vectors from the feature's name"""
-        return DenseFeature(name, unit=self.is_unit)
+        unit = bool(self.steps) and isinstance(self.steps[-1], MinMax | Quantile)  # makes numbers from 0 to 1
+        return DenseFeature(name, unit=unit)
 
     def transformed(self, params: Sequence[Params], look_up: Lookup | None) -> pl.Expr:
         """Return the column after missing values are filled and the first len(params) steps applied.
@@ -124,12 +120,20 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
     name, key, own = entry.name, entry.key, entry.own
     source, look_back = Column(own.column or name), LookBack.from_config(own, key)
     if own.cyclic is not None:
-        steps = _cyclic_steps(own, f"{key}.cyclic")
+        where = f"{key}.cyclic"
+        if own.fill is not None or own.transform is not None:
+            raise UserError(f"{where}: takes neither fill nor transform; a missing time becomes 0 and 0")
+        if not own.cyclic:
+            raise UserError(f"{where}: is empty; list parts of a time, such as [hour, day_of_week, month]")
+        if twice := [part for part in own.cyclic if own.cyclic.count(part) > 1]:
+            raise UserError(f"{where}: names {twice[0]} twice")
         if own.difference is not None:
             raise UserError(f"{key}.difference: the difference of times is a number of seconds; remove cyclic")
         return {
             f"{name}_{step.part}_{step.wave}": DenseColumn(key, name, source, Time(), look_back, steps=(step,))
-            for step in steps
+            for part in own.cyclic
+            for wave in WAVES
+            if isinstance(step := parse_step({"cyclic": [part, wave]}, where), Cyclic)
         }
     if own.width is not None or own.vectors is not None:
         for k in ("fill", "transform", "lag", "difference"):
@@ -146,18 +150,6 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
         check_vectors(own.vectors, vectors_key)
         return {name: LookedUpVector(key, name, source, Text(), vectors=own.vectors, vectors_key=vectors_key)}
     return {name: _number(entry, source, look_back)}
-
-
-def _cyclic_steps(own: DenseConfig, where: str) -> list[Cyclic]:
-    """Return the sine and cosine of each part of a time. Defaults apply to numbers, so not to these."""
-    if own.fill is not None or own.transform is not None:
-        raise UserError(f"{where}: takes neither fill nor transform; a missing time becomes 0 and 0")
-    if not own.cyclic:
-        raise UserError(f"{where}: is empty; list parts of a time, such as [hour, day_of_week, month]")
-    if twice := [part for part in own.cyclic if own.cyclic.count(part) > 1]:
-        raise UserError(f"{where}: names {twice[0]} twice")
-    steps = [parse_step({"cyclic": [part, wave]}, where) for part in own.cyclic for wave in WAVES]
-    return [step for step in steps if isinstance(step, Cyclic)]
 
 
 def _number(entry: FeatureEntry[DenseConfig], source: Column, look_back: LookBack | None) -> DenseColumn:
@@ -188,6 +180,6 @@ def _number(entry: FeatureEntry[DenseConfig], source: Column, look_back: LookBac
     return DenseColumn(key, name, source, value_type, look_back, fill, steps)
 
 
-def _step_name(entry: Any) -> str:
+def _step_name(entry: str | Mapping[str, Any]) -> str:
     """Return the name of the transform in `log` or `{clip: [0, 1]}`."""
     return entry if isinstance(entry, str) else str(next(iter(entry)))

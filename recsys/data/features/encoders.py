@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import ClassVar
@@ -22,7 +23,7 @@ IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) 
 
 
 @dataclass(frozen=True)
-class Encoder:
+class Encoder(ABC):
     """How values become ids. Two encoders are equal if they give equal ids to equal vocabularies.
 
     An encoder's fields are the keys of a sparse feature that apply to it.
@@ -95,9 +96,9 @@ class Encoder:
         """Return the function from float64 numbers, NaN if missing, to ids, for encoders of numbers."""
         raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """Return how values are encoded, as a data profile says it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -95,17 +95,13 @@ class StatisticsPass:
                 text = values[dense[name].parsed if name in dense else self._column(name)]
                 partial.tables[name] = statistic.table(text)
                 if name not in dense and (columns_of_unseen := self._columns_of_unseen(name)):
-                    unseen = pl.concat([values[c] for c in columns_of_unseen])
-                    partial.tables[name] = _with_unseen(partial.tables[name], unseen)
+                    unseen, counts = pl.concat([values[c] for c in columns_of_unseen]), partial.tables[name]
+                    unseen = unseen.filter((unseen != "") & ~unseen.is_in(counts["value"].implode())).unique()
+                    zeros = pl.DataFrame({"value": unseen, "count": 0}, schema=counts.schema)
+                    partial.tables[name] = pl.concat([counts, zeros])
             else:
                 partial.statistics[name] = statistic  # type: ignore[assignment]  # all but Counts merge
         return partial
-
-
-def _with_unseen(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
-    """Add the values that the training split lacks to a table (value, count), with the count 0."""
-    unseen = values.filter((values != "") & ~values.is_in(counts["value"].implode())).unique()
-    return pl.concat([counts, pl.DataFrame({"value": unseen, "count": 0}, schema=counts.schema)])
 
 
 class Training(Protocol):

@@ -19,7 +19,7 @@ from recsys.data.features.index import SHORT, ValueIndex
 from recsys.data.features.label_columns import kept_columns
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.steps import Params
-from recsys.data.features.value_types import Text
+from recsys.data.features.value_types import Text, ValueType
 from recsys.data.features.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.files import manifest
@@ -223,17 +223,19 @@ class Fitted:
 
     def _columns(self, indices: Mapping[str, pl.Series]) -> dict[str, pl.Expr]:
         """Return each feature's expression, over codes for the columns in `indices`, else over text."""
-        columns = {}
+        columns, sequences = {}, self.data.sequences
         for name, c in self.data.dense_columns.items():
-            lookup = self._lookup(c.parsed, indices) if isinstance(c.value_type, Text) else None
-            columns[name] = c.expr(self.dense[name], lookup).alias(name)
+            columns[name] = c.expr(self.dense[name], self._lookup(c.parsed, c.value_type, indices)).alias(name)
         for name, s in self.data.sparse_columns.items():
-            lookup = self._lookup(name, indices) if isinstance(s.value_type, Text) else None
+            lookup = self._lookup(name, s.value_type, indices)
             x = pl.element() if s.is_list else pl.col(name)
             ids = s.encoder.ids(x, lookup, self.quantiles.get(name, ()))
             if s.is_list:
                 ids = pl.col(name).list.eval(ids).fill_null([]).cast(pl.List(pl.Int32))
-            columns[name] = (_pad(ids, self.data) if s.sequence else ids).alias(name)
+            if s.sequence and sequences is not None and sequences.pad is not None:  # to max_length + 1 ids
+                fill = pl.lit(OUT_OF_VOCABULARY, pl.Int32).repeat_by(sequences.max_length + 1 - ids.list.len())
+                ids = pl.concat_list([fill, ids] if sequences.pad == "left" else [ids, fill])
+            columns[name] = ids.alias(name)
         return columns
 
     @cached_property
@@ -276,7 +278,9 @@ class Fitted:
         sparse = self.data.sparse_columns
         return {n: self._tables[c.table] for n, c in sparse.items() if c.table in self._tables and not c.is_list}
 
-    def _lookup(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
+    def _lookup(self, name: str, value_type: ValueType, indices: Mapping[str, pl.Series]) -> Lookup | None:
+        if not isinstance(value_type, Text):
+            return None
         if name in indices:
             return _gather_from(indices[name])
         look_up = self._lookups[name]
@@ -285,7 +289,9 @@ class Fitted:
     def save(self, folder: Path) -> None:
         """Write transforms.json, features.json, vocabularies/, its encodings/ and vectors/, and items/."""
         (folder / VOCABULARIES).mkdir(parents=True, exist_ok=True)
-        kinds = {VOCABULARIES: self.vocabularies, ENCODINGS: self._encodings(), WAITING: self.waiting}
+        # only the first transform of a feature can have a table
+        encodings = {name: ps[0]["table"] for name, ps in self.dense.items() if ps and "table" in ps[0]}
+        kinds = {VOCABULARIES: self.vocabularies, ENCODINGS: encodings, WAITING: self.waiting}
         for kind, tables in kinds.items():
             for name, table in tables.items():
                 (folder / kind).mkdir(exist_ok=True)
@@ -303,10 +309,6 @@ class Fitted:
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         state |= {"trainings": self.trainings} if self.trainings else {}
         write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
-
-    def _encodings(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of features whose first transform has one; later transforms cannot have one."""
-        return {name: ps[0]["table"] for name, ps in self.dense.items() if ps and "table" in ps[0]}
 
     @classmethod
     def load(cls, folder: Path) -> "Fitted":
@@ -369,15 +371,6 @@ def fitted_files(folder: Path) -> list[Path]:
 def _gather_from(index: pl.Series) -> Lookup:
     # within list.eval, pl.lit(index) would be repeated for each list
     return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
-
-
-def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:
-    """Pad sequences with id 0 to max_length + 1 ids, if data.sequences.pad is set."""
-    c = data.sequences
-    if c is None or c.pad is None:
-        return lists
-    fill = pl.lit(OUT_OF_VOCABULARY, pl.Int32).repeat_by(c.max_length + 1 - lists.list.len())
-    return pl.concat_list([fill, lists] if c.pad == "left" else [lists, fill])
 
 
 def _reader(data: ResolvedData, parsed: str) -> str | None:

@@ -9,14 +9,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features import (
-    GROUP,
-    HISTORY,
-    ORDER,
-    PLACE,
-    SPLIT,
-    TARGETS,
-)
+from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS
 from recsys.data.features.hashing import group_numbers
 from recsys.data.features.look_back import RowDifference, slices
 from recsys.data.features.resolved_data import ResolvedData
@@ -49,7 +42,12 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.sort(GROUP, *drawn, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
-        rows = rows.with_columns(pl.Series(SPLIT, _leave_one_out(_starts(rows, None))))  # per group, not per session
+        # a group's (not session's) last row is a test row, the one before validates; groups of 1 or 2 rows train
+        firsts = _starts(rows, None)
+        sizes = np.bincount(firsts, minlength=len(firsts))[firsts] if len(firsts) else firsts
+        from_end = firsts + sizes - 1 - np.arange(len(firsts))
+        split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
+        rows = rows.with_columns(pl.Series(SPLIT, np.where(sizes < 3, TRAIN, split).astype(np.uint8)))
     rows = rows.with_columns(look_back.column(rows[n], starts) for n, look_back in data.look_backs.items())
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
@@ -115,17 +113,6 @@ def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
     begins = rows.select(new).to_series().to_numpy().copy()
     begins[:1] = True
     return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-
-
-def _leave_one_out(starts: np.ndarray) -> np.ndarray:
-    """Return the split of each row, (rows,) uint8.
-
-    A group's last row is a test row, the row before it a validation row. Groups of 1 or 2 rows are training rows.
-    """
-    sizes = np.bincount(starts, minlength=len(starts))[starts] if len(starts) else starts
-    from_end = starts + sizes - 1 - np.arange(len(starts))
-    split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
-    return np.where(sizes < 3, TRAIN, split).astype(np.uint8)
 
 
 def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:

@@ -88,11 +88,7 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
 
 
 def grow_table(
-    old: pl.DataFrame | None,
-    waiting: pl.DataFrame | None,
-    counts: pl.DataFrame,
-    rules: Vocabulary,
-    number: int,
+    old: pl.DataFrame | None, waiting: pl.DataFrame | None, counts: pl.DataFrame, rules: Vocabulary, number: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the id table after a training, and the values that wait for a row.
 
@@ -117,17 +113,22 @@ def grow_table(
         .with_columns(count=pl.col("new") + pl.col("before").fill_null(0), seen=pl.lit(number, pl.Int32))
         .sort("count", "value", descending=[True, False])
     )
-    admitted = unknown.filter((pl.col("count") >= rules.min_count) & _drawn(unknown, rules.admit, number))
+    admitted = unknown.filter(pl.col("count") >= rules.min_count)
+    if rules.admit is not None and rules.admit != 1:  # n occurrences let a value in with probability 1 - (1 - admit)^n
+        missed = (1 - rules.admit) ** admitted["new"].to_numpy().astype(np.float64)
+        admitted = admitted.filter(pl.Series(shares(admitted["value"], number) >= missed, dtype=pl.Boolean))
     room = admitted.height if rules.capacity is None else max(rules.capacity - 1 - table.height, 0)
     rows = admitted.with_columns(since=pl.lit(number, pl.Int32))
     taken = _taken(table, rows[room:], rules.evict or "age", number)
-    replaced = _put(table.drop("new"), taken, rows[room : room + len(taken)])
-    grown = pl.concat([replaced, rows[:room].select("value", "count", "since", "seen")])
+    columns = ["value", "count", "since", "seen"]
+    kept = table.select(columns).with_row_index("place")
+    new = rows[room : room + len(taken)].select(pl.Series("place", taken, pl.UInt32), *columns)
+    replaced = pl.concat([kept.join(new, on="place", how="anti"), new]).sort("place").drop("place")
+    grown = pl.concat([replaced, rows[:room].select(columns)])
     ids = pl.int_range(grown.height, dtype=pl.Int32, eager=True) + (OUT_OF_VOCABULARY + 1)
     left = unknown.join(rows[: room + len(taken)], on="value", how="anti").select("value", "count", "seen")
     old_left = waiting.join(unknown, on="value", how="anti").filter(pl.col("seen") > number - WAITING_TRAININGS)
-    columns = ["value", "count", "id", "since", "seen"]
-    return grown.with_columns(id=ids).select(columns), pl.concat([left, old_left])
+    return grown.select("value", "count", ids.alias("id"), "since", "seen"), pl.concat([left, old_left])
 
 
 def id_table(vocabulary: pl.DataFrame | None) -> pl.DataFrame:
@@ -152,14 +153,6 @@ def fresh_rows(fitted: Fitted) -> Mapping[str, np.ndarray]:
     return rows
 
 
-def _drawn(unknown: pl.DataFrame, admit: float | None, number: int) -> pl.Series:
-    """Return which values `admit` lets in: n occurrences do with probability 1 - (1 - admit)^n."""
-    if admit is None or admit == 1 or unknown.is_empty():
-        return pl.repeat(True, unknown.height, eager=True)
-    missed = (1 - admit) ** unknown["new"].to_numpy().astype(np.float64)
-    return pl.Series(shares(unknown["value"], number) >= missed)
-
-
 def _taken(table: pl.DataFrame, rows: pl.DataFrame, evict: str, number: int) -> np.ndarray:
     """Return the places of the values that give their rows to the first of `rows`, in the order of `rows`."""
     places = table.with_row_index("place").filter((pl.col("seen") < number) & (pl.col("value") != ""))
@@ -168,11 +161,3 @@ def _taken(table: pl.DataFrame, rows: pl.DataFrame, evict: str, number: int) -> 
         rarer = places["count"].to_numpy() < rows["count"].to_numpy()[: places.height]
         places = places.filter(pl.Series(np.logical_and.accumulate(rarer)))
     return places["place"].to_numpy()
-
-
-def _put(table: pl.DataFrame, places: np.ndarray, rows: pl.DataFrame) -> pl.DataFrame:
-    """Replace the rows at `places`."""
-    columns = ["value", "count", "since", "seen"]
-    kept = table.select(columns).with_row_index("place")
-    new = rows.select(pl.Series("place", places, pl.UInt32), *columns)
-    return pl.concat([kept.join(new, on="place", how="anti"), new]).sort("place").drop("place")

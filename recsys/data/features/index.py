@@ -92,30 +92,28 @@ class ValueIndex:
         """Return the results for a String column, (rows,) -> (rows,). A missing value is the empty text."""
         if len(column) <= SHORT:
             return pl.Series(column.name, self.look_up_list(column), dtype=self.dtype)
-        at, places = self._found(column.fill_null(""))
+        # find the rows that hold known values, and the places of these among the values
+        text = column.fill_null("")
+        with _building:  # threads that look up at the same time build them once
+            hashes, order = self._by_hash
+        wanted = text.hash().to_numpy()
+        rows = np.argsort(wanted)  # neighbours are near each other among the hashes, too
+        near = np.searchsorted(hashes, wanted[rows])
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        while True:  # more than once if two values have one hash
+            inside = near < len(hashes)
+            rows, near = rows[inside], near[inside]
+            same_hash = hashes[near] == wanted[rows]
+            rows, near = rows[same_hash], near[same_hash]
+            same = (self._values.gather(order[near]) == text.gather(rows)).to_numpy()
+            found.append((rows[same], order[near[same]]))
+            if same.all():
+                break
+            rows, near = rows[~same], near[~same] + 1
+        at, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
         results = np.full(len(column), self._default, self._results.to_numpy().dtype)
         results[at] = self._results.gather(places).to_numpy()
         return pl.Series(column.name, results, dtype=self.dtype)
-
-    def _found(self, text: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-        """Return where `text` (rows,) holds known values (K,), and their places among the values (K,)."""
-        with _building:  # threads that look up at the same time build them once
-            hashes, places = self._by_hash
-        wanted = text.hash().to_numpy()
-        rows = np.argsort(wanted)  # neighbours are near each other among the hashes, too
-        at = np.searchsorted(hashes, wanted[rows])
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        while True:  # more than once if two values have one hash
-            inside = at < len(hashes)
-            rows, at = rows[inside], at[inside]
-            same_hash = hashes[at] == wanted[rows]
-            rows, at = rows[same_hash], at[same_hash]
-            same = (self._values.gather(places[at]) == text.gather(rows)).to_numpy()
-            found.append((rows[same], places[at[same]]))
-            if same.all():
-                break
-            rows, at = rows[~same], at[~same] + 1
-        return np.concatenate([r for r, _ in found]), np.concatenate([p for _, p in found])
 
     @cached_property
     def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:

@@ -33,18 +33,15 @@ def kept_columns(data: ResolvedData) -> list[str]:
 
 def label_exprs(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     """Return the expressions of the columns `kept_columns`, null for values that cannot be read."""
-    exprs = [_value(data, schema, c).cast(pl.Float32).alias(column) for column, c in label_columns(data).items()]
+    exprs = []
+    for column, c in label_columns(data).items():
+        value = c.value(data.source, schema)
+        if (only_if := c.config.only_if) is not None:  # null also in rows that do not have the label
+            value = pl.when(data.label_kinds[only_if].value(data.source, schema).cast(pl.Float32) == 1).then(value)
+        exprs.append(value.cast(pl.Float32).alias(column))
     if data.weight_column is not None:
         exprs.append(as_number(data.source, schema, data.weight_column).cast(pl.Float32).alias(WEIGHT))
     return exprs
-
-
-def _value(data: ResolvedData, schema: pl.Schema, c: LabelColumn) -> pl.Expr:
-    """Return a label's value; null also in rows that do not have it."""
-    value, only_if = c.value(data.source, schema), c.config.only_if
-    if only_if is None:
-        return value
-    return pl.when(data.label_kinds[only_if].value(data.source, schema).cast(pl.Float32) == 1).then(value)
 
 
 def label_checks(data: ResolvedData, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ LOOK_BACK_KEYS = ("lag", "difference", "last")
 
 
 @dataclass(frozen=True)
-class LookBack:
+class LookBack(ABC):
     """What a feature takes of earlier rows of its group.
 
     key: its key in YAML
@@ -47,6 +48,7 @@ class LookBack:
             return Age(keys["last"]) if age else Last(keys["last"])
         return None
 
+    @abstractmethod
     def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
         """Return the feature's column.
 
@@ -54,7 +56,6 @@ class LookBack:
             x: (n,) the values of rows, one group after another, in order.
             starts: (n,) the first row of each row's group.
         """
-        raise NotImplementedError
 
 
 class Lag(LookBack):

@@ -47,8 +47,17 @@ class RowParser:
         self._data, self._labelled = data, labelled
         schema = like.schema  # once, because making it takes time in proportion to the columns
         _check_types(data, schema, labelled=labelled)
-        columns = [*(pl.col(n) for n in PLACES if n in schema), *_group(data, schema)]
-        columns += [*label_exprs(data, schema), *_split(data, schema)] if labelled else []
+        columns = [pl.col(n) for n in PLACES if n in schema]
+        if (group := data.group) is not None:
+            order = pl.lit(0.0) if group.order is None else Moment().expr(data.source, schema, group.order)
+            columns += [as_value(schema, group.by).alias(GROUP), order.alias(ORDER)]
+        if labelled:
+            columns += label_exprs(data, schema)
+            column = data.split.column or ""
+            if data.split.by == "time":
+                columns.append(Moment().expr(data.source, schema, column).alias(TIME))
+            elif column and data.split.by in ("hash", "kfold"):
+                columns.append(as_value(schema, column).fill_null("").alias(KEY))
         for name, (source, value_type, _) in data.parsed_columns.items():
             columns.append(source.expr(value_type, data.source, schema).alias(name))
         self._columns = columns
@@ -59,7 +68,13 @@ class RowParser:
         raw = block.frame
         frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
         checks = self._checks(raw, frame)
-        first = _first_failed(checks, frame.height)
+        first = None  # the number of the first check that each row fails, null for good rows
+        for i, check in enumerate(checks):
+            if check.bad.any():
+                if first is None:
+                    first = pl.Series("check", [None] * frame.height, dtype=pl.Int32)
+                same = pl.Series([i], dtype=pl.Int32).new_from_index(0, frame.height)
+                first = first.zip_with(~check.bad | first.is_not_null(), same)
         if first is None:
             return frame, block.bad
         if block.as_text is not None:  # show bad rows with the file's own text
@@ -82,8 +97,17 @@ class RowParser:
 
     def _checks(self, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
         """Return all checks of parsed rows; a row that fails several has the first one as its reason."""
-        checks = label_checks(self._data, raw, frame) if self._labelled else []
-        checks += _order_checks(self._data, frame) + _item_checks(self._data, frame)
+        data = self._data
+        checks = label_checks(data, raw, frame) if self._labelled else []
+        for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
+            if column and name in frame.columns:
+                bad = ~frame[name].is_finite().fill_null(False)
+                checks.append(Check(bad, column, "is neither a number nor a time", "time"))
+        if data.group is not None:
+            checks.append(Check(frame[GROUP].fill_null("") == "", data.group.by, "is missing", "group"))
+        if (item := data.item_feature) is not None:  # of other features a missing value is a value
+            column = data.sparse_columns[item].column
+            checks.append(Check(frame[item].fill_null("") == "", column, "is missing", "item"))
         for name, source, value_type in self._checked:
             checks += source.checks(value_type, raw, frame[name])
         return checks
@@ -97,20 +121,6 @@ def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
     if isinstance(dtype, pl.List) and not dtype.inner.is_nested():
         return x.cast(pl.List(pl.String)).list.join(" ")
     return pl.lit(f"({dtype})").alias(name) if dtype.is_nested() else x.cast(pl.String)
-
-
-def _split(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
-    column = data.split.column or ""
-    if data.split.by == "time":
-        return [Moment().expr(data.source, schema, column).alias(TIME)]
-    return [as_value(schema, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
-
-
-def _group(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
-    if data.group is None:
-        return []
-    order = pl.lit(0.0) if data.group.order is None else Moment().expr(data.source, schema, data.group.order)
-    return [as_value(schema, data.group.by).alias(GROUP), order.alias(ORDER)]
 
 
 def _check_types(data: ResolvedData, schema: pl.Schema, *, labelled: bool) -> None:
@@ -133,35 +143,3 @@ def _check_types(data: ResolvedData, schema: pl.Schema, *, labelled: bool) -> No
     for name, c in data.label_configs.items() if labelled else ():
         if (dtype := schema[c.column or ""]).is_nested():
             raise UserError(f"{data.label_key(name)}: column {c.column} holds {dtype}, not one value a row")
-
-
-def _first_failed(checks: list[Check], rows: int) -> pl.Series | None:
-    """Return the number of the first check that each row fails, null for good rows; None if all rows are good."""
-    first = None
-    for i, check in enumerate(checks):
-        if check.bad.any():
-            if first is None:
-                first = pl.Series("check", [None] * rows, dtype=pl.Int32)
-            same = pl.Series([i], dtype=pl.Int32).new_from_index(0, rows)
-            first = first.zip_with(~check.bad | first.is_not_null(), same)
-    return first
-
-
-def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
-    checks = []
-    for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
-        if column and name in frame.columns:
-            bad = ~frame[name].is_finite().fill_null(False)
-            checks.append(Check(bad, column, "is neither a number nor a time", "time"))
-    if data.group is not None:
-        checks.append(Check(frame[GROUP].fill_null("") == "", data.group.by, "is missing", "group"))
-    return checks
-
-
-def _item_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
-    """Find rows without an item. For other features a missing value is a value, but it cannot be recommended."""
-    name = data.item_feature
-    if name is None:
-        return []
-    column = data.sparse_columns[name].column
-    return [Check(frame[name].fill_null("") == "", column, "is missing", "item")]

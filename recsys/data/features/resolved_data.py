@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import HISTORY, TARGETS
+from recsys.data.features.column_names import HISTORY, TARGETS, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.look_back import LookBack
@@ -187,8 +187,7 @@ class ResolvedData(DataConfig):
         names = {f"semantic_{i + 1}": own for i in range(levels)}
         if not c.prefixes:
             return names
-        prefixes = ("semantic_" + "_".join(str(i + 1) for i in range(n)) for n in range(2, levels + 1))
-        return names | {name: SparseConfig() for name in prefixes}
+        return names | {prefix_name(n): SparseConfig() for n in range(2, levels + 1)}
 
     @property
     def item_key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
@@ -33,7 +34,7 @@ class FeatureEntry(Generic[C]):
 
 
 @dataclass(frozen=True)
-class RowSource:
+class RowSource(ABC):
     """What a feature reads of a raw row.
 
     column: the raw column; of a cross, the name of the feature
@@ -85,9 +86,9 @@ class RowSource:
         """Return column, cross, pattern, split and max_length, for the fingerprints of prepared data."""
         return [self.column, None, None, None, self.max_length]
 
+    @abstractmethod
     def expr(self, type_: ValueType, source: SourceConfig, schema: pl.Schema) -> pl.Expr:
         """Return the column of parsed rows: values, or lists of them."""
-        raise NotImplementedError
 
     def checks(self, type_: ValueType, raw: pl.DataFrame, parsed: pl.Series) -> list[Check]:
         """Find the rows whose values cannot be read."""

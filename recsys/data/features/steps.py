@@ -104,7 +104,10 @@ class Log(Transform, name="log"):
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         x = np.maximum(x - p["min"] + 1, 1)
-        return _log(x.ravel()).reshape(x.shape)
+        # as the C library computes it; NumPy's result differs in the last bits
+        if x.size > POLARS_FROM:
+            return pl.Series(x.ravel()).log().to_numpy().reshape(x.shape)
+        return np.fromiter(map(math.log, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
 
 
 def _at_least(x: np.ndarray, lower: np.ndarray | float) -> np.ndarray:
@@ -114,13 +117,6 @@ def _at_least(x: np.ndarray, lower: np.ndarray | float) -> np.ndarray:
 
 def _at_most(x: np.ndarray, upper: np.ndarray | float) -> np.ndarray:
     return np.where(x > upper, upper, x)
-
-
-def _log(x: np.ndarray) -> np.ndarray:
-    """Return ln(x), (n,) -> (n,), as the C library computes it; NumPy's result differs in the last bits."""
-    if x.size > POLARS_FROM:
-        return pl.Series(x).log().to_numpy()
-    return np.fromiter(map(math.log, x.tolist()), np.float64, x.size)
 
 
 def _divisor(width: float) -> float:
@@ -194,7 +190,11 @@ class Clip(Transform, name="clip"):
     def __post_init__(self) -> None:
         if (self.quantiles is None) == (self.lower is None and self.upper is None):
             raise ValueError("needs either bounds (lower, upper) or quantiles")
-        low, high = (self.lower, self.upper) if self.quantiles is None else _check_quantiles(self.quantiles)
+        low, high = self.lower, self.upper
+        if (given := self.quantiles) is not None:
+            if not isinstance(given, list) or len(given) != 2 or not all(0 <= q <= 1 for q in given):
+                raise ValueError("quantiles must be two numbers from 0 to 1, such as [0.01, 0.99]")
+            low, high = given
         if any(b is not None and not abs(b) <= FLOAT32_MAX for b in (low, high)):
             raise ValueError("its bounds must be finite numbers")
         if low is not None and high is not None and low > high:
@@ -215,13 +215,6 @@ class Clip(Transform, name="clip"):
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         return _at_most(_at_least(x, p["lower"]), p["upper"])
-
-
-def _check_quantiles(given: Any) -> tuple[float, float]:
-    """Return two quantiles as numbers. Raises ValueError if they are invalid."""
-    if not isinstance(given, list) or len(given) != 2 or not all(0 <= q <= 1 for q in given):
-        raise ValueError("quantiles must be two numbers from 0 to 1, such as [0.01, 0.99]")
-    return given[0], given[1]
 
 
 @dataclass(frozen=True)

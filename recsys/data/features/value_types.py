@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -73,7 +74,7 @@ def is_missing(raw: pl.Series) -> pl.Series:
 
 
 @dataclass(frozen=True)
-class ValueType:
+class ValueType(ABC):
     """A type of values in parsed rows.
 
     reads: its name in the fingerprints of prepared data
@@ -85,9 +86,9 @@ class ValueType:
     takes_lists: ClassVar[bool] = False
     not_of: ClassVar[tuple[tuple[type[pl.DataType], ...], str]] = ((), "")
 
+    @abstractmethod
     def expr(self, source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
         """Return the values of a raw column, null where they are missing or cannot be read."""
-        raise NotImplementedError
 
     def checks(self, column: str, raw: pl.Series, parsed: pl.Series) -> list[Check]:
         """Find the rows whose values cannot be read."""

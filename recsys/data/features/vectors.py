@@ -126,10 +126,7 @@ class Vectors:
 
     def normalise(self, matrix: np.ndarray) -> np.ndarray:
         """Normalise the vectors of new values as these were: (m, width of the file) -> (m, width)."""
-        x = matrix.astype(np.float32)
-        for step in self.steps:
-            x = _apply(step, x)
-        return x
+        return normalise(matrix, self.steps)
 
     def save(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,27 +154,25 @@ class Vectors:
         return cls(values, matrix, steps)
 
 
-def normalise(matrix: np.ndarray, ways: Sequence[str]) -> np.ndarray:
-    """Normalise vectors (n, width) in these ways, l2 or layer, in order."""
+def normalise(matrix: np.ndarray, steps: Sequence[str | Affine]) -> np.ndarray:
+    """Normalise vectors (n, width) by these steps in order: l2, layer, or a fitted map."""
     x = matrix.astype(np.float32)
-    for name in ways:
-        x = _apply(name, x)
+    for step in steps:
+        x = _apply(step, x)
     return x
 
 
 def _apply(step: str | Affine, x: np.ndarray) -> np.ndarray:
-    return step(x) if isinstance(step, Affine) else {"l2": _l2, "layer": _layer}[step](x)
+    """Apply a fitted map, scale vectors to length 1 (l2; vectors of zeros stay), or normalise them (layer).
 
-
-def _l2(x: np.ndarray) -> np.ndarray:
-    """Scale vectors to length 1; vectors of zeros stay."""
-    lengths = np.linalg.norm(x, axis=1, keepdims=True)
-    scaled: np.ndarray = x / np.where(lengths > 0, lengths, 1)
-    return scaled
-
-
-def _layer(x: np.ndarray) -> np.ndarray:
-    """Apply layer normalisation without weights (Ba et al. 2016, eq. 4): mean 0 and variance 1 over each vector."""
+    Layer normalisation without weights (Ba et al. 2016, eq. 4): mean 0 and variance 1 over each vector.
+    """
+    if isinstance(step, Affine):
+        return step(x)
+    if step == "l2":
+        lengths = np.linalg.norm(x, axis=1, keepdims=True)
+        scaled: np.ndarray = x / np.where(lengths > 0, lengths, 1)
+        return scaled
     centred = x - x.mean(axis=1, keepdims=True)
     normalised: np.ndarray = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPS)
     return normalised

@@ -235,7 +235,13 @@ class ParquetLoader:
 
     def _from_chunks(self) -> Generator[Batch]:
         step, size = self.step, self._chunk_steps
-        chunks = self._chunks_ahead(self.epoch, step // size)
+        position = (self.epoch, step // size)
+        chunks, self._next = self._next, None  # perhaps they are being read already
+        if chunks is not None and (chunks.epoch, chunks.first) != position:  # the state of another position was loaded
+            chunks.close()
+            chunks = None
+        if chunks is None:
+            chunks = self._read_ahead(*position)
         try:
             while step < self.steps:
                 chunk = chunks.take()
@@ -264,17 +270,11 @@ class ParquetLoader:
         if self._check is not None:
             self._check.finish()
 
-    def _chunks_ahead(self, epoch: int, first: int) -> "_ChunksAhead":
-        """Return the chunks of an epoch from the first one on, which are perhaps being read already."""
-        chunks, self._next = self._next, None
-        if chunks is not None and (chunks.epoch, chunks.first) == (epoch, first):
-            return chunks
-        if chunks is not None:  # the state of another position was loaded
-            chunks.close()
-        return self._read_ahead(epoch, first)
-
     def _read_ahead(self, epoch: int, first: int) -> "_ChunksAhead":
-        groups, itself = self._order(epoch), weakref.proxy(self)  # no cycle: threads end with the loader
+        groups, itself = self._groups, weakref.proxy(self)  # no cycle: threads end with the loader
+        if self._shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(groups))
+            groups = [groups[i] for i in order]
         keep = epoch + 1 < self._epochs
         read, lay_out = partial(ParquetLoader._read, itself, groups, keep), partial(ParquetLoader._chunk, itself, epoch)
         return _ChunksAhead(epoch, first, -(-self.steps // self._chunk_steps), read, lay_out)
@@ -290,12 +290,6 @@ class ParquetLoader:
 
         parts = parts_of(self._rank, self._world_size, self.lanes, step_rows)
         yield from lane_batches(open_lane, parts, step_rows // self.lanes)
-
-    def _order(self, epoch: int) -> list[RowGroup]:
-        if not self._shuffle:
-            return self._groups
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self._groups))
-        return [self._groups[i] for i in order]
 
     def _read(self, groups: list[RowGroup], keep: bool, k: int) -> pl.DataFrame:
         """Read the rows of this rank's chunk k. keep: keep row groups for later epochs"""

@@ -4,16 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features import (
-    GROUP,
-    KEY,
-    LABEL,
-    ORDER,
-    PLACE,
-    ROW,
-    SPLIT,
-    TIME,
-)
+from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.blocks import ELEMENT, LINE
 from recsys.data.features.encoders import Hash, Vocabulary
 from recsys.data.features.encodings import Target
@@ -276,28 +267,24 @@ def names_files(data: DataConfig) -> bool:
     return data.root is not None and data.source.format not in TABLE_FORMATS
 
 
-def _raw_files(data: ResolvedData) -> SplitFiles:
-    """Return the raw files in reading order, each with its split if data.split.by=files, else None."""
-    split = data.split
-    if split.by != "files":
-        return [(f, None) for f in read_sources.find_files(data)]
-    groups = (split.train_files, split.validation_files, split.test_files)
-    files: list[tuple[Path, int | None]] = [
-        (f, i) for i, globs in enumerate(groups) if globs for f in read_sources.find_files(data, list(globs))
-    ]
-    for path, i in files:
-        if others := [j for q, j in files if q == path and j != i]:
-            raise UserError(f"data.split: {path.name} is both in {SPLITS[i or 0]} and in {SPLITS[others[0] or 0]}")
-    return files
-
-
 def check_files(data: ResolvedData) -> SplitFiles:
-    """Check all files that the config names, and return what `_raw_files` returns.
+    """Check all files that the config names.
+
+    Return the raw files in reading order, each with its split if data.split.by=files, else None.
 
     Raises:
         UserError: a file is missing, empty, or lacks a column that the config names, or its first rows cannot be read.
     """
-    files = _raw_files(data)
+    split = data.split
+    files: SplitFiles
+    if split.by != "files":
+        files = [(f, None) for f in read_sources.find_files(data)]
+    else:
+        groups = enumerate((split.train_files, split.validation_files, split.test_files))
+        files = [(f, i) for i, globs in groups if globs for f in read_sources.find_files(data, list(globs))]
+        for path, i in files:
+            if others := [j for q, j in files if q == path and j != i]:
+                raise UserError(f"data.split: {path.name} is both in {SPLITS[i or 0]} and in {SPLITS[others[0] or 0]}")
     for path, _ in files:
         read_sources.check_columns(without_codes(data), path)
     vector_files(data)

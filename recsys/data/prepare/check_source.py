@@ -38,7 +38,11 @@ def check_source(data: ResolvedData) -> None:
         why = f"applies to {', '.join(naming)}, and to CSV only with a header; remove it"
         raise UserError(f"{key}.optional_columns={source.optional_columns}: {why}")
     _check_text(key, source)
-    _check_marks(key, source)
+    for name, mark in (("decimal", source.decimal), ("thousands", source.thousands)):
+        if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in "+-"):
+            raise UserError(f"{key}.{name}={mark!r}: must be one character, such as . or ,")
+    if source.decimal == source.thousands:
+        raise UserError(f"{key}.thousands={source.thousands!r}: is the decimal mark, too; change one of them")
     _check_explode(key, source)
     _check_table(data)
     for join in source.joins:
@@ -93,15 +97,6 @@ def _check_explode(key: str, source: SourceConfig) -> None:
     if source.format == "csv" and (name := next((n for n, s in exploded_paths(source).items() if s is None), None)):
         hint = f'its columns are text; name the separator of the elements: {{{name}: " "}}'
         raise UserError(f"{key}.explode={name}: {hint}")
-
-
-def _check_marks(key: str, source: SourceConfig) -> None:
-    """Check the marks in numbers."""
-    for name, mark in (("decimal", source.decimal), ("thousands", source.thousands)):
-        if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in "+-"):
-            raise UserError(f"{key}.{name}={mark!r}: must be one character, such as . or ,")
-    if source.decimal == source.thousands:
-        raise UserError(f"{key}.thousands={source.thousands!r}: is the decimal mark, too; change one of them")
 
 
 def _check_table(data: ResolvedData) -> None:

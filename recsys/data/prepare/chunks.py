@@ -12,9 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,18 +23,15 @@ import polars as pl
 import polars.selectors as cs
 
 from recsys.base.console import say
-from recsys.data.features import (
-    PLACE,
-    parse_rows,
-)
-from recsys.data.features.blocks import ELEMENT, LINE, BadRow, Block
+from recsys.data.features import PLACE, parse_rows
+from recsys.data.features.blocks import ELEMENT, LINE, Block
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Moment
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import read_sources
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import FORMATS
-from recsys.data.raw.text import READERS
+from recsys.data.raw.text import READERS, in_order
 from recsys.files import manifest
 from recsys.files.atomic import beside, remove_folder
 from recsys.files.manifest import DamagedFile, Entry
@@ -149,32 +145,24 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
     rows: list[int] = []
     bad = lines = 0
 
-    def parse_and_write(block: Block, number: int) -> tuple[int, int, int]:
+    def parse_and_write(numbered: tuple[int, Block]) -> tuple[int, int, int]:
         """Return the number of rows, bad rows and lines."""
+        number, block = numbered
         frame, bad_rows = parse_rows(data, block)
         write_rows(folder, number, coder.encode(frame.drop(LINE, ELEMENT, strict=False)))
         if bad_rows:
-            _write_bad(bad_rows, folder / f"bad-{number:05d}.parquet")
+            columns = ("line", "reason", "text", "value")
+            schema = {"line": pl.Int64} | dict.fromkeys(columns[1:], pl.String)
+            values = [[getattr(b, c) for c in columns] for b in bad_rows]
+            pl.DataFrame(values, schema, orient="row").write_parquet(folder / f"bad-{number:05d}.parquet")
         return frame.height, len(bad_rows), block.lines
 
-    def finish(counts: tuple[int, int, int]) -> None:
-        nonlocal bad, lines
-        rows.append(counts[0])
-        bad, lines = bad + counts[1], max(lines, counts[2])
-        advance(counts[0])
-
-    with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
-        waiting: deque[Future[tuple[int, int, int]]] = deque()
-        try:
-            for number, block in enumerate(read_sources.read_blocks(data, chunk.file, chunk.file_range)):
-                waiting.append(pool.submit(parse_and_write, block, number))
-                if len(waiting) > PARSERS:
-                    finish(waiting.popleft().result())
-            while waiting:
-                finish(waiting.popleft().result())
-        finally:
-            for future in waiting:
-                future.cancel()
+    blocks = enumerate(read_sources.read_blocks(data, chunk.file, chunk.file_range))
+    with closing(in_order(parse_and_write, blocks, PARSERS, "parse")) as results:
+        for good, wrong, read in results:
+            rows.append(good)
+            bad, lines = bad + wrong, max(lines, read)
+            advance(good)
     write_values(folder, coder)
     write_info(folder, {"rows": rows, "bad": bad, "lines": lines})
 
@@ -215,12 +203,6 @@ def is_chunk(folder: Path) -> bool:
         remove_folder(folder)
         return False
     return True
-
-
-def _write_bad(bad: list[BadRow], file: Path) -> None:
-    columns = ("line", "reason", "text", "value")
-    schema = {"line": pl.Int64} | dict.fromkeys(columns[1:], pl.String)
-    pl.DataFrame([[getattr(b, c) for c in columns] for b in bad], schema=schema, orient="row").write_parquet(file)
 
 
 def source_spec(source: SourceConfig) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +15,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.base.extras import check_extra
 from recsys.data.features import sum_tables
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.raw.text import in_order
 from recsys.schema.data_schema import EngineConfig
 
 Item = TypeVar("Item")
@@ -76,18 +75,7 @@ class OneMachine(Engine):
     ) -> Generator[Result, None, None]:
         cores = os.cpu_count() or 1
         threads = max(1, cores // CORES_PER_CHUNK) if reads else max(2, cores // 2)
-        with ThreadPoolExecutor(threads, thread_name_prefix="chunk") as pool:
-            waiting: deque[Future[Result]] = deque()
-            try:
-                for item in items:
-                    waiting.append(pool.submit(function, item, advance))
-                    if len(waiting) > threads:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        return in_order(lambda item: function(item, advance), items, threads, "chunk")
 
 
 def check_engine(config: EngineConfig) -> None:

@@ -25,7 +25,7 @@ from recsys.data.features import LABEL as OUR_LABEL
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw.nvidia_spec import CATEGORICAL, LABEL, NUMERICAL
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.features import FeatureSpec
 from recsys.files.atomic import whole_folder
 
 LABEL_NAME = "label"
@@ -45,18 +45,6 @@ def export(prepared: Prepared, folder: Path) -> None:
         UserError: the layout cannot hold the data, or the folder exists.
     """
     features = prepared.fitted.features
-    _check(features, folder)
-    splits = [s for s in SPLITS if prepared.rows(s)]
-    with whole_folder(folder) as building:
-        with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
-            for split in splits:
-                for rows in _write_split(features, prepared.files(split), building / split):
-                    shown.advance(rows)
-        (building / "feature_spec.yaml").write_text(yaml.safe_dump(_specification(features, splits), sort_keys=False))
-
-
-def _check(features: FeatureSpec, folder: Path) -> None:
-    """Check that the layout can hold the features and that the folder is new. Raises UserError if not."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"export={folder}: exists already; name a new folder")
     if not features.labels:
@@ -66,14 +54,29 @@ def _check(features: FeatureSpec, folder: Path) -> None:
             f"export: {bags[0]} has several values per row, but the layout allows one; "
             f"remove it with ~data.sparse.{bags[0]}"
         )
+    splits = [s for s in SPLITS if prepared.rows(s)]
+    with whole_folder(folder) as building:
+        with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
+            for split in splits:
+                for rows in _write_split(features, prepared.files(split), building / split):
+                    shown.advance(rows)
+        (building / "feature_spec.yaml").write_text(yaml.safe_dump(_specification(features, splits), sort_keys=False))
 
 
 def _specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
     """Return the content of feature_spec.yaml."""
     dense = [f.name for f in features.dense]
-    feature_spec = {f.name: _sparse_spec(f) for f in features.sparse}
+    feature_spec: dict[str, dict[str, Any]] = {}
+    for f in features.sparse:
+        feature_spec[f.name] = {"dtype": id_type(f.cardinality).name, "cardinality": f.cardinality}
+        feature_spec[f.name] |= {} if f.table == f.name else {"table": f.table}
     feature_spec |= {n: {"dtype": "float16"} for n in dense} | {LABEL_NAME: {"dtype": "bool"}}
-    mappings = {s: _chunks(features, s) for s in splits}
+    mappings: dict[str, Chunks] = {}
+    for s in splits:
+        by_file = {f"{s}/numerical.bin": dense, f"{s}/label.bin": [LABEL_NAME]}
+        by_file |= {f"{s}/categorical/{f.name}.bin": [f.name] for f in features.sparse}
+        chunks = [{"type": "split_binary", "features": n, "files": [file]} for file, n in by_file.items() if n]
+        mappings[s] = chunks
     metadata = {"validation": mappings.pop("validation")} if "validation" in mappings else {}
     return {
         "feature_spec": feature_spec,
@@ -81,17 +84,6 @@ def _specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
         "channel_spec": {CATEGORICAL: [f.name for f in features.sparse], NUMERICAL: dense, LABEL: [LABEL_NAME]},
         "metadata": metadata,
     }
-
-
-def _sparse_spec(f: SparseFeature) -> dict[str, Any]:
-    spec = {"dtype": id_type(f.cardinality).name, "cardinality": f.cardinality}
-    return spec if f.table == f.name else spec | {"table": f.table}
-
-
-def _chunks(features: FeatureSpec, split: str) -> Chunks:
-    by_file = {f"{split}/numerical.bin": [f.name for f in features.dense], f"{split}/label.bin": [LABEL_NAME]}
-    by_file |= {f"{split}/categorical/{f.name}.bin": [f.name] for f in features.sparse}
-    return [{"type": "split_binary", "features": names, "files": [file]} for file, names in by_file.items() if names]
 
 
 def _write_split(features: FeatureSpec, files: list[Path], folder: Path) -> Iterator[int]:

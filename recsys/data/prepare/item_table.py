@@ -6,10 +6,7 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.data.features import (
-    InMemory,
-    fit,
-)
+from recsys.data.features import InMemory, fit
 from recsys.data.features.blocks import LINE, Block
 from recsys.data.features.column_names import ITEM
 from recsys.data.features.encoders import Identity
@@ -55,9 +52,7 @@ def check_items_table(data: ResolvedData) -> None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(
-    data: ResolvedData, fitted: Fitted, codes: Path | None = None, old: ItemTable | None = None
-) -> ItemTable | None:
+def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None, old: ItemTable | None) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Without data.items.file, the items are the values of the files of vectors and of semantic ids.
@@ -100,7 +95,9 @@ def read_items(
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    training = _training(items, seen)
+    coder = TextCoder(items.text_columns)
+    coded = coder.encode(seen.drop(ITEM))
+    training = InMemory(coded, coder.values())
     fitted_items = fit(items, training) if old is None else grow(old.fitted, items, training)
     fitted_items.vectors = vectors
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
@@ -130,9 +127,3 @@ def _rows(data: ResolvedData, items: ResolvedData, vectors: dict[str, Vectors], 
         say(line)
     key = side.select(as_value(side.schema, data.item_key)).to_series().gather(rows[LINE] - 1)
     return rows.with_columns(key.alias(ITEM)).drop(LINE)
-
-
-def _training(items: ResolvedData, seen: pl.DataFrame) -> InMemory:
-    coder = TextCoder(items.text_columns)
-    coded = coder.encode(seen.drop(ITEM))
-    return InMemory(coded, coder.values())

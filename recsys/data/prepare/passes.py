@@ -147,7 +147,8 @@ class Build:
                     first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
                     parsed.append(ParsedChunk(folder, first, chunk.split))
                     bad.add(chunk, parsed[-1])
-            _finish(progress)
+            progress.total = progress.done
+            progress.advance(0)
         bad.report()
         return parsed, bad.bad
 
@@ -301,7 +302,11 @@ def _write_job(
         for frame in chunk.frames():
             with_row, which = splitter.with_row(frame, chunk.split)
             transformed = fitted.apply_codes(with_row, indices)
-            which = _without_dropped(fitted.data, with_row, which.replace(REPEATED, TRAIN))
+            which = which.replace(REPEATED, TRAIN)
+            if (share := fitted.data.sample_negatives) != 1:  # no split for training rows that are left out
+                kept = shares_of_places(with_row[PLACE].to_numpy(), NEGATIVES_SEED) < share
+                dropped = (which == TRAIN) & (with_row[LABEL] == 0) & ~pl.Series(kept)
+                which = pl.select(pl.when(~dropped).then(which)).to_series()
             for i, split in enumerate(SPLITS):
                 part = transformed if (which == i).all(ignore_nulls=False) else transformed.filter(which == i)
                 rows[split] += part.height
@@ -311,20 +316,6 @@ def _write_job(
         writer.close()
     note = {"rows": rows, "files": {split: w.files for split, w in writers.items()}}
     write_text(folder / "written" / f"{number}.json", json.dumps(note))
-
-
-def _without_dropped(data: ResolvedData, rows: pl.DataFrame, which: pl.Series) -> pl.Series:
-    """Return the splits with null for the training rows that data.sample_negatives leaves out, by their row number."""
-    if data.sample_negatives == 1:
-        return which
-    kept = shares_of_places(rows[PLACE].to_numpy(), NEGATIVES_SEED) < data.sample_negatives
-    dropped = (which == TRAIN) & (rows[LABEL] == 0) & ~pl.Series(kept)
-    return pl.select(pl.when(~dropped).then(which)).to_series()
-
-
-def _finish(progress: Bar) -> None:
-    progress.total = progress.done
-    progress.advance(0)
 
 
 def _expected_rows(data: ResolvedData, chunks: list[Chunk]) -> float | None:

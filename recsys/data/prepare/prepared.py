@@ -212,12 +212,8 @@ def raw_files(config: DataConfig) -> list[Path]:
 
 def _with_root(data: ResolvedData, home: Path) -> ResolvedData:
     """Return the config with a folder of raw files: that of the config, of the sample, or of a table's stored rows."""
-    if data.root is None:
-        return _with_sample(data, home)
-    return with_stored_rows(data, home) if is_table(data) else data
-
-
-def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
+    if data.root is not None:
+        return with_stored_rows(data, home) if is_table(data) else data
     assert data.sample is not None
     kind = "" if data.sample.kind == "clicks" else f"{data.sample.kind}-"
     folder = home / f"sample-{kind}{data.sample.rows}-{data.sample.seed}"
@@ -229,7 +225,7 @@ def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
     return replace(data, root=str(folder))
 
 
-def _fingerprint(data: ResolvedData, contents: Any) -> str:
+def _fingerprint(data: ResolvedData, contents: object) -> str:
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)

@@ -105,7 +105,7 @@ class ItemRunner:
             raise UserError(f"engine=spark: {host} has polars {pl.__version__}, the driver {self.polars}; {DOCS}")
 
 
-def write_pickle(file: Path, value: Any) -> None:
+def write_pickle(file: Path, value: object) -> None:
     """Write a pickle file atomically."""
     with whole_file(file, unique=True) as building:
         building.write_bytes(pickle.dumps(value, protocol=5))

@@ -8,7 +8,6 @@ say whether its rows have changed, so its query runs each time; equal rows are s
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +39,11 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
     assert data.root is not None
     folder = home / "tables"
     folder.mkdir(parents=True, exist_ok=True)
-    state = _state(data, home)
+    # a digest or version that changes whenever the table does; None for a server, which has neither
+    if (file := databases.database_file(data.source, data.root)) is not None and file.is_file():
+        state: str | None = digests([file], home, verify=data.verify)[file]
+    else:
+        state = databases.version(data.source, data.root)
     if state is None:
         building = Path(mkdtemp(dir=folder, prefix=".reading-"))
         try:
@@ -62,15 +65,6 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
     return _local(data, target)
 
 
-def _state(data: ResolvedData, home: Path) -> str | None:
-    """Return a digest or version that changes whenever the table does, or None for a server, which has neither."""
-    assert data.root is not None
-    file = databases.database_file(data.source, data.root)
-    if file is not None and file.is_file():
-        return digests([file], home, verify=data.verify)[file]
-    return databases.version(data.source, data.root)
-
-
 def _key(state: object) -> str:
     return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
 
@@ -78,7 +72,9 @@ def _key(state: object) -> str:
 def _write(data: ResolvedData, folder: Path) -> None:
     rows = 0
     with bar(f"reading {data.source.format}") as progress:
-        for i, frame in enumerate(_batches(data)):
+        for i, batch in enumerate(databases.read_table(data.source, data.root or "")):
+            # a column without a value in a batch has no type, so it becomes text
+            frame = batch.with_columns(pl.col(n).cast(pl.String) for n, t in batch.schema.items() if t == pl.Null)
             file = folder / f"part-{i:05d}.parquet"
             frame.write_parquet(file, compression="lz4")
             if not i:
@@ -87,12 +83,6 @@ def _write(data: ResolvedData, folder: Path) -> None:
             progress.advance(frame.height)
     if not rows:
         raise UserError(f"data.root: the {'query' if data.source.format == 'sql' else 'table'} returns no rows")
-
-
-def _batches(data: ResolvedData) -> Iterator[pl.DataFrame]:
-    """Yield the batches. A column without a value in a batch has no type, so it becomes text."""
-    for frame in databases.read_table(data.source, data.root or ""):
-        yield frame.with_columns(pl.col(n).cast(pl.String) for n, t in frame.schema.items() if t == pl.Null)
 
 
 def _local(data: ResolvedData, folder: Path) -> ResolvedData:

@@ -31,40 +31,11 @@ def cells(counts: pl.DataFrame, absent: str) -> pl.DataFrame:
     return shown
 
 
-def in_vocabulary(counts: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
-    """Return the counts of the values in the vocabulary."""
-    return counts.join(vocabulary.select("value"), on="value", how="semi")
-
-
 def unknown_share(counts: pl.DataFrame, known: pl.DataFrame) -> tuple[float | None, float | None]:
     """Return the share of lookups in validation and in test whose value is not in `known`."""
     total, known_total = counts.select(SPLITS).sum(), known.select(SPLITS).sum()
     validation, test = (1 - known_total[s].item() / n if (n := total[s].item()) else None for s in SPLITS[1:])
     return validation, test
-
-
-def _thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
-    """Return the size and coverage of a table with each min_count; it has one row more, for rare values.
-
-    Args:
-        train: (values,) the training lookups of each value.
-        own: the config's min_count.
-    """
-    least = np.array(sorted({*MIN_COUNTS, max(own, 1)}))
-    kept = [train[train >= n] for n in least]
-    total = max(int(train.sum()), 1)
-    return pl.DataFrame(
-        {"min_count": least, "rows": [len(k) + 1 for k in kept], "covered": [int(k.sum()) / total for k in kept]}
-    )
-
-
-def _coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return some numbers n and the share of training lookups that the n most frequent values have."""
-    if len(train) < 3:
-        return None
-    covered = np.cumsum(np.sort(train)[::-1]) / train.sum()
-    at = np.unique(np.geomspace(1, len(train), POINTS).round().astype(int))
-    return at, covered[at - 1]
 
 
 def table(
@@ -82,15 +53,15 @@ def table(
     """
     train = counts.filter(pl.col("train") > 0)["train"].to_numpy()
     min_count = max(encoder.min_count, 1) if isinstance(encoder, Vocabulary) else 1
-    return Table(
-        name,
-        features,
-        rows,
-        encoder,
-        min_count,
-        len(train),
-        int(train.sum()),
-        used,
-        _thresholds(train, min_count),
-        _coverage(train),
-    )
+    coverage = None  # some numbers n, and the share of training lookups that the n most frequent values have
+    if len(train) >= 3:
+        covered = np.cumsum(np.sort(train)[::-1]) / train.sum()
+        at = np.unique(np.geomspace(1, len(train), POINTS).round().astype(int))
+        coverage = (at, covered[at - 1])
+    # a table has one row more than it has frequent values, for the rare ones
+    least = np.array(sorted({*MIN_COUNTS, min_count}))
+    kept = [train[train >= n] for n in least]
+    total = max(int(train.sum()), 1)
+    covers = [int(k.sum()) / total for k in kept]
+    thresholds = pl.DataFrame({"min_count": least, "rows": [len(k) + 1 for k in kept], "covered": covers})
+    return Table(name, features, rows, encoder, min_count, len(train), int(train.sum()), used, thresholds, coverage)

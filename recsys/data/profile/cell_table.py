@@ -24,7 +24,14 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
         labelled: whether rows have labels, and cells rates of positives.
     """
     totals = [int(frame[s].sum()) for s in SPLITS]
-    top, widest = _top(frame, base), _widest(frame, totals)
+    # the largest share of a cell; the bar of all others may be longer and is cut
+    single = frame.filter(~(pl.col("special") & (pl.col("label") != ""))).select(SPLITS).rows()
+    widest = max((n / total for row in single for n, total in zip(row, totals, strict=True) if n), default=1.0)
+    highs = [base * 1.25]
+    for positives, n in frame.select("positives", "train").iter_rows():
+        if n:
+            highs.append(min(wilson(positives, n)[1], max(positives / n * 1.3, base * 2)))
+    top = min(max(highs), 1.0) or 1.0  # the rate at the right edge of the charts, so that most intervals fit
     lines: list[Cells] = []
     for r in frame.iter_rows(named=True):
         shares = [r[s] / n if n else None for s, n in zip(SPLITS, totals, strict=True)]
@@ -35,7 +42,8 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
         shown = [share(part) for part in shares if part is not None]
         rate = share(r["positives"] / r["train"]) if r["train"] else "–"
         positive = [rate, rate_interval(r["positives"], r["train"], base, top)] if labelled else []
-        label = _label(r["label"], special=r["special"])
+        parted = cut(" × ".join(part or "(missing)" for part in r["label"].split("\x1f")))
+        label = Cell(r["label"] or "(missing)", "special") if r["special"] else parted
         lines.append([label, f"{r['train']:,}", thin_bars(parts, widest), *shown, *positive])
     splits = [s for s, n in zip(SPLITS, totals, strict=True) if n]
     heads = columns([what, rows, "share by split", *splits], left=(what, "share by split"))
@@ -61,24 +69,3 @@ def rate_interval(positives: int, rows: int, base: float, top: float) -> Markup 
     rate = share(positives / rows)
     tip = f"{rate} of {rows:,} (95 %: {share(low)} to {share(high)}); all rows {share(base)}"
     return dots_in_cell([Dot(positives / rows, colour, tip, low, high)], (0.0, top), base, 112)
-
-
-def _label(label: str, *, special: bool) -> Cell | str:
-    if special:
-        return Cell(label or "(missing)", "special")
-    return cut(" × ".join(part or "(missing)" for part in label.split("\x1f")))
-
-
-def _widest(frame: pl.DataFrame, totals: list[int]) -> float:
-    """Return the largest share of a cell; the bar of all others may be longer and is cut."""
-    single = frame.filter(~(pl.col("special") & (pl.col("label") != ""))).select(SPLITS).rows()
-    return max((n / total for row in single for n, total in zip(row, totals, strict=True) if n), default=1.0)
-
-
-def _top(frame: pl.DataFrame, base: float) -> float:
-    """Return the rate at the right edge of the charts, so that most intervals fit."""
-    highs = [base * 1.25]
-    for positives, n in frame.select("positives", "train").iter_rows():
-        if n:
-            highs.append(min(wilson(positives, n)[1], max(positives / n * 1.3, base * 2)))
-    return min(max(highs), 1.0) or 1.0

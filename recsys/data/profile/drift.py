@@ -44,13 +44,10 @@ def drift(p: np.ndarray, q: np.ndarray) -> Drift | None:
     if not n or not m:
         return None
     freedom = max(int(((p + q) > 0).sum()) - 1, 0)
-    return Drift(psi(p, q), (1 / n + 1 / m) * _chi_square(freedom))
-
-
-def _chi_square(freedom: int) -> float:
-    """Return the 95 % quantile, accurate to 1 % (Wilson and Hilferty 1931)."""
+    # the 95 % quantile of chi-square, accurate to 1 % (Wilson and Hilferty 1931)
     share = 2 / (9 * freedom) if freedom else 0.0
-    return freedom * (1 - share + 1.645 * sqrt(share)) ** 3
+    quantile = freedom * (1 - share + 1.645 * sqrt(share)) ** 3
+    return Drift(psi(p, q), (1 / n + 1 / m) * quantile)
 
 
 def wilson(positives: float, rows: float) -> tuple[float, float]:

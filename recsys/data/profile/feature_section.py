@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from markupsafe import Markup
 
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.cell_table import SPLIT_PAINTS, cell_table
-from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Histogram, Numbers
+from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers
 from recsys.data.profile.distributions import QUANTILES, from_axis
 from recsys.data.profile.table_sizes import table_sizes
 from recsys.pages.charts.axes import Axis
@@ -84,20 +83,12 @@ def _spans(f: FeatureProfile, n: Numbers) -> PageTable:
 
 
 def _histogram(n: Numbers, *, time: bool) -> dict[str, Any] | None:
-    if n.histogram is None:
+    h = n.histogram
+    if h is None:
         return None
-    scale = "; the axis is logarithmic" if n.histogram.unit else ""
+    scale = "; the axis is logarithmic" if h.unit else ""
     sampled = f"; {n.sampled:,} rows sampled from {n.seen:,}" if n.sampled < n.seen else ""
-    return {
-        "of": "times" if time else "numbers",
-        "small": scale + sampled,
-        "legend": [p for p, counts in zip(SPLIT_PAINTS, n.histogram.counts, strict=True) if counts.any()],
-        "chart": _densities(n.histogram, time=time),
-    }
-
-
-def _densities(h: Histogram, *, time: bool) -> Markup:
-    """Draw densities, since bins of whole numbers differ in width: training filled, the other splits as outlines."""
+    # densities, since bins of whole numbers differ in width: training filled, the other splits as outlines
     to_text = seconds if time else number
     edges = [float(x) for x in from_axis(h.edges, h.unit)]
     shares = h.counts / np.maximum(h.counts.sum(axis=1, keepdims=True), 1)
@@ -110,4 +101,9 @@ def _densities(h: Histogram, *, time: bool) -> Markup:
     marks = tuple(np.linspace(edges[0], edges[-1], 4)) if time else ()
     x = Axis(float(h.edges[0]), float(h.edges[-1]), 0, WIDE, unit=h.unit, marks=marks, text=to_text)
     heights = (density / (density.max() or 1))[splits].tolist()
-    return histogram(edges, heights, [SPLIT_PAINTS[k] for k in splits], tips, x, 180)
+    return {
+        "of": "times" if time else "numbers",
+        "small": scale + sampled,
+        "legend": [p for p, counts in zip(SPLIT_PAINTS, h.counts, strict=True) if counts.any()],
+        "chart": histogram(edges, heights, [SPLIT_PAINTS[k] for k in splits], tips, x, 180),
+    }

@@ -12,14 +12,7 @@ from recsys.data.features.value_types import Number, RowNumber, Text, Time
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.summary import summarise
-from recsys.data.profile.tallies import (
-    ByValue,
-    Distinct,
-    RowSample,
-    each_number,
-    tally,
-    with_label,
-)
+from recsys.data.profile.tallies import ByValue, Distinct, RowSample, each_number, tally
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB
@@ -64,40 +57,32 @@ class Profiler:
         self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
         rows = tally(labels, which)
         for name, seen in self.values.items():
-            text = _as_text(frame[name])
+            as_text = pl.List(pl.String) if frame[name].dtype == pl.List else pl.String
+            text = frame[name].cast(as_text)  # ids (encode=id) are integers
             seen.add(text, rows)
             self.missing[name] += np.bincount(which[_missing(text, self.absent[name])], minlength=3)
         for name, seen in self.lengths.items():
             seen.add(frame[name].list.len().fill_null(0).cast(pl.Int64), rows)
         for (name, part), seen in self.parts.items():
             seen.add(frame.select(PARTS[part][1](pl.col(name)).cast(pl.Int64)).to_series(), rows)
-        self._add_numbers(frame, labels, which)
-
-    def _add_numbers(self, frame: pl.DataFrame, labels: pl.Series, which: np.ndarray) -> None:
-        columns = [_seconds(frame[n]) if n in self.times else frame[n] for n in self.numbers]
-        numbers = with_label(columns, labels)
+        columns = [
+            frame[n].dt.epoch("us").cast(pl.Float64) / 1e6 if n in self.times else frame[n] for n in self.numbers
+        ]
+        numbers = pl.DataFrame([*columns, labels.alias(LABEL)])
         for split, sample in enumerate(self.samples):
             mine = which == split
-            part = numbers if mine.all() else numbers.filter(mine)
-            sample.add(part)
-            for name in self.numbers:
-                rows, x = part[name], each_number(part, name)[name]
-                self.missing[name][split] += int(_missing(rows, "").sum()) if name in self.lengths else x.null_count()
-                self.moments[name][split].add(x, part)
+            drawn = numbers if mine.all() else numbers.filter(mine)
+            sample.add(drawn)
+            for n in self.numbers:
+                given, x = drawn[n], each_number(drawn, n)[n]
+                self.missing[n][split] += int(_missing(given, "").sum()) if n in self.lengths else x.null_count()
+                self.moments[n][split].add(x, drawn)
                 if split == 0:
-                    self.distinct[name].add(x)
+                    self.distinct[n].add(x)
 
     def result(self, fitted: Fitted) -> DataProfile:
         """Return the profile. fitted: the transforms fitted on the same data, with vocabularies and table sizes."""
         return summarise(self, fitted)
-
-
-def _as_text(values: pl.Series) -> pl.Series:
-    """Return values as text, or lists of text; ids (encode=id) are integers."""
-    bag = values.dtype == pl.List
-    return values if values.dtype in (pl.String, pl.List(pl.String)) else values.cast(
-        pl.List(pl.String) if bag else pl.String
-    )  # fmt: skip
 
 
 def _missing(values: pl.Series, absent: str) -> np.ndarray:
@@ -105,7 +90,3 @@ def _missing(values: pl.Series, absent: str) -> np.ndarray:
     if values.dtype == pl.List:
         return (values.list.len().fill_null(0) == 0).to_numpy()
     return (values.fill_null("") == absent).to_numpy()
-
-
-def _seconds(times: pl.Series) -> pl.Series:
-    return times.dt.epoch("us").cast(pl.Float64) / 1e6

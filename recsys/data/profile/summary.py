@@ -81,7 +81,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
     cells = cell_counts.cells(counts, profiler.absent[name])
     known = counts.filter(pl.col("train") > 0)
     if c is not None and isinstance(c.encoder, Vocabulary):
-        known = cell_counts.in_vocabulary(counts, fitted.vocabularies[c.table])
+        known = counts.join(fitted.vocabularies[c.table].select("value"), on="value", how="semi")
     if c is None:
         steps = profiler.data.dense_columns[name].steps
         kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"

@@ -1,6 +1,5 @@
 """The sizes of tables, with the config's threshold of frequency and with others."""
 
-from collections.abc import Sequence
 from math import log10
 from typing import Any
 
@@ -36,7 +35,14 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
         Column("covered", tooltip="share of training lookups whose value has a row of its own"),
     ]  # fmt: skip
     shared = ", ".join(x for x in t.features if x != f.name)
-    hashed = _hashed(t) if isinstance(t.encoder, Hash) else ""
+    hashed = ""
+    if isinstance(t.encoder, Hash):
+        used = t.used or 0
+        shared_buckets = share(1 - used / t.distinct if t.distinct else 0.0)
+        hashed = (
+            f"Hashed: {t.distinct:,} training values fall into {used:,} of {t.rows - 1:,} buckets, {shared_buckets} of "
+            "them share a bucket with another value. The table below shows a vocabulary instead."
+        )
     sizes = PageTable(heads, rows, kinds)
     return {"table": t, "shared": shared, "hashed": hashed, "sizes": sizes, "curve": _coverage(t),
             "chosen": isinstance(t.encoder, Vocabulary)}  # fmt: skip
@@ -44,14 +50,6 @@ def table_sizes(t: Table, f: FeatureProfile) -> dict[str, Any]:
 
 def _sizes(rows: int) -> list[str]:
     return [size(rows * d * 4) for d in DIMS]
-
-
-def _hashed(t: Table) -> str:
-    shared = 1 - (t.used or 0) / t.distinct if t.distinct else 0.0
-    return (
-        f"Hashed: {t.distinct:,} training values fall into {t.used or 0:,} of {t.rows - 1:,} buckets, "
-        f"{share(shared)} of them share a bucket with another value. The table below shows a vocabulary instead."
-    )
 
 
 def _coverage(t: Table) -> Markup | None:
@@ -91,15 +89,11 @@ def all_tables(profile: DataProfile) -> dict[str, Any] | None:
     )
     whole = sum(t.rows for t in order)
     totals = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    chart, sizes = _strip(order, whole), PageTable(heads, rows)
-    return {"number": len(order), "rows": whole, "totals": totals, "chart": chart, "sizes": sizes}
-
-
-def _strip(order: Sequence[Table], whole: int) -> Markup:
-    """Draw all tables side by side, in proportion to their rows."""
+    # all tables side by side, in proportion to their rows
     tips = [f"{t.name}: {t.rows:,} rows, {size(t.rows * 64)} at dim 16" for t in order]
     parts = [Part(t.rows, colour(i), t.name, tip) for i, (t, tip) in enumerate(zip(order, tips, strict=True))]
-    return lying([Stack(parts)], Axis(0, whole, 0, PAGE), wide=PAGE, thick=34)
+    chart, sizes = lying([Stack(parts)], Axis(0, whole, 0, PAGE), wide=PAGE, thick=34), PageTable(heads, rows)
+    return {"number": len(order), "rows": whole, "totals": totals, "chart": chart, "sizes": sizes}
 
 
 def _features(t: Table) -> str:

@@ -1,7 +1,5 @@
 """Statistics that a Profiler collects: tallies by split, a sample of rows, distinct values."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
@@ -113,8 +111,3 @@ def each_number(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     if rows.schema[name] != pl.List:
         return rows
     return rows.filter(pl.col(name).list.len() > 0).explode(name)
-
-
-def with_label(columns: Sequence[pl.Series], labels: pl.Series) -> pl.DataFrame:
-    """Return a frame of the columns and LABEL."""
-    return pl.DataFrame([*columns, labels.alias(LABEL)])

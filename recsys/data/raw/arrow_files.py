@@ -133,8 +133,20 @@ def _read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
         raise UserError(f"{file}: not a .npz archive of arrays of numbers or text ({one_line(e)})") from e
     columns: list[pl.Series] = []
     for name, array in arrays.items():
+        if array.dtype.kind not in "biufUS" or array.ndim not in (1, 2):
+            shape = "x".join(map(str, array.shape)) or "a single value"
+            raise UserError(f"{file}: array {name} holds {array.dtype} of shape {shape}, not one value or vector a row")
+        if array.dtype == np.float16:
+            array = array.astype(np.float32)
         given = list(source.arrays[name].columns) if name in source.arrays else []
-        columns += _columns(file, name, array, given)
+        width = 1 if array.ndim == 1 else array.shape[1]
+        if given and (array.ndim == 1 or width != len(given)):
+            named = f"names {len(given)} columns, but {file.name} has {width}"
+            raise UserError(f"data.source.arrays.{name}.columns: {named}")
+        if given:
+            columns += [pl.Series(c, np.ascontiguousarray(array[:, i])) for i, c in enumerate(given)]
+        else:
+            columns.append(pl.Series(name, array))
     for name in source.arrays:
         if name not in arrays:
             raise UserError(f"data.source.arrays.{name}: {file.name} has no such array; it holds {', '.join(arrays)}")
@@ -143,17 +155,3 @@ def _read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
         rows = ", ".join(f"{name} {n}" for n, name in heights.items())
         raise UserError(f"{file}: its arrays differ in their number of rows: {rows or 'it holds none'}")
     return pl.DataFrame(columns)
-
-
-def _columns(file: Path, name: str, array: np.ndarray, given: list[str]) -> list[pl.Series]:
-    if array.dtype.kind not in "biufUS" or array.ndim not in (1, 2):
-        shape = "x".join(map(str, array.shape)) or "a single value"
-        raise UserError(f"{file}: array {name} holds {array.dtype} of shape {shape}, not one value or vector a row")
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
-    if given and (array.ndim == 1 or array.shape[1] != len(given)):
-        width = 1 if array.ndim == 1 else array.shape[1]
-        raise UserError(f"data.source.arrays.{name}.columns: names {len(given)} columns, but {file.name} has {width}")
-    if given:
-        return [pl.Series(c, np.ascontiguousarray(array[:, i])) for i, c in enumerate(given)]
-    return [pl.Series(name, array)]

@@ -83,16 +83,11 @@ def _unzip(raw: BinaryIO, file: Path) -> BinaryIO:
     return cast(BinaryIO, archive.open(names[0]))
 
 
-def _unpack_zstd(raw: BinaryIO, _: Path) -> BinaryIO:
-    stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
-    return cast(BinaryIO, io.BufferedReader(stream, READ_AHEAD))
-
-
 _DECOMPRESS: dict[str, Callable[[BinaryIO, Path], object]] = {
     ".gz": lambda raw, _: gzip.GzipFile(fileobj=raw),
     ".bz2": lambda raw, _: bz2.BZ2File(raw),
     ".xz": lambda raw, _: lzma.LZMAFile(raw),  # noqa: SIM115
-    ".zst": _unpack_zstd,
+    ".zst": lambda raw, _: io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"), READ_AHEAD),
     ".zip": _unzip,
 }
 

@@ -11,8 +11,7 @@ def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:
 
     Both readers of text and callers with rows in memory use this. Other columns than text are unchanged.
     """
-    everywhere = set(source.null_values)
-    if not (source.strip or everywhere or source.column_null_values):
+    if not (source.strip or source.null_values or source.column_null_values):
         return frame
     changed = []
     for name, dtype in frame.schema.items():
@@ -21,7 +20,12 @@ def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:
         value, bare = pl.col(name), pl.col(name).str.strip_chars(BLANK)
         if source.strip:
             value = pl.when(bare != "").then(bare)
-        if missing := sorted(everywhere | set(source.column_null_values.get(name, []))):
+        if missing := sorted(null_texts(source, name)):
             value = pl.when(~bare.is_in(missing)).then(value)
         changed.append(value.alias(name))
     return frame.with_columns(changed)
+
+
+def null_texts(source: TextConfig, column: str) -> frozenset[str]:
+    """Return the text that stands for a missing value in a column of text."""
+    return frozenset(source.null_values) | frozenset(source.column_null_values.get(column, []))

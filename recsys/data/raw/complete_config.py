@@ -15,36 +15,19 @@ from recsys.schema.data_schema import DenseConfig, SparseConfig
 
 def completed(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with all that it leaves to the files. file: the first raw file"""
-    return _with_row_vectors(_with_join_columns(data), file)
-
-
-def _with_join_columns(data: ResolvedData) -> ResolvedData:
-    """Return the config with the columns of joins that name none, which bring all columns of their file."""
-    joins = [
-        replace(
-            j,
-            columns=read_sources.side_columns(
-                j, empty_frame(read_sources.join_source(j), read_sources.side_file(data, j)).columns
-            ),
-        )
-        if not j.columns
-        else j
-        for j in data.source.joins
-    ]
-    return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
-
-
-def _with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
-    """Return the config with the width of each dense feature whose column holds vectors, from its first vector.
-
-    Such a column is a list, or the feature says how its text is split.
-    """
+    joins = []
+    for join in data.source.joins:
+        if not join.columns:  # it brings all columns of its file
+            side = empty_frame(read_sources.join_source(join), read_sources.side_file(data, join))
+            join = replace(join, columns=read_sources.side_columns(join, side.columns))
+        joins.append(join)
+    data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
+    # the width of each dense feature whose column holds vectors: lists, or text that the feature says how to split
     if not any(c is None or (c.width is None and c.vectors is None and not c.cyclic) for c in data.dense.values()):
         return data
     sides = [(join, read_sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
-    types = complete_rows(
-        read_sources.rename_columns(data.source, file, read_sources.raw_frame(data, file)), sides, data.derive
-    ).schema
+    raw = read_sources.rename_columns(data.source, file, read_sources.raw_frame(data, file))
+    types = complete_rows(raw, sides, data.derive).schema
     wanted = {
         name: (c and c.column) or name
         for name, c in data.dense.items()

@@ -106,23 +106,19 @@ def _iceberg(root: str) -> tuple[Any, str]:
     from pyiceberg.table import StaticTable
 
     try:
-        table = StaticTable.from_metadata(_metadata(root))
+        file = root
+        if not (root.endswith(".json") or is_remote(root)):
+            files = natural_sort(Path(root).glob("metadata/*.metadata.json"))
+            if not files:
+                raise FileNotFoundError("its folder has no metadata/*.metadata.json")
+            file = str(files[-1])  # the newest
+        table = StaticTable.from_metadata(file)
     except Exception as e:  # each catalogue and store raises its own exceptions
         raise UserError(f"data.root={root}: not an Iceberg table ({one_line(e)})") from e
     snapshot = table.current_snapshot()
     if snapshot is None:
         raise UserError(f"data.root={root}: this Iceberg table has no rows")
     return table, str(snapshot.snapshot_id)
-
-
-def _metadata(root: str) -> str:
-    """Return the newest metadata file of an Iceberg table."""
-    if root.endswith(".json") or is_remote(root):
-        return root
-    found = natural_sort(Path(root).glob("metadata/*.metadata.json"))
-    if not found:
-        raise FileNotFoundError("its folder has no metadata/*.metadata.json")
-    return str(found[-1])
 
 
 # --- SQL -------------------------------------------------------------------------------------------------
@@ -245,21 +241,18 @@ def _sqlalchemy(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFram
     engine = sqlalchemy.create_engine(root)
     try:
         with engine.connect().execution_options(stream_results=True) as connection:
-            _make_read_only(engine.name, connection.connection.driver_connection, cancels)
+            # let the driver refuse to write; `execute` of SQLAlchemy would make a cursor of its own for it
+            driver: Any = connection.connection.driver_connection
+            if engine.name == "sqlite":
+                driver.execute("PRAGMA query_only = ON")
+                cancels.append(driver.interrupt)
+            elif engine.name in READ_ONLY_DIALECTS:
+                driver.cursor().execute(READ_ONLY)
+            if hasattr(driver, "cancel"):  # psycopg
+                cancels.append(driver.cancel)
             yield from pl.read_database(
                 sqlalchemy.text(query), connection, iter_batches=True, batch_size=BATCH_ROWS, infer_schema_length=None
             )
     finally:
         with suppress(Exception):
             engine.dispose()
-
-
-def _make_read_only(database: str, connection: Any, cancels: Cancels) -> None:
-    """Let a connection of a driver refuse to write. `execute` of SQLAlchemy would make a cursor of its own for it."""
-    if database == "sqlite":
-        connection.execute("PRAGMA query_only = ON")
-        cancels.append(connection.interrupt)
-    elif database in READ_ONLY_DIALECTS:
-        connection.cursor().execute(READ_ONLY)
-    if hasattr(connection, "cancel"):  # psycopg
-        cancels.append(connection.cancel)

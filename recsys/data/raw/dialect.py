@@ -183,7 +183,14 @@ def read_head(source: SourceConfig, file: Path) -> Head:
                 f"{file}: has no header, only empty lines; set data.source.header=false and name its columns"
             )
         header = lines.pop(0)
-        names = names or _header_names(source, file, header)
+        if not names:
+            try:
+                line = pa.BufferReader(one_separator(source, header) + b"\n")
+                given = pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
+            except pa.ArrowInvalid as e:
+                raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
+            names = [n.replace(BREAK, " ").replace(CARRIAGE, " ").strip(BLANK) for n in given]
+            names = names[:-1] if len(names) > 1 and not names[-1] else names
     elif not names:
         raise UserError("data.source.columns: missing; files without a header need it")
     fields = _fields(source, lines[0]) if lines else []
@@ -234,18 +241,6 @@ def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str]
         ignore_empty_lines=False,
         invalid_row_handler=handler,
     )
-
-
-def _header_names(source: SourceConfig, file: Path, header: bytes) -> list[str]:
-    try:
-        line = pa.BufferReader(one_separator(source, header) + b"\n")
-        names = [
-            n.replace(BREAK, " ").replace(CARRIAGE, " ").strip(BLANK)
-            for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
-        ]
-    except pa.ArrowInvalid as e:
-        raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
-    return names[:-1] if len(names) > 1 and not names[-1] else names
 
 
 def _fields(source: SourceConfig, line: bytes) -> list[str]:

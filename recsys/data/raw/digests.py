@@ -37,7 +37,11 @@ def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[
     """
     cache_file = home / "contents.json"
     with FileLock(f"{cache_file}.lock"):
-        cache = _load(cache_file)
+        try:
+            content = json.loads(cache_file.read_text(encoding="utf-8"))
+            cache: dict[str, list[Any]] = {str(name): list(known) for name, known in content.items()}
+        except (OSError, ValueError, TypeError, AttributeError):  # missing or damaged: digests are computed again
+            cache = {}
         result = {f: _remote_digest(f) for f in files if not isinstance(f, PosixPath)}
         looks = {f: _look(f) for f in files if f not in result}
         if verify != "content":
@@ -52,15 +56,6 @@ def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[
         if new:
             write_text(cache_file, json.dumps(cache))
     return result
-
-
-def _load(cache_file: Path) -> dict[str, list[Any]]:
-    """Read the cache. One that is missing or damaged is empty: its digests are computed again."""
-    try:
-        cache = json.loads(cache_file.read_text(encoding="utf-8"))
-        return {str(name): list(known) for name, known in cache.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
 
 
 def _look(file: Path) -> list[Any]:

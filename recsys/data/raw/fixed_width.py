@@ -107,14 +107,12 @@ def _frame(parts: list[FixedPart], start: int, stop: int) -> pl.DataFrame:
     columns: list[pl.Series] = []
     for part in parts:
         values = part.read(start, stop) if stop > start else np.empty(0, part.dtype)
-        columns += [_series(c, values[f"f{i}"]) for i, c in enumerate(part.columns)]
+        for i, name in enumerate(part.columns):
+            column = values[f"f{i}"]
+            if column.dtype == np.float16:  # polars has no float16; float32 holds every value exactly
+                column = column.astype(np.float32)
+            columns.append(pl.Series(name, np.ascontiguousarray(column, column.dtype.newbyteorder("="))))
     return pl.DataFrame(columns)
-
-
-def _series(name: str, values: np.ndarray) -> pl.Series:
-    if values.dtype == np.float16:  # polars has no float16; float32 holds every value exactly
-        values = values.astype(np.float32)
-    return pl.Series(name, np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
 
 
 def _row_type(dtypes: list[np.dtype]) -> np.dtype:
@@ -166,21 +164,21 @@ class Npy(FixedWidth):
         if not (file.name.startswith(before) and file.name.endswith(after) and len(file.name) >= len(before + after)):
             raise UserError(f"{file}: its name does not match the pattern of data.source.arrays, {templates[0]}")
         shared = file.name[len(before) : len(file.name) - len(after)]
-        arrays = source.arrays.values()
-        return [_array(file.parent / a.file.replace("{}", shared), list(a.columns)) for a in arrays]
-
-
-def _array(file: Path, columns: list[str]) -> FixedPart:
-    _size(file, ", ".join(columns[:3]) + (", ..." if len(columns) > 3 else ""))
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        assert isinstance(array, np.memmap)
-    except (ValueError, OSError, EOFError, AssertionError) as e:
-        raise UserError(f"{file}: not a NumPy array of numbers, or truncated ({one_line(e)})") from e
-    width = array.shape[1] if array.ndim == 2 else 1
-    if array.ndim not in (1, 2) or width != len(columns) or array.dtype.kind not in "biuf":
-        contents = f"{'x'.join(map(str, array.shape))} of {array.dtype}"
-        raise UserError(f"{file}: holds {contents}, not rows of {len(columns)} numbers ({columns[0]}, ...)")
-    if not array.flags.c_contiguous:
-        raise UserError(f"{file}: is in Fortran (column-major) order; save np.ascontiguousarray(array) instead")
-    return FixedPart(tuple(columns), _row_type([array.dtype] * width), (Segment(file, array.offset, array.shape[0]),))
+        parts = []
+        for a in source.arrays.values():
+            own, columns = file.parent / a.file.replace("{}", shared), list(a.columns)
+            _size(own, ", ".join(columns[:3]) + (", ..." if len(columns) > 3 else ""))
+            try:
+                array = np.load(own, mmap_mode="r", allow_pickle=False)
+                assert isinstance(array, np.memmap)
+            except (ValueError, OSError, EOFError, AssertionError) as e:
+                raise UserError(f"{own}: not a NumPy array of numbers, or truncated ({one_line(e)})") from e
+            width = array.shape[1] if array.ndim == 2 else 1
+            if array.ndim not in (1, 2) or width != len(columns) or array.dtype.kind not in "biuf":
+                contents = f"{'x'.join(map(str, array.shape))} of {array.dtype}"
+                raise UserError(f"{own}: holds {contents}, not rows of {len(columns)} numbers ({columns[0]}, ...)")
+            if not array.flags.c_contiguous:
+                raise UserError(f"{own}: is in Fortran (column-major) order; save np.ascontiguousarray(array) instead")
+            segment = Segment(own, array.offset, array.shape[0])
+            parts.append(FixedPart(tuple(columns), _row_type([array.dtype] * width), (segment,)))
+        return parts

@@ -64,11 +64,7 @@ def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 
 
 def read(
-    source: SourceConfig,
-    file: Path,
-    names: list[str],
-    file_range: FileRange = WHOLE,
-    projection: Projection = ALL,
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange = WHOLE, projection: Projection = ALL
 ) -> Iterator[Block]:
     """Read the raw rows of a range of `file`, see `RawFormat.read`, and make rows of the elements of exploded lists."""
     rows = FORMATS[source.format]

@@ -101,7 +101,7 @@ def _object(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _shape(value: Any) -> Tree:
+def _shape(value: object) -> Tree:
     if isinstance(value, dict):
         return {k: _shape(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -176,29 +176,25 @@ def _read_whole(file: Path) -> Block:
     except (ValueError, *UNREADABLE) as e:
         raise UserError(f"{file}: not JSON ({one_line(e)})") from e
     if isinstance(content, list) and content:
-        return _from_objects(content, file)
+        # the place in the array is the line
+        tree: Tree = {}
+        for value in content:
+            tree = _merged(tree, _shape(value)) if isinstance(value, dict) else tree
+        if not isinstance(tree, dict) or not tree:
+            raise UserError(f"{file}: holds an array without objects; each element must be one, such as {{...}}")
+        dtype = _dtype(tree)
+        texts = pl.DataFrame({TEXT: [json.dumps(value) for value in content]})
+        decoded, bad = _decode(numbered(file, texts, 1).frame, dtype, tree, str(file))
+        columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
+        return Block(file, decoded.select(*columns, LINE), bad, lines=len(content))
     if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
         what = "an array of objects, [{...}, ...], or one object that maps keys to values or lists"
         raise UserError(f"{file}: must be {what}")
     lists = any(isinstance(v, list) for v in content.values())
     as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in content.values()]
     values = as_list if lists else [v[0] if v else None for v in as_list]
-    dtype = pl.List(pl.String) if lists else pl.String
-    return numbered(file, pl.DataFrame({"key": list(content), "value": values}, {"key": pl.String, "value": dtype}), 1)
-
-
-def _from_objects(objects: list[Any], file: Path) -> Block:
-    """Return the rows of an array of objects; the place in the array is the line."""
-    tree: Tree = {}
-    for value in objects:
-        tree = _merged(tree, _shape(value)) if isinstance(value, dict) else tree
-    if not isinstance(tree, dict) or not tree:
-        raise UserError(f"{file}: holds an array without objects; each element must be one, such as {{...}}")
-    dtype = _dtype(tree)
-    texts = pl.DataFrame({TEXT: [json.dumps(value) for value in objects]})
-    decoded, bad = _decode(numbered(file, texts, 1).frame, dtype, tree, str(file))
-    columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
-    return Block(file, decoded.select(*columns, LINE), bad, lines=len(objects))
+    schema = {"key": pl.String, "value": pl.List(pl.String) if lists else pl.String}
+    return numbered(file, pl.DataFrame({"key": list(content), "value": values}, schema), 1)
 
 
 def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> tuple[pl.DataFrame, list[BadRow]]:
@@ -210,29 +206,23 @@ def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> t
         pass  # at least one line is wrong; find out which
     bad, good = [], []
     for text, line in frame.select(TEXT, LINE).iter_rows():
-        if (reason := _problem(text, tree, frame.schema[TEXT], dtype)) is None:
-            good.append(True)
+        value, reason = _object(text), None
+        if value is None:
+            reason = "not a JSON object"
+        elif (path := _misfit(value, tree)) is not None:
+            reason = f"{path} holds another kind of value than in the first lines"
         else:
-            good.append(False)
+            try:
+                pl.Series([text], dtype=frame.schema[TEXT]).str.json_decode(dtype)
+            except pl.exceptions.PolarsError:
+                reason = "not JSON that can be decoded"
+        good.append(reason is None)
+        if reason is not None:
             bad.append(BadRow(file, line, reason, text))
     return frame.filter(pl.Series(good)).with_columns(decode), bad
 
 
-def _problem(text: str, tree: Tree, kind: pl.DataType, dtype: pl.DataType) -> str | None:
-    """Return why a line cannot be decoded."""
-    value = _object(text)
-    if value is None:
-        return "not a JSON object"
-    if (path := _misfit(value, tree)) is not None:
-        return f"{path} holds another kind of value than in the first lines"
-    try:
-        pl.Series([text], dtype=kind).str.json_decode(dtype)
-    except pl.exceptions.PolarsError:
-        return "not JSON that can be decoded"
-    return None
-
-
-def _misfit(value: Any, tree: Tree, path: str = "") -> str | None:
+def _misfit(value: object, tree: Tree, path: str = "") -> str | None:
     """Return the path of a value that the tree has no room for."""
     if value is None:
         return None

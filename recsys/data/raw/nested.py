@@ -68,7 +68,7 @@ def _columns_at(path: str, names: Sequence[str]) -> list[str]:
     return [n for n in names if n == path or n.startswith(f"{path}.")]
 
 
-def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optional: Sequence[str] = ()) -> None:
+def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optional: Sequence[str]) -> None:
     """Check that the columns to explode exist and hold lists. Raises UserError if not.
 
     Args:
@@ -141,8 +141,15 @@ def explode_blocks(
             whole = whole.with_columns(pl.concat_str(place, pl.col(LINE)).alias(LIST))
         whole, bad = _without_unequal(block.file, whole, list(separators))
         bad = sorted([*block.bad, *bad], key=lambda b: b.line)
-        for frame in _slices(whole, next(iter(separators))):
-            yield replace(block, frame=plain(_exploded(frame, list(separators)), block.file), bad=bad)
+        first = next(iter(separators))
+        lengths = whole.select(_length(first)).to_series().to_numpy().astype(np.int64)
+        part = (np.cumsum(lengths) - lengths) // MOST_ELEMENTS
+        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), whole.height]  # at least one slice
+        for start, stop in pairwise(cuts):
+            frame = whole.slice(start, stop - start).filter(_length(first) > 0)
+            places = pl.int_ranges(1, _length(first) + 1, dtype=pl.Int64)
+            exploded = frame.with_columns(places.alias(ELEMENT)).explode(*separators, ELEMENT)
+            yield replace(block, frame=plain(exploded, block.file), bad=bad)
             bad = []
 
 
@@ -176,18 +183,3 @@ def _without_unequal(file: Path, frame: pl.DataFrame, names: list[str]) -> tuple
 
 def _length(name: str) -> pl.Expr:
     return pl.col(name).list.len().fill_null(0)
-
-
-def _slices(frame: pl.DataFrame, name: str) -> Iterator[pl.DataFrame]:
-    """Yield the rows in slices of about MOST_ELEMENTS elements; at least one slice."""
-    lengths = frame.select(_length(name)).to_series().to_numpy().astype(np.int64)
-    part = (np.cumsum(lengths) - lengths) // MOST_ELEMENTS
-    cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), frame.height]
-    for start, stop in pairwise(cuts):
-        yield frame.slice(start, stop - start)
-
-
-def _exploded(frame: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    frame = frame.filter(_length(names[0]) > 0)
-    places = pl.int_ranges(1, _length(names[0]) + 1, dtype=pl.Int64)
-    return frame.with_columns(places.alias(ELEMENT)).explode(*names, ELEMENT)

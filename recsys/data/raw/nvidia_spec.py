@@ -19,14 +19,7 @@ import yaml
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.raw.split_csv import SplitCsv
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    PartConfig,
-    SourceConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import DataConfig, DenseConfig, PartConfig, SourceConfig, SparseConfig, SplitConfig
 
 NUMERICAL, CATEGORICAL, LABEL = CHANNELS = ("numerical", "categorical", "label")
 SECTIONS = ("feature_spec", "source_spec", "channel_spec")
@@ -97,7 +90,7 @@ class Spec:
     def _error(self, problem: str) -> UserError:
         return UserError(f"{self._file}: {problem}")
 
-    def _names(self, value: Any, where: str) -> list[str]:
+    def _names(self, value: object, where: str) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise self._error(f"{where}: must be a list of names")
         if twice := [v for v in value if value.count(v) > 1]:
@@ -148,17 +141,15 @@ class Spec:
             where = f"source_spec.{mapping}"
             if not isinstance(chunks, list) or not chunks or not all(isinstance(c, dict) for c in chunks):
                 raise self._error(f"{where}: must be a list of chunks, each with type, features and files")
-            formats |= {self._type(chunk, where) for chunk in chunks}
+            for kind in (str(chunk.get("type")) for chunk in chunks):
+                if kind not in TYPES:
+                    near = did_you_mean(kind, TYPES)
+                    raise self._error(f"{where}: unknown type {kind}{near}; use csv or split_binary")
+                formats.add(TYPES[kind])
             mappings[mapping] = self._parts(chunks, where)
         if len(formats) > 1:
             raise self._error(f"source_spec: {' and '.join(sorted(map(str, TYPES)))} cannot be mixed")
         return formats.pop(), mappings
-
-    def _type(self, chunk: dict[str, Any], where: str) -> str:
-        kind = str(chunk.get("type"))
-        if kind not in TYPES:
-            raise self._error(f"{where}: unknown type {kind}{did_you_mean(kind, TYPES)}; use csv or split_binary")
-        return TYPES[kind]
 
     def _parts(self, chunks: list[dict[str, Any]], where: str) -> Parts:
         """Return the parts of each raw file.
@@ -166,7 +157,15 @@ class Spec:
         The label's first file represents the mapping; a CSV file with all columns is a raw file of its own.
         """
         label = self._content["channel_spec"][LABEL][0]
-        parts = [self._part(chunk, where) for chunk in chunks]
+        parts = []
+        for chunk in chunks:
+            names = self._names(chunk.get("features"), f"{where}: features")
+            files = self._names(chunk.get("files"), f"{where}: files")
+            if not names or not files:
+                raise self._error(f"{where}: a chunk needs features and files")
+            parts.append(PartConfig([str(self._file.parent / f) for f in files], names))
+            if chunk["type"] == "split_binary":
+                parts[-1].dtypes = [self._dtype(name) for name in names]
         columns = [c for part in parts for c in part.columns]
         self._names(columns, f"{where}: features")
         for name in [n for c in CHANNELS for n in self._content["channel_spec"].get(c) or []]:
@@ -175,16 +174,6 @@ class Spec:
         if len(parts) == 1 and chunks[0]["type"] == "csv":
             return {f: [replace(parts[0], files=[f])] for f in parts[0].files}
         return {next(p.files[0] for p in parts if label in p.columns): parts}
-
-    def _part(self, chunk: dict[str, Any], where: str) -> PartConfig:
-        columns = self._names(chunk.get("features"), f"{where}: features")
-        files = self._names(chunk.get("files"), f"{where}: files")
-        if not columns or not files:
-            raise self._error(f"{where}: a chunk needs features and files")
-        part = PartConfig([str(self._file.parent / f) for f in files], columns)
-        if chunk["type"] == "split_binary":
-            part.dtypes = [self._dtype(c) for c in columns]
-        return part
 
     def _dtype(self, name: str) -> str:
         about = self._features.get(name)

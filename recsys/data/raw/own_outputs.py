@@ -18,12 +18,12 @@ class Outputs:
 
     def contains(self, file: Path) -> bool:
         """Return whether a folder between the root and the file holds a run, a sweep or prepared data."""
-        return any(self._is_output(p) for p in file.parents if self._root in p.parents)
-
-    def _is_output(self, folder: Path) -> bool:
-        if folder not in self._seen:
-            self._seen[folder] = is_output(folder) or folder.resolve() in self._known
-        return self._seen[folder]
+        for folder in file.parents:
+            if folder not in self._seen and self._root in folder.parents:
+                self._seen[folder] = is_output(folder) or folder.resolve() in self._known
+            if self._seen.get(folder):
+                return True
+        return False
 
 
 def is_output(folder: Path) -> bool:

@@ -15,14 +15,7 @@ from recsys.data.features.value_types import Number, RowNumber, Text
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.clean import clean
 from recsys.data.raw.csv_files import drop_missing_labels
-from recsys.data.raw.derive import (
-    FeatureInputs,
-    add_derived_column,
-    complete_rows,
-    filter_rows,
-    join_side_table,
-    steps,
-)
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, complete_rows, filter_rows, join_side_table, steps
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
 from recsys.data.raw.own_outputs import Outputs, is_output
@@ -31,13 +24,7 @@ from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.files.input_files import problem_of
-from recsys.schema.data_schema import (
-    JoinConfig,
-    LabelConfig,
-    SourceConfig,
-    SplitConfig,
-    text_options,
-)
+from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SplitConfig, text_options
 
 MOST_COMPARED = 20  # files whose columns an error compares
 
@@ -53,16 +40,24 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
     else:
         globs = globs or list(data.source.files)
         try:
-            paths = {p for g in globs for p in _matches(root, g)}
+            matched = {p for g in globs for p in _matches(root, g)}
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
-        files = natural_sort(_without_outputs(data, root, paths))
+        paths = matched
+        if not is_remote(data.root):  # leave out what commands have written: the folders of runs and of prepared data
+            if is_output(root):
+                raise UserError(
+                    f"data.root={data.root}: is the folder of a run or of prepared data; name that of the raw files"
+                )
+            outputs = Outputs(root, data.prepared)
+            paths = {f for f in matched if not outputs.contains(f)}
+        files = natural_sort(paths)
         if not files:
             names = sorted(p.name for p in root.iterdir())[:8]
             raise UserError(
                 f"data.root={data.root}: no file matches {', '.join(globs)} "
                 f"(the folder holds {', '.join(names) or 'nothing'}); set data.source.files"
-                + ("; files of runs and of data.prepared are not data" if paths else "")
+                + ("; files of runs and of data.prepared are not data" if matched else "")
             )
     for path in files:
         if isinstance(path, PosixPath) and (problem := problem_of(path)):  # not of another host
@@ -70,18 +65,6 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return files
-
-
-def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Path]:
-    """Return the files that no command has written: those outside the folders of runs and of prepared data."""
-    if is_remote(data.root or ""):
-        return files
-    if is_output(root):
-        raise UserError(
-            f"data.root={data.root}: is the folder of a run or of prepared data; name that of the raw files"
-        )
-    outputs = Outputs(root, data.prepared)
-    return {f for f in files if not outputs.contains(f)}
 
 
 def _matches(root: Path, glob: str) -> Iterator[Path]:
@@ -167,7 +150,11 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
             join = data.source.joins[step]
             _check_column("data.source.joins", join.key, file, frame.columns)
             side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[step].clear()
-            frame = _with_side(frame, join, side)
+            if taken := next((n for n in side.columns if n != join.key and n in frame.columns), None):
+                ways = f"list the columns that you need: columns: {{my_{taken}: {taken}, ...}}"
+                hint = "give it another name" if join.columns else ways
+                raise UserError(f"data.source.joins: {join.file}: column {taken} exists already; {hint}")
+            frame = join_side_table(frame, join, side)
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
     names = frame.columns
@@ -175,16 +162,6 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         if column not in names and sides is None:
             _check_other_files(data, key, data.source.rename.get(column, column), file)
         _check_column(key, column, file, names)
-
-
-def _with_side(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    """Join a side table without rows. Raises UserError if it has a column that is there already."""
-    for name in side.columns:
-        if name != join.key and name in frame.columns:
-            hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
-            hint = "give it another name" if join.columns else hint
-            raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
-    return join_side_table(frame, join, side)
 
 
 def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
@@ -253,7 +230,8 @@ def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
     for column in [*(c for _, c in _group_columns(data)), *(join.key for join in data.source.joins)]:
         reads.setdefault(column, set()).add(Text)
     if labelled:
-        as_numbers = _number_columns(data)
+        text_labels = {c.column for c in data.label_kinds.values() if c.is_text}
+        as_numbers = set(_unlabelled_columns(data)) - text_labels
         for _, column in _split_columns(data):
             reads.setdefault(column, set()).add(Number if column in as_numbers else Text)
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
@@ -281,12 +259,6 @@ def _split_columns(data: ResolvedData) -> list[tuple[str, str]]:
 def _unlabelled_columns(data: ResolvedData) -> list[str]:
     """Return the raw columns that rows to be predicted may lack."""
     return [*data.label_columns, *([data.weight_column] if data.weight_column else [])]
-
-
-def _number_columns(data: ResolvedData) -> set[str]:
-    """Return the columns of labels and weight that are read as numbers only."""
-    text = {c.column for c in data.label_kinds.values() if c.is_text}
-    return set(_unlabelled_columns(data)) - text
 
 
 def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
@@ -331,10 +303,7 @@ def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.Dat
 
 
 def side_table(
-    data: ResolvedData,
-    join: JoinConfig,
-    key: str = "data.source.joins",
-    report: Callable[[str], None] | None = None,
+    data: ResolvedData, join: JoinConfig, key: str = "data.source.joins", report: Callable[[str], None] | None = None
 ) -> pl.DataFrame:
     """Read a side table without its bad rows.
 

@@ -82,8 +82,12 @@ def check_sql(sql: str, key: str) -> None:
             raise UserError(f"{key}: {sql!r}: cannot be read at character {at + 1}: {why}")
         assert token is not None
         before = before if token[0].isspace() else token[0].lower()
-        if token["word"] and sql[token.end() :].lstrip()[:1] == "(":
-            _check_call(token[0], f"{key}: {sql!r}: ")
+        is_call = token["word"] and sql[token.end() :].lstrip()[:1] == "("
+        if is_call and (name := token[0]).lower() not in FUNCTIONS | BEFORE:
+            near = difflib.get_close_matches(name.lower(), FUNCTIONS, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else "docs/how_to/data/keys.md lists them"
+            why = f"an expression must read one row at a time, and {name} is not one of its functions"
+            raise UserError(f"{key}: {sql!r}: {why}; {hint}")
         at = token.end()
         parts += bool(token["word"] or token["operator"] not in (None, ",", "(", ")"))
     _check_pads(sql, key)
@@ -137,11 +141,3 @@ def _refused(token: re.Match[str], before: str, after: str) -> str | None:
     if word == "over" and before == ")":
         return "an expression must read one row at a time; remove OVER"
     return None
-
-
-def _check_call(name: str, place: str) -> None:
-    if name.lower() in FUNCTIONS | BEFORE:
-        return
-    near = difflib.get_close_matches(name.lower(), FUNCTIONS, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "docs/how_to/data/keys.md lists them"
-    raise UserError(f"{place}an expression must read one row at a time, and {name} is not one of its functions; {hint}")

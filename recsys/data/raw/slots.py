@@ -79,26 +79,23 @@ class Slots(TextFormat):
                 pl.col("parts").list.slice(len(first_columns)).alias("rest"),
             )
             keys = pl.col("rest").list.eval(pl.element().str.extract(FIELD, 1))
-            rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(first_columns), names))
+            leading = len(first_columns)
+            slotted = pl.col("first").list.eval(pl.element().str.contains(":"))
+            unknown = pl.col("keys").list.eval(pl.element().filter(~pl.element().is_in(names)))
+            reason = (
+                pl.when((pl.col("first").list.len() < leading) | slotted.list.any())
+                .then(pl.lit(f"it begins with fewer than {leading} fields without a slot"))
+                .when(pl.col("keys").list.eval(pl.element().is_null()).list.any())
+                .then(pl.lit("a field is not slot:value"))
+                .when(unknown.list.len() > 0)
+                .then(pl.format("slot {} is not in the first lines of the file", unknown.list.first()))
+            )
+            rows = set_apart(block, rows.with_columns(keys=keys), reason)
             first = rows.select(
                 LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(first_columns))
             )
             block.frame = pl.concat([first, _values(rows, wanted, source.separator)], how="horizontal")
             yield block
-
-
-def _reason(leading: int, known: list[str]) -> pl.Expr:
-    """Return why a line cannot be read; null if it can."""
-    slotted = pl.col("first").list.eval(pl.element().str.contains(":"))
-    unknown = pl.col("keys").list.eval(pl.element().filter(~pl.element().is_in(known)))
-    return (
-        pl.when((pl.col("first").list.len() < leading) | slotted.list.any())
-        .then(pl.lit(f"it begins with fewer than {leading} fields without a slot"))
-        .when(pl.col("keys").list.eval(pl.element().is_null()).list.any())
-        .then(pl.lit("a field is not slot:value"))
-        .when(unknown.list.len() > 0)
-        .then(pl.format("slot {} is not in the first lines of the file", unknown.list.first()))
-    )
 
 
 def _values(rows: pl.DataFrame, wanted: list[str], separator: str) -> pl.DataFrame:

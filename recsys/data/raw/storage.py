@@ -36,29 +36,24 @@ def resolve_path(name: str, key: str) -> Path:
         path = Path(name.removeprefix("file://")).expanduser()
         exists = path.exists()
     else:
-        path, exists = _remote_path(name, key)
+        from upath import UPath
+
+        scheme = name.partition("://")[0]
+        check_remote(name, key)
+        try:
+            remote = UPath(name)
+            remote.fs.invalidate_cache()  # the folder may have changed since this process last listed it
+            path, exists = cast(Path, remote), remote.exists()
+        except ImportError as e:
+            raise UserError(f"{key}={name}: {scheme}:// needs a package that is not installed: {one_line(e)}") from e
+        except Exception as e:  # each store raises its own exceptions
+            if scheme in str(e) and isinstance(e, ValueError):
+                raise UserError(f"{key}={name}: {scheme}:// is unknown; use s3://, gs:// or hdfs://") from e
+            hint = "; check its credentials" if "redential" in f"{type(e).__name__} {e}" else ""
+            raise UserError(f"{key}={name}: {scheme}:// cannot be reached: {one_line(e)}{hint}") from e
     if not exists:
         raise UserError(f"{key}={name}: no such folder or file")
     return path
-
-
-def _remote_path(name: str, key: str) -> tuple[Path, bool]:
-    """Return the path and whether it exists."""
-    from upath import UPath
-
-    scheme = name.partition("://")[0]
-    check_remote(name, key)
-    try:
-        path = UPath(name)
-        path.fs.invalidate_cache()  # the folder may have changed since this process last listed it
-        return cast(Path, path), path.exists()
-    except ImportError as e:
-        raise UserError(f"{key}={name}: {scheme}:// needs a package that is not installed: {one_line(e)}") from e
-    except Exception as e:  # each store raises its own exceptions
-        if scheme in str(e) and isinstance(e, ValueError):
-            raise UserError(f"{key}={name}: {scheme}:// is unknown; use s3://, gs:// or hdfs://") from e
-        hint = "; check its credentials" if "redential" in f"{type(e).__name__} {e}" else ""
-        raise UserError(f"{key}={name}: {scheme}:// cannot be reached: {one_line(e)}{hint}") from e
 
 
 def list_remote_files(pattern: str, key: str) -> list[Path]:

@@ -61,23 +61,19 @@ class SvmLight(TextFormat):
             rows = block.frame.select(LINE, TEXT, parts=text.str.split(" ")).with_columns(
                 keys=pl.col("parts").list.slice(1).list.eval(pl.element().str.extract(r"^([^:]+):[^:]+$", 1))
             )
-            rows = set_apart(block, rows, _reason(known))
+            unknown = pl.col("keys").list.eval(pl.element().filter(~pl.element().is_in(known)))
+            reason = (
+                pl.when(pl.col("keys").list.eval(pl.element().is_null()).list.any())
+                .then(pl.lit("a field is not key:value"))
+                .when(pl.col("keys").list.n_unique() < pl.col("keys").list.len())
+                .then(pl.lit("a key occurs twice"))
+                .when(unknown.list.len() > 0)
+                .then(pl.format("key {} is not in the first lines of the file", unknown.list.first()))
+            )
+            rows = set_apart(block, rows, reason)
             label = rows.select(LINE, pl.col("parts").list.get(0).alias(LABEL))
             block.frame = pl.concat([label, _values(rows, wanted)], how="horizontal")
             yield block
-
-
-def _reason(known: list[str]) -> pl.Expr:
-    """Return why a line cannot be read; null if it can."""
-    unknown = pl.col("keys").list.eval(pl.element().filter(~pl.element().is_in(known)))
-    return (
-        pl.when(pl.col("keys").list.eval(pl.element().is_null()).list.any())
-        .then(pl.lit("a field is not key:value"))
-        .when(pl.col("keys").list.n_unique() < pl.col("keys").list.len())
-        .then(pl.lit("a key occurs twice"))
-        .when(unknown.list.len() > 0)
-        .then(pl.format("key {} is not in the first lines of the file", unknown.list.first()))
-    )
 
 
 def _values(rows: pl.DataFrame, wanted: list[str]) -> pl.DataFrame:

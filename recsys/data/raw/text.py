@@ -4,12 +4,12 @@ import codecs
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import polars as pl
@@ -43,6 +43,9 @@ WIDE_COLUMNS = 500  # rows of twice as many columns are read in blocks of twice 
 # number of blocks parsed at the same time, each by several threads of polars
 READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 
 def read_csv(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
@@ -55,38 +58,51 @@ def read_csv(
         file_range: bytes of text; the lines that begin there are read.
         projection: its `numbers` are parsed as numbers; all columns are read.
     """
-    waiting: deque[Future[Block]] = deque()
-    line = 1
-    head = read_head(source if source.header else replace(source, columns=names), file)
-    with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
+    head = replace(read_head(source if source.header else replace(source, columns=names), file), names=names)
+    with open_bytes(file) as raw:
         text = _Utf8Reader(_RangeReader(raw, file_range), source.encoding)
+
+        def parts() -> Iterator[CsvLines]:
+            line = 1
+            # more for wide rows, since each block takes a time for each column
+            for lines in _blocks(source, text, BLOCK_BYTES * min(max(len(names) // WIDE_COLUMNS, 1), 4)):
+                part = CsvLines(source, file, head, lines, line, text.replaced)
+                yield part
+                line += part.line_ends
+
         try:
-            for lines in _blocks(source, text, _block_bytes(len(names))):
-                csv_lines = CsvLines(source, file, replace(head, names=names), lines, line, text.replaced)
-                waiting.append(pool.submit(csv_lines.parse, projection.numbers))
-                line += csv_lines.line_ends
-                if len(waiting) > READERS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from in_order(lambda part: part.parse(projection.numbers), parts(), READERS, "csv")
         except UNREADABLE as e:
             raise UserError(
                 f"{file}: cannot be read as CSV with separator {source.separator!r} and "
                 f"{len(names)} columns: {one_line(e)}"
             ) from e
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def _block_bytes(columns: int) -> int:
-    """Return the bytes of a block: more for wide rows, since each block takes a time for each column."""
-    return BLOCK_BYTES * min(max(columns // WIDE_COLUMNS, 1), 4)
 
 
 def _count(text: bytes, byte: bytes) -> int:
     """Count a byte. NumPy takes a third of the time of bytes.count, and lets other threads run meanwhile."""
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == byte[0]))
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, name: str
+) -> Generator[Result, None, None]:
+    """Yield function(item) for every item, in order. As many results as there are threads wait for the caller.
+
+    name: of the threads
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _blocks(source: SourceConfig, text: "_Utf8Reader", size: int) -> Iterator[bytes]:
@@ -138,7 +154,9 @@ class CsvLines:
         block = self._parse_fast(one_separator(self.source, rows), names, numbers) if rows else None
         if block is None:
             rows, line_numbers = rows_only(self.source, self.head.header, text)
-            block = self._parse_slow(one_separator(self.source, rows), names)
+            rows = one_separator(self.source, rows)
+            empty = pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {LINE: pl.Int64})
+            block = _parse(self.source, self.file, names, rows, self.replaced) if rows else Block(self.file, empty)
         if self.head.trailing:
             block.frame = block.frame.drop(TRAILING)
         self._number(block, line_numbers)
@@ -173,11 +191,6 @@ class CsvLines:
         for i, bad in enumerate(block.bad):
             line = bad.line + int(before[bad.line - self.line])
             block.bad[i] = replace(bad, line=line, text=bad.text.replace(BREAK, "\n"))
-
-    def _parse_slow(self, text: bytes, names: list[str]) -> Block:
-        if not text:
-            return Block(self.file, pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {LINE: pl.Int64}))
-        return _parse(self.source, self.file, names, text, 1, self.replaced)
 
     def _parse_fast(self, text: bytes, names: list[str], numbers: frozenset[str]) -> Block | None:
         """Parse lines with the same number of fields and no quotes, as in most files, much faster than `_parse`.
@@ -224,8 +237,8 @@ class CsvLines:
         return Block(self.file, frame, as_text=self.parse if types is schema and numbers else None)
 
 
-def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line: int, replaced: bool) -> Block:
-    """Parse whole lines, the first of which has number `line`; lines that are not rows become bad rows."""
+def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, replaced: bool) -> Block:
+    """Parse whole lines, numbered from 1; lines that are not rows become bad rows."""
     wide: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -260,14 +273,13 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line
     skipped = np.array([n for n, _, _ in wide], np.int64)
     numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), skipped), skipped])
     inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
-    if inner.any() and (block := _parse_without_open_quotes(source, file, names, data, line, replaced)) is not None:
+    if inner.any() and (block := _parse_without_open_quotes(source, file, names, data, replaced)) is not None:
         return block
     if inner.any():  # a row's line is its number plus the line breaks within the rows before it
         order = np.argsort(numbers)
         before = np.empty_like(numbers)
         before[order] = np.cumsum(inner[order]) - inner[order]
         numbers += before
-    numbers += line - 1
     after = zip(numbers[frame.height :], wide, strict=True)
     bad = [BadRow(str(file), int(n), why, text) for n, (_, why, text) in after]
     frame = frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
@@ -283,7 +295,7 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line
 
 
 def _parse_without_open_quotes(
-    source: SourceConfig, file: Path, names: list[str], data: bytes, line: int, replaced: bool
+    source: SourceConfig, file: Path, names: list[str], data: bytes, replaced: bool
 ) -> Block | None:
     """Parse like `_parse`, but turn lines that open a quote without closing it into bad rows.
 
@@ -295,11 +307,11 @@ def _parse_without_open_quotes(
     quote = (source.quote or "").encode()
     escaped = re.compile(re.escape((source.escape or "").encode()) + rb".")
     bare = [escaped.sub(b"", text) for text in lines] if source.escape else lines
-    left_open = {line + i: text for i, text in enumerate(lines) if bare[i].count(quote) % 2}
+    left_open = {number: text for number, text in enumerate(lines, 1) if bare[number - 1].count(quote) % 2}
     if not left_open:
         return None
-    closed = b"\n".join(b"" if line + i in left_open else text for i, text in enumerate(lines))
-    block = _parse(source, file, names, closed, line, replaced)
+    closed = b"\n".join(b"" if number in left_open else text for number, text in enumerate(lines, 1))
+    block = _parse(source, file, names, closed, replaced)
     for i, bad in enumerate(block.bad):
         if bad.line in left_open:
             text = left_open[bad.line].decode(errors="replace").rstrip("\r")

@@ -33,21 +33,19 @@ def vector_files(data: ResolvedData) -> dict[str, Path]:
     Raises:
         UserError: a file is missing.
     """
-    files = {}
     features: list[tuple[str, VectorsConfig | None]] = [(c.vectors_key, c.vectors) for c in _looked_up(data).values()]
     features += [(f"{c.key}.vectors", c.vectors) for c in data.sparse_columns.values()]
-    coded = data.semantic_ids
-    if coded is not None and coded.vectors is not None:
+    named: list[tuple[str, str | None]] = []
+    if (coded := data.semantic_ids) is not None:
         features.append((f"{SEMANTIC_IDS}.vectors", coded.vectors))
-    if coded is not None and coded.codes is not None:
-        files[coded.codes] = vector_path(data, coded.codes)
-        if not files[coded.codes].is_file():
-            raise UserError(f"{SEMANTIC_IDS}.codes: no such file: {files[coded.codes]}")
-    for key, vectors in features:
-        for file in [f for f in (vectors.file, vectors.keys) if f] if vectors else []:
-            files[file] = vector_path(data, file)
-            if not files[file].is_file():
-                raise UserError(f"{key}: no such file: {files[file]}")
+        named.append((f"{SEMANTIC_IDS}.codes", coded.codes))
+    named += [(key, file) for key, vectors in features if vectors for file in (vectors.file, vectors.keys)]
+    files = {}
+    for key, name in named:
+        if name:
+            files[name] = vector_path(data, name)
+            if not files[name].is_file():
+                raise UserError(f"{key}: no such file: {files[name]}")
     return files
 
 

@@ -21,7 +21,6 @@ Each term is scaled to its standard deviation in SPREAD, and the bias to CLICK_R
 p depends only on the row, so no model can have a better expected AUC or log loss than p itself.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +29,8 @@ import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from recsys.data.samples import Floats, Ints, Progress, sigmoid
+
 Bools = NDArray[np.bool_]
 
 BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
@@ -109,7 +108,7 @@ class ClickTeacher:
         self._scale = {name: SPREAD[name] / term.std() for name, term in self.terms(pilot).items()}
         logit = np.sum(list(self.terms(pilot).values()), axis=0)
         for _ in range(50):  # a fixed point: the pilot's mean probability is CLICK_RATE
-            rate = (1 / (1 + np.exp(-logit - self._bias))).mean()
+            rate = sigmoid(logit + self._bias).mean()
             self._bias += np.log(CLICK_RATE / (1 - CLICK_RATE)) - np.log(rate / (1 - rate))
 
     @staticmethod
@@ -136,7 +135,7 @@ class ClickTeacher:
 
     def probability(self, rows: ClickRows) -> Floats:
         """Return P(label = 1) of each row: (n,)."""
-        return 1 / (1 + np.exp(-np.sum(list(self.terms(rows).values()), axis=0) - self._bias))
+        return sigmoid(np.sum(list(self.terms(rows).values()), axis=0) + self._bias)
 
 
 def _hex(c: int, ids: Ints) -> pl.Series:
@@ -150,7 +149,7 @@ def _hex(c: int, ids: Ints) -> pl.Series:
     return pl.Series(f"C{c + 1}", pa.Array.from_buffers(pa.large_string(), len(ids), buffers))
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write `train.tsv` (raw Criteo) and `teacher.parquet` (`probability`, in the same order) to `folder`.
 
     The same seed gives the same bytes, and a larger sample begins with the smaller one. Memory grows by eight bytes a
@@ -171,8 +170,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
                 out, include_header=False, separator="\t", line_terminator="\n", quote_style="never"
             )
             probabilities.append(p[:count])
-            if progress is not None:
-                progress(start + count)
+            progress(start + count)
     pl.DataFrame({"probability": np.concatenate([np.empty(0), *probabilities])}).write_parquet(
         folder / "teacher.parquet"
     )

@@ -15,7 +15,7 @@ A day depends only on the seed and its number, so days can be written one by one
 best AUC of each day.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,8 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.samples.interactions import COUNTRIES, DEVICES, ITEMS, KINDS, TASTE, Floats, InteractionTeacher, Shown
+from recsys.data.samples import Floats, Progress, names
+from recsys.data.samples.interactions import COUNTRIES, DEVICES, ITEMS, KINDS, TASTE, InteractionTeacher, Shown
 
 DRIFTS = ("none", "sudden", "gradual", "seasonal")
 FIRST_DAY = date(2025, 1, 1)
@@ -149,10 +150,10 @@ def rows_of(teacher: InteractionTeacher, shown: Shown) -> pl.DataFrame:
             "device": np.array(DEVICES)[shown.device],
         }
     )
-    return frame.with_columns(pl.format(f"{c[0]}{{}}", c).alias(c) for c in ("user", "country", "item", "kind"))
+    return frame.with_columns(names("user", "country", "item", "kind"))
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write SAMPLE_DAYS days with `rows` rows in all, the last one with the rest, whose taste drifts gradually.
 
     `write_days` describes the files. teacher.parquet has the teacher's columns of all days.
@@ -163,5 +164,4 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     pl.concat(map(pl.read_parquet, sorted((folder / TEACHER).glob("*.parquet")))).write_parquet(
         folder / "teacher.parquet"
     )
-    if progress is not None:
-        progress(rows)
+    progress(rows)

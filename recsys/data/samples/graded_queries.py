@@ -11,14 +11,12 @@ all documents of the query. So E[grade] = sum_k P(grade > k), and no model can h
 error than it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from recsys.data.samples import Floats, Progress, sigmoid
 
 BLOCK = 2_000  # queries drawn at a time, so that a larger sample begins with the smaller one
 FEWEST, MOST = 5, 20
@@ -42,10 +40,10 @@ class GradeTeacher:
             difficulty: (n,), the difficulty of each document's query.
         """
         score = z @ self._slopes + PAIR * z[:, 0] * z[:, 1] + STEP * np.sign(z[:, 2]) + QUERY * difficulty
-        return np.asarray(1 / (1 + np.exp(np.array(CUTS) - score[:, None])))
+        return sigmoid(score[:, None] - np.array(CUTS))
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write the documents of all queries, and what the teacher expects, to `folder`.
 
         documents.csv    query,document,difficulty,f0, ..., f9,grade: query by query; queries are numbered from 0
@@ -76,6 +74,5 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
             expected = pl.Series("grade_expected", above.sum(1)).head(frame.height)
             expectations.append(frame.select("grade", expected))
             written, block = written + frame.height, block + 1
-            if progress is not None:
-                progress(written)
+            progress(written)
     pl.concat(expectations).write_parquet(folder / "teacher.parquet")

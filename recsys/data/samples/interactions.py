@@ -20,16 +20,13 @@ user's earlier rows alone, so no model can have a better expected AUC, log loss 
     P(click), P(buy | click), and E[rating] = 1 + sum_k P(rating > k).
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from recsys.data.samples import Floats, Ints, Progress, names, sigmoid, zipf
 
 BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
 USERS, ITEMS, KINDS, COUNTRIES, LIKED = 1000, 300, 15, 8, 3
@@ -73,7 +70,7 @@ class InteractionTeacher:
         self.country, self.kind = rng.integers(0, COUNTRIES, USERS), rng.permutation(np.arange(ITEMS) % KINDS)
         self.age = rng.integers(18, 71, USERS)
         self.price = np.round(np.exp(rng.normal(3, 0.8, ITEMS)), 2)
-        self._activity, self._popularity = _zipf(rng, USERS), _zipf(rng, ITEMS)
+        self._activity, self._popularity = zipf(rng, USERS, ZIPF), zipf(rng, ITEMS, ZIPF)
         self._liked = rng.permuted(np.tile(np.arange(KINDS), (USERS, 1)), axis=1)[:, :LIKED]
         self._taste = TASTE * rng.standard_normal((3, COUNTRIES, KINDS)) * np.array([1, 0.7, 1])[:, None, None]
         self._user, self._item = USER * rng.standard_normal(USERS), ITEM * rng.standard_normal(ITEMS)
@@ -121,14 +118,14 @@ class InteractionTeacher:
         buy = buy + self._user[u] - self._slope[rows.device] * price + self._bias[1]
         rating = rating + self._user[u] + 2 * self._item[i]
         click = self._click(u, i, rows.device, self._share_of_kind(rows))
-        return Expected(click, _sigmoid(buy), _sigmoid(rating[:, None] - np.array(CUTS)))
+        return Expected(click, sigmoid(buy), sigmoid(rating[:, None] - np.array(CUTS)))
 
     def _click(self, u: Ints, i: Ints, device: Ints, share: Floats) -> Floats:
         """Return P(click) of users, items and devices. share: that of the kind among the user's last rows"""
         price, age = _standardised(np.log(self.price))[i], _standardised(self.age.astype(float))[u]
         recent = (share - self._share_mean) / self._share_std
         logit = self._taste[0, self.country[u], self.kind[i]] + self._user[u] + self._item[i] + self._device[device]
-        return _sigmoid(logit + SLOPE * age * price + (RECENT * recent + self._bias[0]))
+        return sigmoid(logit + SLOPE * age * price + (RECENT * recent + self._bias[0]))
 
     def expect_next(self, rows: Shown, device: Ints) -> Floats:
         """Return P(click) of each user and item if the user were shown the item after these rows: (USERS, ITEMS).
@@ -146,15 +143,6 @@ class InteractionTeacher:
         return self._click(u, i, device[u], shares[u, self.kind[i]]).reshape(USERS, ITEMS)
 
 
-def _zipf(rng: np.random.Generator, n: int) -> Floats:
-    p = np.arange(1, n + 1) ** -ZIPF
-    return rng.permutation(p / p.sum())
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return 1 / (1 + np.exp(-x))
-
-
 def _logit(p: Floats) -> Floats:
     return np.log(p / (1 - p))
 
@@ -163,7 +151,7 @@ def _standardised(x: Floats) -> Floats:
     return (x - x.mean()) / x.std()
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write the log, its side tables, and what the teacher expects of each row, to `folder`.
 
         log.csv          user,item,time,device,click,buy,rating: in order of `time`, in seconds since 1970, without ties
@@ -192,18 +180,17 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
             "rating": rating,
         }
     )
-    log.with_columns(_names("user", "u"), _names("item", "i")).write_csv(folder / "log.csv")
+    log.with_columns(names("user", "item")).write_csv(folder / "log.csv")
     users = {"user": np.arange(USERS), "country": teacher.country, "age": teacher.age}
-    pl.DataFrame(users).with_columns(_names("user", "u"), _names("country", "c")).write_csv(folder / "users.csv")
+    pl.DataFrame(users).with_columns(names("user", "country")).write_csv(folder / "users.csv")
     items = {"item": np.arange(ITEMS), "kind": teacher.kind, "price": teacher.price}
-    pl.DataFrame(items).with_columns(_names("item", "i"), _names("kind", "k")).write_csv(folder / "items.csv")
+    pl.DataFrame(items).with_columns(names("item", "kind")).write_csv(folder / "items.csv")
     bought = pl.when(pl.col("click") == 1).then("buy").alias("buy")
     expectations = {"click": expected.click, "buy": expected.buy, "rating": expected.rating}
     log.select("click", bought, "rating").with_columns(
         pl.Series(f"{name}_expected", values) for name, values in expectations.items()
     ).write_parquet(folder / "teacher.parquet")
-    if progress is not None:
-        progress(rows)
+    progress(rows)
 
 
 def _shown(teacher: InteractionTeacher, rows: int, seed: int) -> tuple[Shown, Floats]:
@@ -230,14 +217,9 @@ def write_next(folder: Path, *, rows: int, seed: int) -> None:
     expected = teacher.expect_next(shown, device).ravel()
     now = START + int(shown.seconds.sum()) + 1
     requests = {"user": np.arange(USERS), "time": now, "device": np.array(DEVICES)[device]}
-    pl.DataFrame(requests).with_columns(_names("user", "u")).write_csv(folder / "requests.csv")
+    pl.DataFrame(requests).with_columns(names("user")).write_csv(folder / "requests.csv")
     user, item = np.divmod(np.arange(USERS * ITEMS), ITEMS)
     click = (rng.random(len(expected)) < expected).astype(np.int8)
     pl.DataFrame({"user": user, "item": item, "click": click, "expected": expected}).with_columns(
-        _names("user", "u"), _names("item", "i")
+        names("user", "item")
     ).write_parquet(folder / "next.parquet")
-
-
-def _names(column: str, prefix: str) -> pl.Expr:
-    """Return the column of numbers as names, such as u17."""
-    return pl.format(f"{prefix}{{}}", column).alias(column)

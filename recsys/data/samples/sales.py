@@ -13,17 +13,13 @@ so E[sales | row] = exp(ln sales without noise + NOISE^2 / 2), and no model can 
 error than it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from recsys.base.errors import UserError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from recsys.data.samples import Floats, Ints, Progress
 
 STORES = 200
 TYPES, ASSORTMENTS = "abcd", "abc"
@@ -64,7 +60,7 @@ class SalesTeacher:
         return logs + YEAR * season + DISTANCE * ((distance - distance.mean()) / distance.std())[store]
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write the sales, the stores, and what the teacher expects, to `folder`.
 
         sales.csv        store,date,day_of_week,open,promo,state_holiday,school_holiday,sales: day by day; Monday is 1
@@ -107,5 +103,4 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     pl.DataFrame({"sales": sales[is_open], "sales_expected": expected[is_open]}).write_parquet(
         folder / "teacher.parquet"
     )
-    if progress is not None:
-        progress(rows)
+    progress(rows)

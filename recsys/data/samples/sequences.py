@@ -9,12 +9,12 @@ MEAN_LENGTH, and at least MIN_LENGTH.
 So popularity predicts the next item a little, the items chosen together better (kinds), and the last item best.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+
+from recsys.data.samples import Ints, Progress, names, zipf
 
 ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6
@@ -23,16 +23,13 @@ FOLLOW_PROBABILITY = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
 TRIES = 20  # draws to find an item that a user has not chosen yet
 
-Ints = NDArray[np.int64]
-
 
 class World:
     """The rule, which is the same for all users: kinds (ITEMS,), popularity (ITEMS,), followers (ITEMS, FOLLOWERS)."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
-        popularity = np.arange(1, ITEMS + 1) ** -ZIPF
-        self.popularity = rng.permutation(popularity / popularity.sum())
+        self.popularity = zipf(rng, ITEMS, ZIPF)
         self.kinds = rng.permutation(np.arange(ITEMS) % KINDS)
         self.members = [np.flatnonzero(self.kinds == kind) for kind in range(KINDS)]
         self.taste = np.array([self.popularity[m].sum() for m in self.members])
@@ -62,7 +59,7 @@ class World:
         return items
 
 
-def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Progress = lambda _: None) -> None:
     """Write `log.csv` (user,item,time), of `rows` rows, and `items.csv` (item,kind,price) to `folder`.
 
     The same seed gives the same bytes. `progress` is called with the number of rows written so far.
@@ -89,9 +86,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     place = np.arange(len(user)) - np.repeat(lengths.cumsum() - lengths, lengths)
     start = rng.integers(1_600_000_000, 1_700_000_000, users)
     log = pl.DataFrame({"user": user, "item": chosen[user, place], "time": start[user] + 60 * place}).head(rows)
-    log = log.with_columns(pl.format("u{}", "user").alias("user"), pl.format("i{}", "item").alias("item"))
-    log.write_csv(folder / "log.csv")
-    items = {"item": [f"i{i}" for i in range(ITEMS)], "kind": [f"k{k}" for k in world.kinds], "price": world.price}
-    pl.DataFrame(items).write_csv(folder / "items.csv")
-    if progress is not None:
-        progress(rows)
+    log.with_columns(names("user", "item")).write_csv(folder / "log.csv")
+    items = pl.DataFrame({"item": np.arange(ITEMS), "kind": world.kinds, "price": world.price})
+    items.with_columns(names("item", "kind")).write_csv(folder / "items.csv")
+    progress(rows)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
+from recsys.data.features.column_names import prefix_name
 
 KEY = "item"
 NO_CODE = 0  # in the columns of the table, codes begin with 1
@@ -32,7 +33,8 @@ class CodeTable:
             taken: items with numbers that come before these.
         """
         before = [] if taken is None else [taken.codes[:, : self.codes.shape[1]]]
-        every = pl.DataFrame(np.concatenate([*before, self.codes]), schema=_names(self.codes.shape[1]))
+        names = [str(i) for i in range(self.codes.shape[1])]
+        every = pl.DataFrame(np.concatenate([*before, self.codes]), schema=names)
         numbers = every.select(pl.int_range(pl.len()).over(every.columns)).to_series().tail(len(self.items)).to_numpy()
         return CodeTable(self.items, np.column_stack([self.codes, numbers]))
 
@@ -51,11 +53,6 @@ class CodeTable:
         names = [f"semantic_{i + 1}" for i in range(self.codes.shape[1])]
         joined = [pl.concat_str(names[:n], separator="-").alias(prefix_name(n)) for n in range(2, len(names) + 1)]
         return frame.with_columns(joined)
-
-
-def prefix_name(levels: int) -> str:
-    """Return the name of the feature of the first codes together: semantic_1_2 for 2 levels."""
-    return "semantic_" + "_".join(str(i + 1) for i in range(levels))
 
 
 def use_of_codes(codes: np.ndarray, size: int) -> list[dict[str, float]]:
@@ -90,7 +87,3 @@ def read_codes(file: Path, key: str, levels: int, size: int) -> CodeTable:
             fix = f"set data.semantic_ids.size={max(codes) + 1} or more" if min(codes) >= 0 else "codes begin with 0"
             raise UserError(f"{key}={file}: item {item!r}: codes {codes} are not from 0 to {size - 1}; {fix}")
     return CodeTable(pl.Series(list(given), dtype=pl.String), np.array(list(given.values()), np.int64))
-
-
-def _names(levels: int) -> list[str]:
-    return [str(i) for i in range(levels)]

@@ -59,7 +59,7 @@ class SemanticIds:
         if self.books is None or self.vectors is None:
             raise ValueError("codes of a file cannot be computed for new items; add the items to the file")
         new = CodeTable(items, self.books.codes(self.vectors.normalise(vectors)))
-        return _numbered(new, self.config, self.table) if self.config.unique else new
+        return _numbered(new, self.config, self.table)
 
     def save(self, folder: Path) -> None:
         """Write the table, the codebooks and what normalises vectors to an existing folder."""
@@ -123,7 +123,7 @@ def fit_semantic_ids(data: ResolvedData, config: SemanticIdsConfig) -> SemanticI
     """
     if config.codes is not None:
         table = read_codes(vector_path(data, config.codes), "data.semantic_ids.codes", config.levels, config.size)
-        return SemanticIds(_numbered(table, config) if config.unique else table, config)
+        return SemanticIds(_numbered(table, config), config)
     vectors = read_coded_vectors(data)
     x = np.asarray(vectors.matrix[1:])
     if config.method == "rqvae":
@@ -132,11 +132,14 @@ def fit_semantic_ids(data: ResolvedData, config: SemanticIdsConfig) -> SemanticI
         books = fit_rqvae(x, config.levels, config.size, config.epochs, config.seed)
     else:
         books = fit_residual_kmeans(x, config.levels, config.size, config.seed)
-    table = CodeTable(vectors.values, books.codes(x))
-    return SemanticIds(_numbered(table, config) if config.unique else table, config, vectors, books)
+    table = _numbered(CodeTable(vectors.values, books.codes(x)), config)
+    return SemanticIds(table, config, vectors, books)
 
 
 def _numbered(table: CodeTable, config: SemanticIdsConfig, taken: CodeTable | None = None) -> CodeTable:
+    """Add the number against collisions, if items shall have codes of their own."""
+    if not config.unique:
+        return table
     numbered = table.with_numbers(taken)
     if (most := int(numbered.codes[:, -1].max(initial=0))) >= config.size:
         raise UserError(

@@ -107,7 +107,12 @@ def kmeans(x: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
 
     A centroid that loses all its vectors moves to the vector that is farthest from its own centroid.
     """
-    table = _first_centroids(x, size, rng)
+    chosen = [int(rng.integers(len(x)))]
+    distances = ((x - x[chosen[0]]) ** 2).sum(axis=1, dtype=np.float64)
+    while len(chosen) < size and (total := distances.sum()) > 0:
+        chosen.append(int(np.searchsorted(distances.cumsum(), rng.random() * total, side="right").clip(max=len(x) - 1)))
+        distances = np.minimum(distances, ((x - x[chosen[-1]]) ** 2).sum(axis=1, dtype=np.float64))
+    table = x[chosen].astype(np.float32)
     before = np.full(len(x), -1)
     for _ in range(ROUNDS):
         codes = _assign(x, table)
@@ -126,12 +131,3 @@ def kmeans(x: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def _assign(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.concatenate([nearest(x[at : at + CHUNK], table) for at in range(0, len(x), CHUNK)])
-
-
-def _first_centroids(x: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    chosen = [int(rng.integers(len(x)))]
-    distances = ((x - x[chosen[0]]) ** 2).sum(axis=1, dtype=np.float64)
-    while len(chosen) < size and (total := distances.sum()) > 0:
-        chosen.append(int(np.searchsorted(distances.cumsum(), rng.random() * total, side="right").clip(max=len(x) - 1)))
-        distances = np.minimum(distances, ((x - x[chosen[-1]]) ** 2).sum(axis=1, dtype=np.float64))
-    return x[chosen].astype(np.float32)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
@@ -117,7 +116,7 @@ class _Bars:
             value += p.value
         return shapes
 
-    def _rect(self, a: float, b: float, at: float, **look: Any) -> Markup:
+    def _rect(self, a: float, b: float, at: float, **look: str | float | None) -> Markup:
         low, long = min(a, b), max(abs(b - a), 0.6)
         if self.upright:
             return el("rect", x=at, y=low, width=self.thick, height=long, **look)
