@@ -221,7 +221,7 @@ def _wrong_loss(cfg: RunConfig, protocol: str) -> UserError:
     )
 
 
-# --- metrics and calibration ---------------------------------------------------------------------------------
+# --- metrics -------------------------------------------------------------------------------------------------
 
 
 def _check_metrics(cfg: RunConfig) -> None:
