@@ -62,8 +62,8 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
         raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
     if cfg.calibration == "none":
         return cfg
-    if not any(label.is_calibrated for label in cfg.data.label_kinds.values()):
-        why = "calibrates binary labels and numbers, and this data has neither"
+    if not (cfg.kind.scores_rows and any(label.is_calibrated for label in cfg.data.label_kinds.values())):
+        why = "calibrates predictions of binary labels and numbers, and this run has neither"
         raise UserError(f"calibration={cfg.calibration}: {why}")
     if not cfg.data.split.validation and not cfg.data.split.validation_files:
         raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
