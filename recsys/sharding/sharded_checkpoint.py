@@ -43,6 +43,8 @@ from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint, check_file
 from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
+FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
+
 
 def save(
     path: Path,
@@ -226,3 +228,20 @@ def local_tables(
                 local = list(value.split([m.rows for m in weights[parameter].local_regions]))
                 states[f"{parameter}/{name}"] = weights[parameter].like(local, optimizer.rowwise.get(name, False))
     return weights, states
+
+
+def not_finite(state: Mapping[str, Any]) -> str | None:
+    """Return a description of a weight that is NaN or infinite, or None. state: the state dict of a sharded model"""
+    for name, value in state.items():
+        sharded = isinstance(value, ShardedTensor)  # of some tables, this rank may hold no shard
+        for tensor in [s.tensor for s in value.local_shards()] if sharded else [value]:
+            if isinstance(tensor, Tensor) and not all_finite(tensor):
+                return f"weights of {name} are NaN or infinite"
+    return None
+
+
+def all_finite(x: Tensor) -> bool:
+    """Return whether no element is NaN or infinite. Needs little memory beside x."""
+    if not x.is_floating_point():
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in x.detach().reshape(-1).split(FINITE_ELEMENTS))

@@ -1,14 +1,31 @@
 """Exponential moving average of the dense weights, used for evaluation and prediction."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torchrec.distributed import DistributedModelParallel
+
+from recsys.models.common.layers import BATCH_NORMS
+from recsys.training.combined_optimizer import split_parameters
 
 
 def unwrapped(name: str) -> str:
     """Return the name of a weight without the wrappers of TorchRec and DistributedDataParallel."""
     return ".".join(part for part in name.split(".") if part not in ("_dmp_wrapped_module", "module"))
+
+
+def averaged_weights(dmp: DistributedModelParallel, plan: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Return what is averaged: the dense weights and the statistics of batch normalisation. plan: that of the tables"""
+    dense, _ = split_parameters(dmp, plan)
+    statistics = {
+        f"{name}.{buffer}": getattr(m, buffer)
+        for name, m in dmp.named_modules()
+        if isinstance(m, BATCH_NORMS) and m.track_running_stats
+        for buffer in ("running_mean", "running_var")
+    }
+    return dense | statistics
 
 
 class Ema:

@@ -21,8 +21,8 @@ from recsys.job.build import build_model
 from recsys.job.kinds import protocol_of
 from recsys.job.run_config import RunConfig
 from recsys.sharding.safe_reader import load_plain
+from recsys.sharding.sharded_checkpoint import all_finite
 from recsys.training.checkpoints import write_fitted_checkpoint
-from recsys.training.module import all_finite
 from recsys.training.trainer import as_counts, loader_on_cpu
 
 STATE = "model.pt"

@@ -10,7 +10,6 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.console import say_once
@@ -20,7 +19,7 @@ from recsys.distributed.ranks import fail_together, first_problem
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
 from recsys.models.common.items import NextItems
-from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
+from recsys.models.common.layers import has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
 from recsys.sharding.init import check_vectors, init_tables
@@ -29,17 +28,15 @@ from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.tables import TableInfo, lay_out_tables, tables
 from recsys.task import RetrievalTask, Task
-from recsys.training.combined_optimizer import Optimizers, split_parameters
+from recsys.training.combined_optimizer import Optimizers
 from recsys.training.compiled import CompiledModel, compiled_model
-from recsys.training.ema import Ema
+from recsys.training.ema import Ema, averaged_weights
 from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
 from recsys.training.recompute import recompute_blocks
 from recsys.training.run_state import RunState
-
-FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 
 
 class RecsysModule(pl.LightningModule):
@@ -154,23 +151,11 @@ class RecsysModule(pl.LightningModule):
             self.dmp, self.plan, self.tables, self._updates.make_optimizer, self.sparse_optimizer
         )
         if self._updates.ema is not None:
-            self.ema = Ema(self._averaged(), self._updates.ema)
+            self.ema = Ema(averaged_weights(self.dmp, self.plan), self._updates.ema)
         combined = self._optimizers.combined
         if self._updates.make_scheduler is None:
             return combined
         return [combined], [self._updates.make_scheduler(combined)]
-
-    def _averaged(self) -> dict[str, Tensor]:
-        """Return the weights that the EMA averages: dense weights and the statistics of batch normalisation."""
-        assert self.dmp is not None
-        dense, _ = split_parameters(self.dmp, self.plan)
-        statistics = {
-            f"{name}.{buffer}": getattr(m, buffer)
-            for name, m in self.dmp.named_modules()
-            if isinstance(m, BATCH_NORMS) and m.track_running_stats
-            for buffer in ("running_mean", "running_var")
-        }
-        return dense | statistics
 
     # --- steps ---------------------------------------------------------------------------------------
 
@@ -382,7 +367,7 @@ class RecsysModule(pl.LightningModule):
         go_on(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, fresh)
         run_state = RunState.load(path)
         if "ema" in run_state.state:
-            Ema.put(self._averaged(), run_state.state["ema"])
+            Ema.put(averaged_weights(self.dmp, self.plan), run_state.state["ema"])
         if self.ema is not None:
             self.ema.restart()
         self._optimizers.go_on(run_state.state["dense_optimizer"])
@@ -400,12 +385,7 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         if self._loss is not None and not bool(torch.isfinite(self._loss)):
             return f"the loss is {float(self._loss)}"
-        for name, value in self.dmp.state_dict().items():
-            sharded = isinstance(value, ShardedTensor)  # of some tables, this rank may hold no shard
-            for tensor in [s.tensor for s in value.local_shards()] if sharded else [value]:
-                if isinstance(tensor, Tensor) and not all_finite(tensor):
-                    return f"weights of {name} are NaN or infinite"
-        return None
+        return sharded_checkpoint.not_finite(self.dmp.state_dict())
 
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
         """Restore a checkpoint and return Lightning's part of its state. Collective.
@@ -419,7 +399,7 @@ class RecsysModule(pl.LightningModule):
         if not training:
             sharded_checkpoint.load_model(path, self.dmp, self.tables)
             if "ema" in state:
-                Ema.put(self._averaged(), state["ema"])
+                Ema.put(averaged_weights(self.dmp, self.plan), state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # only a run that resumes has this state
         assert self._optimizers is not None
         self._steps_before = state.get("steps_before", 0)
@@ -436,15 +416,3 @@ class RecsysModule(pl.LightningModule):
             self.dmp.fused_optimizer.set_optimizer_step(self._steps_before + run_state.batches - skipped)
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema", "loss_scale")}
-
-
-def all_finite(x: Tensor) -> bool:
-    """Return whether no element is NaN or infinite. Needs little memory beside x."""
-    if not x.is_floating_point():
-        return True
-    return all(bool(torch.isfinite(part).all()) for part in x.detach().reshape(-1).split(FINITE_ELEMENTS))
-
-
-def local_device(accelerator: str, local_rank: int) -> torch.device:
-    """Return the CPU, or the GPU of this local rank."""
-    return torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", local_rank)

@@ -26,7 +26,7 @@ from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.loss_scale import Float16
-from recsys.training.module import RecsysModule, local_device
+from recsys.training.module import RecsysModule
 from recsys.training.module_settings import Placement, Updates
 from recsys.training.pipelines import AHEAD, BASE, KINDS, NONE
 from recsys.training.profiling import Overfit, Profile
@@ -292,3 +292,8 @@ class _Record(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero and trainer.loggers:
             trainer.loggers[0].save()  # sweeps read the metrics.csv of running trials
+
+
+def local_device(accelerator: str, local_rank: int) -> torch.device:
+    """Return the CPU, or the GPU of this local rank."""
+    return torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", local_rank)

@@ -9,6 +9,7 @@ from forks import WARM, run_forked
 from small_csv import Commands, write_mine
 
 from recsys.models.ease import EASE
+from recsys.sharding import sharded_checkpoint
 from recsys.training import fitted_retrieval, module
 
 STEP = ["data=mine", "data.root=raw", "trainer.threads=1", "run_dir=r"]
@@ -113,11 +114,15 @@ def test_two_processes_end_together_with_one_line(tmp_path: Path, change: list[s
 
 
 def test_large_tables_are_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FINITE_ELEMENTS", 8)
+    monkeypatch.setattr(sharded_checkpoint, "FINITE_ELEMENTS", 8)
     x = torch.zeros(5, 4)
-    assert module.all_finite(x) and module.all_finite(torch.arange(4)) and module.all_finite(torch.zeros(0))
+    assert (
+        sharded_checkpoint.all_finite(x)
+        and sharded_checkpoint.all_finite(torch.arange(4))
+        and sharded_checkpoint.all_finite(torch.zeros(0))
+    )
     x[4, 3] = torch.inf
-    assert not module.all_finite(x)
+    assert not sharded_checkpoint.all_finite(x)
 
 
 def test_batch_normalisation_over_one_row(commands: Commands) -> None:
