@@ -31,9 +31,8 @@ from recsys.distributed.ranks import Ranks, process_group
 from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
-from recsys.training.module import local_device
 from recsys.training.pipelines import AHEAD, KINDS, NONE
-from recsys.training.trainer import build_module, build_trainer
+from recsys.training.trainer import build_module, build_trainer, local_device
 
 WARM = 5  # steps before those that are measured
 TAIL = 3.0  # ids are rows x u ^ TAIL, u uniform: half of them are among an eighth of the rows

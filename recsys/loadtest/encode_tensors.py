@@ -118,13 +118,12 @@ def _converted(value: Any, spec: InputSpec) -> Any:
     """Return a value of a raw column as the type of the input."""
     if spec.datatype == "BYTES":
         return "" if value is None else value if isinstance(value, str) else str(value)
-    kind = NUMPY[spec.datatype].kind
+    dtype = NUMPY[spec.datatype]
+    as_type = bool if dtype == np.bool_ else float if np.issubdtype(dtype, np.floating) else int
     if value is None or value == "":
-        return float("nan") if kind == "f" else 0 if kind in "iu" else False
+        return float("nan") if as_type is float else as_type(0)
     try:
-        if kind == "b":
-            return WORDS[value.strip().lower()] if isinstance(value, str) else bool(value)
-        return float(value) if kind == "f" else int(value)
+        return WORDS[value.strip().lower()] if as_type is bool and isinstance(value, str) else as_type(value)
     except (KeyError, TypeError, ValueError) as e:
         shown = repr(value)[:40]
         raise UserError(f"rows: column {spec.name}: {shown} is not a value of the type {spec.datatype}") from e
@@ -135,6 +134,10 @@ def missing_numbers(specs: Sequence[InputSpec], rows: Sequence[Row], in_json: bo
 
     in_json: whether the tensors are sent in JSON, which has no NaN
     """
-    names = [s.name for s in specs if s.datatype != "BYTES" and (in_json or NUMPY[s.datatype].kind != "f")]
+    names = [
+        s.name
+        for s in specs
+        if s.datatype != "BYTES" and (in_json or not np.issubdtype(NUMPY[s.datatype], np.floating))
+    ]
     counts = {name: sum(row.get(name) in (None, "") for row in rows) for name in names}
     return {name: n for name, n in counts.items() if n}

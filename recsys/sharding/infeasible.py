@@ -124,8 +124,8 @@ class Infeasibility:
         for name in COLUMNS:
             words = name in ("table", "type")
             table.add_column(name, justify="left" if words else "right", no_wrap=name in COLUMNS[1:6])
-        for kind, cells in self.rows():
-            table.add_row(*cells, style="dim" if kind == "no" else None)
+        for style, cells in self.rows():
+            table.add_row(*cells, style="dim" if style == "no" else None)
         table.add_section()
         if self.needed > self.room:
             table.add_row("missing in total", *[""] * 4, gib(self.needed - self.room), "", "")

@@ -286,9 +286,9 @@ def faults_of(url: str) -> Iterator[None]:
 
 def open_store(url: str, *, write: bool = False) -> FeatureStore:
     """Open a store to read or to write. Raises UserError if it cannot be opened, or is something else."""
-    kind = url.partition(":")[0]
-    if kind == "sqlite" and url.startswith("sqlite:///"):
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite" and url.startswith("sqlite:///"):
         return SQLiteStore(Path(url.removeprefix("sqlite:///")), write=write)
-    if kind in ("redis", "rediss"):
+    if scheme in ("redis", "rediss"):
         return RedisStore(url)
     raise UserError(f"store={masked(url)}: must be sqlite:///PATH or redis://HOST:PORT/DB")

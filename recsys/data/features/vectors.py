@@ -42,12 +42,12 @@ def check_vectors(vectors: VectorsConfig, where: str) -> None:
             parse_way(way)
         except ValueError as e:
             raise UserError(f"{where}.normalise: {e}{did_you_mean(str(way), NORMALISE)}") from e
-    kind = vectors.file.rpartition(".")[2]
-    if kind not in ("parquet", "npz", "npy"):
+    suffix = vectors.file.rpartition(".")[2]
+    if suffix not in ("parquet", "npz", "npy"):
         raise UserError(f"{where}.file={vectors.file}: must be a .parquet, a .npz or a .npy file")
-    other, other_kind = ("key", "parquet") if kind == "npy" else ("keys", "npy")
+    other, other_suffix = ("key", "parquet") if suffix == "npy" else ("keys", "npy")
     if getattr(vectors, other):
-        raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
+        raise UserError(f"{where}.{other}: applies only to a .{other_suffix} file; this is a .{suffix} file")
 
 
 @dataclass(frozen=True)
