@@ -36,7 +36,7 @@ MODEL_TEST = '''"""{title} computes what an independent implementation computes 
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from {module} import {title}
 
 
@@ -44,7 +44,6 @@ def test_logits_equal_those_of_plain_lookups() -> None:
     features = FeatureSpec(
         dense=(DenseFeature("price"),),
         sparse=(SparseFeature("user", 5, "user"), SparseFeature("item", 7, "item")),
-        labels=(BinaryLabel("label"),),
     )
     model = {title}(features, dim=4)
     dense, ids = torch.tensor([[0.5], [-1.0]]), {{"user": torch.tensor([1, 4]), "item": torch.tensor([6, 2])}}
