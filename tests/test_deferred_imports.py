@@ -35,6 +35,7 @@ def run(program: str, *, as_command: bool = True, **env: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_training_loads_none_of_the_heavy_packages(tmp_path: Path) -> None:
     """If a new version of a package calls one of them, find who does: that import costs each command seconds."""
     program = f"""
@@ -95,6 +96,7 @@ def test_packages_that_torchmetrics_finds_installed(tmp_path: Path) -> None:
     assert run(program, PYTHONPATH=str(tmp_path), HOME=str(tmp_path)) == f"{version('scipy')} 0.5"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_inspected_without_the_packages_of_training() -> None:
     folder = Path(__file__).parent / "e2e" / "old_runs" / "ranking"
     command = [sys.executable, "-X", "importtime", "-m", "recsys.checkpoint", "inspect", str(folder)]

@@ -147,6 +147,7 @@ def test_nvidias_dlrms_have_their_published_sizes_and_fit_where_published(thresh
     assert all(d.hbm_free >= 0 and d.ddr == 0 for d in found.devices)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("threshold", "cluster"), [(3, "v100"), (0, "dgx_v100")])
 def test_nvidias_larger_dlrms_do_not_fit_where_the_smaller_ones_do(threshold: int, cluster: str) -> None:
     with pytest.raises(DoesNotFit, match="this fits: ") as told:

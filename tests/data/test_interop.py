@@ -445,6 +445,7 @@ def command(run: Any, name: str, *arguments: str, cwd: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_train_plan_and_predict(tmp_path: Path, run_command: Any) -> None:
     spec = made.split_binary(tmp_path / "raw", {"train": made.rows(2000), "test": made.rows(600, 1)})
     of = ["data=nvidia_feature_spec", f"data.spec={spec}"]

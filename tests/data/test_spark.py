@@ -182,6 +182,7 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
     assert "20 of 18,000 rows cannot be read" in str(e.value) and "\n" not in str(e.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"),
     [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")],

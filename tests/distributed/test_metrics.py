@@ -37,7 +37,7 @@ def ranks(split: tuple[Path, FeatureSpec]) -> dict[int, list[list[dict[str, Any]
     return {1: [measure(0, 1, *split, SIZES)], **{n: run(measure, n, *split, SIZES) for n in (2, 4)}}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_as_scikit_learn(split: tuple[Path, FeatureSpec], ranks: Any, world_size: int, weighted: bool) -> None:

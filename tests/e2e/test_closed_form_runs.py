@@ -16,6 +16,7 @@ from recsys.training.run import begin, train
 POPULARITY = ["model=popularity", "data=sample_sequences", "data.sample.rows=1000", "run_dir=run", "trainer.threads=1"]
 
 
+@pytest.mark.slow
 def test_loggers_have_the_metrics_of_both_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     test = train(compose("train", [*POPULARITY, "logger=tensorboard"])).metrics["test"]
@@ -27,6 +28,7 @@ def test_loggers_have_the_metrics_of_both_splits(tmp_path: Path, monkeypatch: py
         assert name in content, name
 
 
+@pytest.mark.slow
 def test_more_processes_than_one_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

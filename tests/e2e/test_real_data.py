@@ -45,7 +45,7 @@ def case(c: tuple[str, str, int, str, float]) -> Any:
     return pytest.param(*c, id=f"{c[0]}-{c[3]}", marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("data", "folder", "batch", "model", "floor"), [case(c) for c in CASES])
 def test_model_learns(
     data: str,

@@ -453,6 +453,7 @@ def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.Temp
     assert len(about["signature"]["outputs"]) >= 2 and about["metrics"]["artefact"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ivf", pytest.param("usearch", marks=pytest.mark.slow)])
 def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) -> None:
     """Lists with the index are those of all items, but for a few; scores are the model's, and nothing is left out twice."""

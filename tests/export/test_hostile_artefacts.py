@@ -227,6 +227,7 @@ def test_tables_outside(
         assert "which is not in this folder; it is not read" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -49,6 +49,7 @@ def done(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> ContinuousTrai
     return followed(file)
 
 
+@pytest.mark.slow
 def test_each_day_is_trained_on_but_the_poisoned_one(done: ContinuousTraining) -> None:
     assert [(c.train, c.window, c.full, c.outcome) for c in done.state.cycles] == [
         (DAYS[:2], DAYS[2:3], True, "promoted"),

@@ -233,6 +233,7 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path: Path, monkeypatch
         booster_of("catboost")
 
 
+@pytest.mark.slow
 def test_a_check_of_a_config_imports_no_library_of_trees() -> None:
     program = """
 import sys, torch, recsys

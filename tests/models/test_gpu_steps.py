@@ -117,7 +117,7 @@ def update(task: nn.Module) -> None:
     torch.optim.Adam(dense).step()
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_step(name: str) -> None:
     cfg = config(name)

@@ -19,6 +19,7 @@ from recsys.models.common.lists import padded_to
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="this PyTorch comes without Triton")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cases", ["attention_of_any_lists", "attention_of_half_precision"])
 def test_kernels_equal_the_models_code(cases: str) -> None:
     assert fork(kernel_cases.interpret, cases).wait(200) == 0

@@ -69,6 +69,7 @@ def written(shape: Shape, raw: Path) -> DictConfig:
     return compose("train", ["data=mine", f"model={shape.model}", *LIMITS])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", shapes(*EVERY_DAY))
 def test_trains(shape: Shape, raw: Path) -> None:
     assert train(written(shape, raw))

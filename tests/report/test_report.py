@@ -94,6 +94,7 @@ def test_bootstrap_is_delongs(most: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert paired < 0.9 * np.sqrt(c[0, 0] + c[1, 1]), "being paired tells more"
 
 
+@pytest.mark.slow
 def test_coverage_of_the_interval() -> None:
     """Of the normal model's AUC, Phi(1 / sqrt 2), in 95 of 100 samples, within chance."""
     rng, inside = np.random.default_rng(3), 0

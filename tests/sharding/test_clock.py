@@ -80,7 +80,7 @@ def test_the_documentation_has_every_published_row() -> None:
     assert {name for name, *_, beyond in ROWS if beyond} == BEYOND
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "published", "predicted", "ratio", "beyond"), ROWS, ids=[r[0] for r in ROWS])
 def test_steps_are_predicted_as_published(name: str, published: str, predicted: str, ratio: str, beyond: str) -> None:
     """Published: NVIDIA's DeepLearningExamples (DLRM for PyTorch) and the logs of MLPerf Training 4.0."""
@@ -347,6 +347,7 @@ def test_what_cannot_be_predicted_is_said(
 HISTORIES = (BST, DIEN, DIN, HSTURank, SIM, TargetAttention)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("model", [*SMALL, *TASKS, *HISTORIES], ids=lambda model: model.__name__)
 def test_the_work_of_every_ranking_model_is_counted(model: type[nn.Module], compiled: bool) -> None:

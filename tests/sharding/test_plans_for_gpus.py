@@ -42,7 +42,7 @@ def check_plan(found: PlanReport, overrides: list[str], pooled: bool) -> None:
     assert all(d.hbm_free >= 0 and d.ddr_free >= 0 for d in found.devices) and found.step_ms > 0
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sharding_is_planned(name: str, cluster: str) -> None:
@@ -65,6 +65,7 @@ def test_tables_of_features_of_items_have_a_size() -> None:
         plan(compose("plan", [*SEQUENCES, *CLUSTERS["eight"]]))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("sharding", ["rowwise", "tablewise"])
 def test_every_number_type_is_exchanged_in_its_bytes(sharding: str) -> None:

@@ -237,6 +237,7 @@ def test_a_study_may_be_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found().trials) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_sweep_leaves_no_process(number: int) -> None:
     """Not even of a run that is deaf to SIGTERM, with a worker in a session of its own."""

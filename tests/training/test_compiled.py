@@ -163,6 +163,7 @@ def test_models_that_read_lists_have_no_graphs(capsys: pytest.CaptureFixture[str
     assert "trainer.cuda_graphs=true: DIN reads lists, which have other lengths" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_graphs_on_a_cpu_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +235,7 @@ def test_tf32_is_set_where_a_gpu_has_it(
     assert ("trainer.tf32=true: has no effect on GPUs before Ampere" in capsys.readouterr().err) == (capability == 7)
 
 
+@pytest.mark.slow
 def test_retrieval_models_say_that_they_are_not_compiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = ("model=sasrec", "data=sample_sequences", "data.sample.rows=2000", "trainer.max_epochs=1")
     run(tmp_path / "run", *overrides, "trainer.compile=true")

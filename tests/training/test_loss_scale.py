@@ -54,6 +54,7 @@ def test_steps_that_overflow_are_skipped_until_the_scale_fits(tmp_path: Path, mo
     assert 0 < metrics["skipped_steps"] < 12 and metrics["steps"] == 12 - metrics["skipped_steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("optim", ["adagrad", "adam"])
 def test_skipped_steps_leave_all_weights_as_they_are(tmp_path: Path, optim: str) -> None:
@@ -65,6 +66,7 @@ def test_skipped_steps_leave_all_weights_as_they_are(tmp_path: Path, optim: str)
     assert_same(tmp_path / "1", tmp_path / "9", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_scale_that_always_overflows_ends_the_run(tmp_path: Path) -> None:
     more = ["model=dnn", "trainer.precision=16-mixed", "trainer.loss_scale=1e38", "trainer.max_epochs=9"]
     more.append("trainer.early_stopping.patience=null")

@@ -58,6 +58,7 @@ def test_one_process_tells_itself_nothing(home: Path, monkeypatch: pytest.Monkey
     assert not calls
 
 
+@pytest.mark.slow
 def test_gradients_that_accumulate(home: Path, tmp_path: Path) -> None:
     for pipeline in ("none", "sparse_dist"):
         more = ["trainer.accumulate=3", "trainer.max_epochs=2", f"trainer.pipeline={pipeline}"]
@@ -65,6 +66,7 @@ def test_gradients_that_accumulate(home: Path, tmp_path: Path) -> None:
     assert_same(home / "none-3", home / "sparse_dist-3", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_in_a_pipeline(home: Path, tmp_path: Path) -> None:
     """The batches that the pipeline held when it stopped, within an epoch, are trained once."""
     given = ["model=deepfm", *BUSY, "trainer.pipeline=sparse_dist"]

@@ -21,6 +21,7 @@ def run(folder: Path, name: str, *given: str) -> dict[str, Any]:
     return train(compose("train", overrides)).metrics
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", ["sasrec", "hstu", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_a_run_learns_the_same(tmp_path: Path, model: str) -> None:
@@ -31,6 +32,7 @@ def test_a_run_learns_the_same(tmp_path: Path, model: str) -> None:
     assert kept == again
 
 
+@pytest.mark.slow
 def test_models_without_blocks_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, "run", "data.sample.rows=2000", "trainer.recompute=true")
     assert "trainer.recompute=true: has no effect on DLRM, which has no blocks" in capsys.readouterr().err

@@ -18,6 +18,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("prepared")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", ["exponential", pytest.param("plateau", marks=pytest.mark.slow)])
 def test_resumed_equals_uninterrupted(scheduler: str, prepared: Path, tmp_path: Path) -> None:
     def run(*more: str) -> dict[str, float]:

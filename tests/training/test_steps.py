@@ -177,6 +177,7 @@ def test_accumulated_batches_are_one(home: Path, tmp_path: Path, optimizer: str)
     assert kernels == {"dense"}
 
 
+@pytest.mark.slow
 def test_average_with_batch_normalisation(home: Path, tmp_path: Path) -> None:
     """EMA averages the statistics of batch normalisation too; the checkpoint measures the same when it is loaded."""
     done = run(home, "normalised", "model.batch_norm=true", "optim.ema=0.8")
@@ -190,6 +191,7 @@ def test_average_with_batch_normalisation(home: Path, tmp_path: Path) -> None:
     assert again["test"]["logloss"] == pytest.approx(done.metrics["test"]["logloss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_clipped_to_nothing_nothing_moves(home: Path, tmp_path: Path) -> None:
     run(home, "still", "optim.dense._target_=torch.optim.SGD", "optim.clip_norm=1e-12", "trainer.max_steps=3")
     run(home, "less", "optim.dense._target_=torch.optim.SGD", "optim.clip_norm=1e-12", "trainer.max_steps=1")
@@ -252,6 +254,7 @@ def test_metrics_that_are_too_many_for_the_width_are_rows(
         assert len(lines) == (2 if first == "auc" else 3) and all("…" not in line for line in lines)
 
 
+@pytest.mark.slow
 def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = run(
         home,
@@ -267,6 +270,7 @@ def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert int(last.name[-8:]) == made.metrics["train"]["steps"]
 
 
+@pytest.mark.slow
 def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fast = run(home, "fast", "debug=fast", "trainer.eval_batch_size=50").metrics
     assert fast["train"]["steps"] == 20 and fast["test"]["rows"] == 250
