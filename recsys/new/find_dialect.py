@@ -72,7 +72,10 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     if layout.separator == "\t" and not any('"' in line for line in lines):
         layout.quote = None
     rows = [layout.fields(line) for line in lines]
-    layout.trailing = _trailing(rows, layout.width)
+    # all lines end with a separator, and the first one does not name or fill the column after it
+    ends = [row[-1] for row in rows[1:] if len(row) == layout.width]
+    unfilled = len(rows[0]) < layout.width or not (rows[0][-1].strip() or any(map(_is_number, rows[0])))
+    layout.trailing = bool(ends) and layout.width > 2 and unfilled and not any(v.strip() for v in ends)
     layout.width -= layout.trailing
     first_rows = [row[: layout.width] for row in rows[:200] if len(row) >= layout.width - 1]
     layout.header, layout.sure_of_header = _find_header(first_rows) if header is None else (header, True)
@@ -90,18 +93,6 @@ def _several_lines(lines: Sequence[str]) -> str | None:
         return RECORDS.format(names[0])
     has_headings = HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines)
     return HEADINGS.format(lines[0].strip()) if has_headings else None
-
-
-def _other_format(lines: Sequence[str]) -> TextLayout | None:
-    """Return the layout of lines that are not a table; None for a table."""
-    if all(line.lstrip().startswith("{") for line in lines):
-        return layouts.JsonLinesLayout()
-    if (in_slots := _slots(lines)) is not None:
-        return in_slots
-    for layout, pattern in LINE_FORMATS.items():
-        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
-            return layout(separator=" ", width=len(lines[0].split()))
-    return None
 
 
 def _slots(lines: Sequence[str]) -> TextLayout | None:
@@ -210,13 +201,6 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
     return None, lines
 
 
-def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return True if all lines end with a separator, and the first one does not name or fill the column after it."""
-    same = [r for r in rows[1:] if len(r) == width]
-    empty = all(not r[-1].strip() for r in same) and (len(rows[0]) < width or not rows[0][-1].strip())
-    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(_is_number, rows[0])))
-
-
 def _is_number(text: str) -> bool:
     """Return True for 7, -1.5, 1e-3, 1,5 and 1.234.567,8."""
     return bool(NUMBER.match(text.strip()))
@@ -296,3 +280,15 @@ def _name_columns(layout: TextLayout, first: Sequence[str]) -> None:
     layout.renamed = given != layout.columns and not (layout.trailing and names == layout.columns)
     if layout.renamed:
         layout.reasons["columns"] = "the header names some columns twice, not at all or *"
+
+
+def _other_format(lines: Sequence[str]) -> TextLayout | None:
+    """Return the layout of lines that are not a table; None for a table."""
+    if all(line.lstrip().startswith("{") for line in lines):
+        return layouts.JsonLinesLayout()
+    if (in_slots := _slots(lines)) is not None:
+        return in_slots
+    for layout, pattern in LINE_FORMATS.items():
+        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
+            return layout(separator=" ", width=len(lines[0].split()))
+    return None

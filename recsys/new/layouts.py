@@ -5,6 +5,7 @@ To recognise another format, add its class here, and let find_layout.py return i
 
 import csv
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class OtherRows(UserError):
 
 
 @dataclass(kw_only=True)
-class Layout:
+class Layout(ABC):
     """How a file is read, in the words of `source:`, and why."""
 
     format: ClassVar[str] = ""
@@ -82,9 +83,9 @@ class Layout:
         """Return the keys of `source:` but the format and the files."""
         return {}
 
+    @abstractmethod
     def sample(self, file: Path, most: int, share: float) -> Sample:
         """Return at most so many rows of a file. share: of the bytes that a sample of one file reads"""
-        raise NotImplementedError
 
     def rows_about(self, files: Sequence[Path]) -> int:
         """Return about how many rows files of this layout hold, by the first one."""

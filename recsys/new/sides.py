@@ -95,20 +95,17 @@ def find_sides(
         if isinstance(side, Question):
             questions.append(side)
             side = "it has some of the rows only"
-        elif isinstance(side, Side) and (twin := next((s for s in sides if _are_parts(s, side)), None)) is not None:
-            side = f"it has the columns of {twin.file}; write both into one file"
+        elif isinstance(side, Side):  # files of one name and the same columns in two folders are parts
+            look = (Path(side.file).name, side.key, len(side.columns), side.options)
+            twins = [s for s in sides if (Path(s.file).name, s.key, len(s.columns), s.options) == look]
+            if twins:
+                side = f"it has the columns of {twins[0].file}; write both into one file"
         if isinstance(side, str):
             unused.append((name, f"not joined: {side}"))
         else:
             sides.append(side)
             taken |= set(side.names)
     return sides, unused, questions
-
-
-def _are_parts(one: Side, another: Side) -> bool:
-    """Return True for files of one name and the same columns in two folders."""
-    same = Path(one.file).name == Path(another.file).name and one.key == another.key
-    return same and len(one.columns) == len(another.columns) and one.options == another.options
 
 
 def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str | Question:
@@ -150,9 +147,8 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             unnamed = set(layout.columns) - set(layout.fields(layout.first))
         added = [other for other in side_columns if other is not c and other.name not in unnamed]
         names: dict[str, str] = {}
-        for (
-            other
-        ) in added:  # ids that differ in all rows are other names of the key; names are those of no other column
+        # ids that differ in all rows are other names of the key; names are those of no other column
+        for other in added:
             is_id = (other.kind.is_id and other.kind.is_code) or (other.kind.is_number and other.is_whole and not named)
             if is_id and other.distinct == other.rows > FEW:
                 other.kind = RowIdKind(f"each {key.name} has its own value, as under another name")
@@ -280,6 +276,5 @@ def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -
     values = [[str(x) for x in v] if isinstance(v, list) else [str(v)] for v in table.values()]
     lists = any(isinstance(v, list) for v in table.values())
     [column], _ = columns_of(pl.Series(new, values if lists else [v[0] for v in values]).to_frame())
-    return Side(
-        name, best.name, "key", [column], {new: "value"}, why=f"its keys are the values of {best.name} (a guess)"
-    )
+    why = f"its keys are the values of {best.name} (a guess)"
+    return Side(name, best.name, "key", [column], {new: "value"}, why=why)

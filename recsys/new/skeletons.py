@@ -36,7 +36,8 @@ MODEL_TEST = '''"""{title} computes what an independent implementation computes 
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.labels import BinaryLabel
 from {module} import {title}
 
 
