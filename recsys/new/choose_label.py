@@ -117,7 +117,21 @@ def _likeliest_choice(columns: Sequence[Column], *, retrieval: bool, untested: C
     if (rating := _named_amount(free, CERTAIN_RATINGS)) is not None:
         return _Choice(rating, "a rating, by its name")
     if retrieval:
-        return _answers_or_states(columns, free, two_valued)
+        # the first column of yes and no that differs between rows of a user or an item, or else of states
+        answers = [c for c in two_valued if _differs(c, columns)]
+        if len(answers) == 1:
+            reason = "the only column of yes and no that differs between rows of a user or an item"
+            return _Choice(answers[0], reason, f"it is {reason}")
+        if answers:
+            doubt = (
+                f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
+            )
+            return _Choice(answers[0], "the first column of yes and no", doubt, answers)
+        for c in free:
+            if has_word(c.name, NAMES.statuses) and 2 < c.distinct <= MOST_RATINGS and c.numbers is None:
+                reason = f"its values are states: {', '.join(c.examples(4))}"
+                return _Choice(c, reason, reason)
+        return None
     if (amount := _named_amount(free, NAMES.perhaps_amounts)) is not None:
         return _Choice(amount, "its name may say so", "its name may also be that of a feature", two_valued)
     return _at_an_end(columns, two_valued) if two_valued else None
@@ -201,24 +215,6 @@ def _kinds_of_events(column: Column | None, *, retrieval: bool) -> _Choice | Non
     if retrieval and column.numbers is not None and column.is_whole:
         reason = "its numbers are kinds of events, and nothing says which ones count"
         return _Choice(column, reason, reason, undecided=_which_values(column))
-    return None
-
-
-def _answers_or_states(
-    columns: Sequence[Column], free: Sequence[Column], two_valued: Sequence[Column]
-) -> _Choice | None:
-    """Return the first column of yes and no that differs between rows of a user or an item, or else of states."""
-    answers = [c for c in two_valued if _differs(c, columns)]
-    if len(answers) == 1:
-        reason = "the only column of yes and no that differs between rows of a user or an item"
-        return _Choice(answers[0], reason, f"it is {reason}")
-    if answers:
-        doubt = f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
-        return _Choice(answers[0], "the first column of yes and no", doubt, answers)
-    for c in free:
-        if has_word(c.name, NAMES.statuses) and 2 < c.distinct <= MOST_RATINGS and c.numbers is None:
-            reason = f"its values are states: {', '.join(c.examples(4))}"
-            return _Choice(c, reason, reason)
     return None
 
 

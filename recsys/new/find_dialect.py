@@ -95,6 +95,18 @@ def _several_lines(lines: Sequence[str]) -> str | None:
     return HEADINGS.format(lines[0].strip()) if has_headings else None
 
 
+def _other_format(lines: Sequence[str]) -> TextLayout | None:
+    """Return the layout of lines that are not a table; None for a table."""
+    if all(line.lstrip().startswith("{") for line in lines):
+        return layouts.JsonLinesLayout()
+    if (in_slots := _slots(lines)) is not None:
+        return in_slots
+    for layout, pattern in LINE_FORMATS.items():
+        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
+            return layout(separator=" ", width=len(lines[0].split()))
+    return None
+
+
 def _slots(lines: Sequence[str]) -> TextLayout | None:
     """Return the layout of lines of slot:value, in which a slot occurs several times, or a label is a slot."""
     if sum(":" in line for line in lines) <= STEADY * len(lines):
@@ -212,9 +224,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
         half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
         return half and not any(map(_is_number, rows[0])), True
     first = [v.strip() for v in rows[0]]
-    columns = [
-        [v for r in rows[1:] if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in range(len(first))
-    ]
+    below = [[v.strip() for v in r] for r in rows[1:]]
+    columns = [[r[i] for r in below if i < len(r) and r[i] and r[i] not in NULLS] for i in range(len(first))]
     if any(map(_is_number, first)):
         return _names_and_numbers(first, columns)
     blank = sum(not v or v in NULLS for v in first)
@@ -280,15 +291,3 @@ def _name_columns(layout: TextLayout, first: Sequence[str]) -> None:
     layout.renamed = given != layout.columns and not (layout.trailing and names == layout.columns)
     if layout.renamed:
         layout.reasons["columns"] = "the header names some columns twice, not at all or *"
-
-
-def _other_format(lines: Sequence[str]) -> TextLayout | None:
-    """Return the layout of lines that are not a table; None for a table."""
-    if all(line.lstrip().startswith("{") for line in lines):
-        return layouts.JsonLinesLayout()
-    if (in_slots := _slots(lines)) is not None:
-        return in_slots
-    for layout, pattern in LINE_FORMATS.items():
-        if sum(bool(pattern.match(line)) for line in lines) > STEADY * len(lines):
-            return layout(separator=" ", width=len(lines[0].split()))
-    return None

@@ -252,12 +252,16 @@ class TextLayout(Layout):
         """Return the lines that are rows."""
         return lines
 
+    def unnamed_columns(self, lines: Sequence[str]) -> list[str]:
+        """Return the columns whose names do not stand on lines, for a reader of these lines."""
+        return self.columns if self.is_csv else self.leading
+
     def parse(self, lines: list[str]) -> pl.DataFrame:
         """Return the rows of lines, as training reads them, without rows that it cannot read."""
         source = SourceConfig(
             format=self.format,
             separator=self.separator,
-            columns=self.columns if self.is_csv else self.leading,
+            columns=self.unnamed_columns(lines),
             header=False,
             quote=self.quote,
             strip=self.strip,
@@ -333,10 +337,9 @@ class LibFmLayout(TextLayout):
 
     format, takes_marks, holds_indices, most_lines, keys = "libfm", True, True, 50_000, ("columns",)
 
-    def parse(self, lines: list[str]) -> pl.DataFrame:
+    def unnamed_columns(self, lines: Sequence[str]) -> list[str]:
         [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
-        self.leading = ["label", *(f"field_{i}" for i in range(1, width))]
-        return super().parse(lines)
+        return ["label", *(f"field_{i}" for i in range(1, width))]
 
 
 class SvmLightLayout(TextLayout):

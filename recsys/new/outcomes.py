@@ -12,9 +12,8 @@ from recsys.new.label import MOST_RATINGS, LabelGuess, are_answers, distinct_num
 from recsys.new.leaks import AFTERWARDS, FEWEST, as_second_label, auc_of_means, comparable, implies
 from recsys.new.statistics import mean
 
-SURE_RATINGS = tuple(
-    name for name in NAMES.ratings if name not in ("score", "note", "nota", "vote", "grade", "rate", "star")
-)
+UNSURE_RATINGS = ("score", "note", "nota", "vote", "grade", "rate", "star")
+SURE_RATINGS = tuple(name for name in NAMES.ratings if name not in UNSURE_RATINGS)
 FEWEST_GRADES = 4  # different grades of a rating
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 PARENTS = ("outcome.", "outcomes.", "result.", "response.", "feedback.", "label.", "labels.")

@@ -136,9 +136,8 @@ def _set_split(
         rest = by_split.pop(None, [])
         if rest and {"train", "test"} <= {*by_split} and len(rest) <= len(gathered.files) / 2:  # most files do
             named = [f for files_of_split in by_split.values() for f in files_of_split]
-            text = (
-                f"{', '.join(os.path.relpath(f, root) for f in rest[:3])} belongs to no split; are its rows to be used?"
-            )
+            some = ", ".join(os.path.relpath(f, root) for f in rest[:3])
+            text = f"{some} belongs to no split; are its rows to be used?"
             p.questions.append(Question(text, "yes, in a split of all rows", files_answers([named], MOST_TESTS)))
     divided = group is not None and (time is None or not has_one(group, time))
     if split is None and time is not None and not divided:

@@ -14,7 +14,7 @@ from recsys.new.column_kinds import Column, Features, IdKind, RowIdKind, sql_nam
 from recsys.new.find_files import split_of
 from recsys.new.find_kinds import FEW, column_of, columns_of
 from recsys.new.find_layout import layout_of
-from recsys.new.known_names import NAMES, names_an_id_of, words
+from recsys.new.known_names import NAMES, RECBOLE, names_an_id_of, words
 from recsys.new.layouts import SHARED, Layout, TextLayout
 from recsys.new.propose_features import features_of
 from recsys.new.questions import Question, typed
@@ -131,7 +131,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
                 c.sql = f"TRY_CAST(REPLACE({number}, ',', '.') AS DOUBLE)"
     problems: list[str] = []
     for c in side_columns:
-        raw_name, c.name = c.name, _plain(c.name)
+        raw_name, c.name = c.name, RECBOLE.sub("", c.name)
         key = _key(c, f, columns, named=named)
         if key is not None and len(side_columns) > 1 and _names_some_rows(key, c, f):
             text = f"{name} has {_percent(_known(key, c))} of the rows, by {key.name}: are they the positive ones?"
@@ -152,7 +152,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             is_id = (other.kind.is_id and other.kind.is_code) or (other.kind.is_number and other.is_whole and not named)
             if is_id and other.distinct == other.rows > FEW:
                 other.kind = RowIdKind(f"each {key.name} has its own value, as under another name")
-            new, old = _plain(other.name), other.name
+            new, old = RECBOLE.sub("", other.name), other.name
             new = new if new not in taken else f"{f.stem}_{new}"
             other.name, other.values, names[new] = new, other.values.alias(new), old
         # the reader goes by the suffix, unless `format` says another one
@@ -238,12 +238,6 @@ def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
     joined = f"{file.stem}_{value.name}"
     join = {"file": name, "key": side.name, "columns": {joined: value.name}} | _options(layout, marks, [value])
     return Outcomes(column_of(given.alias(f"in_{file.stem}"), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
-
-
-def _plain(name: str) -> str:
-    """Return a column's name without the type that RecBole's files write behind it."""
-    head, colon, type_ = name.rpartition(":")
-    return head if colon and type_ in ("token", "float", "token_seq", "float_seq") else name
 
 
 def _known(key: Column, side: Column) -> float:
