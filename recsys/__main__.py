@@ -32,16 +32,10 @@ COMMANDS = {
 def _usage() -> str:
     """Return the list of commands, one line each."""
     width = max(map(len, COMMANDS))
+    first = "Usage: recsys COMMAND [key=value ...]   (the same as python -m recsys.COMMAND)"
     lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
-    return "\n".join(
-        [
-            "Usage: recsys COMMAND [key=value ...]   (the same as python -m recsys.COMMAND)",
-            "",
-            *lines,
-            "",
-            "recsys COMMAND --help lists a command's keys. recsys --version prints the versions.",
-        ]
-    )
+    last = "recsys COMMAND --help lists a command's keys. recsys --version prints the versions."
+    return "\n".join([first, "", *lines, "", last])
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from recsys.store.stores import FeatureStore
     from recsys.store.views import View
 
+STREAMS = "a file of JSON lines or kafka://HOST/TOPIC"
 ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
 
@@ -95,13 +96,9 @@ def _follow(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureSt
         if name not in views:
             raise UserError(f"views={name}: no such view{did_you_mean(name, views)}")
         if views[name].stream is None:
-            raise UserError(
-                f"{cfg.definition}: {name}.stream: is missing; add a file of JSON lines or kafka://HOST/TOPIC"
-            )
+            raise UserError(f"{cfg.definition}: {name}.stream: is missing; add {STREAMS}")
     if not names:
-        raise UserError(
-            f"{cfg.definition}: no view has a stream; add stream: a file of JSON lines or kafka://HOST/TOPIC"
-        )
+        raise UserError(f"{cfg.definition}: no view has a stream; add stream: {STREAMS}")
     interrupts.advise("the store has all events until then; run the command again to go on")
     for name in names:
         say(f"{name}: following {views[name].stream}; writing to {cfg.store}")

@@ -59,7 +59,8 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     for name, run in configs(overrides):
         module = import_module(str(run.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        yield Entry(name, _kind(run), paper, _problem(run) if overrides else None, run)
+        kind = "ranking" if run.kind.scores_rows else "closed form" if run.kind.fitted_at_once else "retrieval"
+        yield Entry(name, kind, paper, _problem(run) if overrides else None, run)
 
 
 def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
@@ -83,11 +84,6 @@ def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
         else:
             run = replace(shared[defaults], model=model["model"], plain={**shared[defaults].plain, **model})
         yield file.stem, run
-
-
-def _kind(cfg: RunConfig) -> str:
-    kind = cfg.kind
-    return "ranking" if kind.scores_rows else "closed form" if kind.fitted_at_once else "retrieval"
 
 
 def needs(cfg: RunConfig) -> str:

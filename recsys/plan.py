@@ -144,6 +144,7 @@ def _plan(
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
+    from recsys.data.loader.load_factors import load_factors
     from recsys.job.kinds import meta_task
     from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
@@ -156,8 +157,16 @@ def _plan(
     machines = topology(cluster)
     batch_size = run.trainer.batch_size // machines.world_size
     with quiet_torchrec(), optimizer_counted(task, sparse):
-        ids = {} if prepared is not None else _ids(run, task)
-        hot = _load_factors(run, prepared)
+        ids: dict[str, list[float]] = {}  # by table, the expected number of ids per row of each of its features
+        if prepared is None:  # features.json has no lengths of bags: the number is taken to be 1
+            lengths, parts = _lengths(run), list(task.modules())
+            configs = [c for m in parts if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
+            configs += [c for m in parts if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
+            ids = {c.name: [lengths[f] for f in c.feature_names] for c in configs}
+        hot: dict[str, float] = {}
+        if prepared is not None and run.sharding.cache_hit_rate is not None:
+            folder = prepared if prepared.is_dir() else prepared.parent
+            hot = load_factors(folder, run.sharding.cache_hit_rate)
         planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds, hot)
         try:
             planner.plan(task, sharders)
@@ -172,32 +181,9 @@ def _plan(
     return result
 
 
-def _ids(run: RunConfig, task: Any) -> dict[str, list[float]]:
-    """Return, by table, the expected number of ids per row of each of its features (data.sparse.X.mean_length).
-
-    For prepared data the number is taken to be 1, since features.json has no lengths of bags.
-    """
-    lengths = _lengths(run)
-    configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
-    configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
-    return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
-
-
 def _tables_of(run: RunConfig) -> list[Any]:
     """Return the data config of the rows, and that of the item table if there is one."""
     return [run.data, *([] if run.data.item_table is None else [run.data.item_table])]
-
-
-def _load_factors(run: RunConfig, prepared: Path | None) -> dict[str, float]:
-    """Return load factors for sharding.cache_hit_rate, computed from the vocabularies next to features.json.
-
-    Return {} if there is no prepared data or no cache_hit_rate.
-    """
-    from recsys.data.loader.load_factors import load_factors
-
-    if prepared is None or run.sharding.cache_hit_rate is None:
-        return {}
-    return load_factors(prepared if prepared.is_dir() else prepared.parent, run.sharding.cache_hit_rate)
 
 
 def _suggestion(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, prepared: Path | None) -> str:
@@ -260,7 +246,9 @@ def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
 def _command(choices: list[tuple[str, DictConfig]]) -> None:
     from recsys.sharding.estimate.terminal import show, show_side_by_side
 
-    outputs = _outputs(choices[0][1].output)
+    outputs = [Path(p) for p in command_line.strings(choices[0][1].output)]
+    for path in outputs:
+        check_output(path, (".json", ".html"))
     tried = try_all(choices)
     if len(tried) > 1:
         show_side_by_side(tried)
@@ -268,38 +256,25 @@ def _command(choices: list[tuple[str, DictConfig]]) -> None:
         show(tried[0].plan)
     if len(tried) > 1 or tried[0].plan is not None:
         for path in outputs:
-            _write(tried, path)
+            if path.suffix == ".html":
+                from recsys.sharding.estimate.plan_page import page
+
+                text = page(tried)
+            else:
+                only = tried[0].plan
+                entries = [t.to_json() for t in tried] if len(tried) > 1 or only is None else only.to_json()
+                text = json.dumps(entries, indent=1) + "\n"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+            say(f"written to {path}")
     if all(t.plan is None for t in tried):
         assert tried[0].error is not None
-        raise tried[0].error if len(tried) == 1 else UserError(_none_fits(tried))
-
-
-def _none_fits(tried: list[PlanAttempt]) -> str:
-    """Return the error for the case that no plan fits, with the first change that one of the errors suggests."""
-    suggestions = [(t.name, *str(t.error).partition("; this fits: ")[1:]) for t in tried]
-    fits = next((f"{start}sharding={name} {change}" for name, start, change in suggestions if change), "")
-    return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
-
-
-def _outputs(given: Any) -> list[Path]:
-    """Return `output` as paths. Raises UserError for a path that cannot be written."""
-    paths = [Path(p) for p in command_line.strings(given)]
-    for path in paths:
-        check_output(path, (".json", ".html"))
-    return paths
-
-
-def _write(tried: list[PlanAttempt], path: Path) -> None:
-    if path.suffix == ".html":
-        from recsys.sharding.estimate.plan_page import page
-
-        text = page(tried)
-    else:
-        entries = [t.to_json() for t in tried] if len(tried) > 1 else tried[0].plan.to_json()  # type: ignore[union-attr]
-        text = json.dumps(entries, indent=1) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    say(f"written to {path}")
+        if len(tried) == 1:
+            raise tried[0].error
+        # the first change that one of the errors suggests
+        suggestions = [(t.name, *str(t.error).partition("; this fits: ")[1:]) for t in tried]
+        fits = next((f"{start}sharding={name} {change}" for name, start, change in suggestions if change), "")
+        raise UserError(f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}")
 
 
 def expand(arguments: list[str]) -> list[list[str]]:

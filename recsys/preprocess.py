@@ -55,9 +55,8 @@ def preprocess(cfg: DictConfig) -> Prepared:
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")
-        _write_report(
-            replace(prepared.fitted.data, root=prepared.info["root"], prepared=data.prepared), prepared, output
-        )
+        described = replace(prepared.fitted.data, root=prepared.info["root"], prepared=data.prepared)
+        _write_report(described, prepared, output)
         say(f"report written to {output}")
     if cfg.export is not None:
         from recsys.data.prepare.export_nvidia import export

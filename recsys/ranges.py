@@ -42,7 +42,14 @@ class Range:
         """Return why `value` is invalid, None if it is valid. optional: whether the value may also be null."""
         if self.special is not None and value == self.special[0]:
             return None
-        if not self._contains(value):
+        inside = (
+            not math.isnan(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+        if not inside:
             text = f"must be {self.text()}"
             text += "" if self.example is None else f", such as {self.example}"
             others = [f"{self.special[0]} for {self.special[1]}"] if self.special else []
@@ -52,16 +59,6 @@ class Range:
         if limit is not None and self.at_most is None and value > limit:
             return f"must be at most {limit}"
         return None
-
-    def _contains(self, value: float) -> bool:
-        """Return whether the value is in the range; NaN is in none."""
-        return (
-            not math.isnan(value)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
 
     def __repr__(self) -> str:
         return self.text() or "any number"  # as the documentation of a parameter shows it

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import MISSING
 
@@ -84,17 +84,13 @@ def _list(registry: ModelRegistry) -> None:
         table.add_column(column, no_wrap=column == "version")
     for e in reversed(registry.summaries()):
         figures = e["metrics"] if isinstance(e.get("metrics"), dict) else {}
-        metrics = ", ".join(f"{k} {_figure(v)}" for k, v in list(figures.items())[:4])
+        shown = [f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in list(figures.items())[:4]]
         interval = " to ".join(str(x) for x in e.get("interval") or ())
         when, parent = str(e.get("time"))[:19], e.get("parent") or ""
-        table.add_row(e["version"], ", ".join(e["aliases"]), when, interval, parent, stored_as(e), metrics)
+        table.add_row(e["version"], ", ".join(e["aliases"]), when, interval, parent, stored_as(e), ", ".join(shown))
     results.print(table, markup=False)
     for line in registry.missing():
         say(f"{registry.name}: {line}")
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _show(registry: ModelRegistry, cfg: RegistryConfig) -> None:

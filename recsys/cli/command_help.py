@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -86,7 +86,11 @@ def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None
             continue
         yield Key(key.name, key.type, str(value["_target_"]).rpartition(".")[2], key.meaning, None)
         group = {"optim.dense": "optim", "optim.scheduler": "schedule"}.get(key.name, key.name)
-        meanings = _yaml_comments(group, choices.get(group))
+        choice = choices.get(group)
+        file = file_of_choice(group, choice) if choice else None
+        lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
+        comments = (re.match(r"\s*(\w+):.*?\s# (.+)", line) for line in lines)
+        meanings = {m[1]: m[2] for m in comments if m}
         for name, part in value.items():
             if name != "_target_":
                 yield Key(f"{key.name}.{name}", "", _cut(_text(part)), meanings.get(name, ""), None)
@@ -94,14 +98,6 @@ def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None
 
 def _cut(text: str) -> str:
     return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
-
-
-def _yaml_comments(group: str, choice: str | None) -> dict[str, str]:
-    """Return the comments behind the keys of the YAML file of a choice."""
-    file = file_of_choice(group, choice) if choice else None
-    lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
-    found = (re.match(r"\s*(\w+):.*?\s# (.+)", line) for line in lines)
-    return {m[1]: m[2] for m in found if m}
 
 
 @dataclass(frozen=True)
@@ -133,19 +129,14 @@ def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
             continue
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         limits = next(iter(f.metadata.values()), None)
-        meaning = meaning or ("as in the run" if prefix and schema.__module__ == COMMAND_SCHEMAS else _hint(f))
-        yield Key(prefix + f.name, _type(part), _text(default), meaning, limits)
-
-
-def _type(hint: Any) -> str:
-    """Return a type as people write it."""
-    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
-
-
-def _hint(f: Field[Any]) -> str:
-    """Return the meaning of a text option, from the hint in the error for an empty one."""
-    limits = [limit for limit in f.metadata.values() if isinstance(limit, NotEmpty)]
-    return limits[0].hint.removeprefix("name ").removeprefix("write ") if limits else ""
+        hints_of_text = [limit.hint for limit in f.metadata.values() if isinstance(limit, NotEmpty)]
+        if not meaning and prefix and schema.__module__ == COMMAND_SCHEMAS:
+            meaning = "as in the run"
+        elif not meaning and hints_of_text:  # of a text option: the hint in the error for an empty one
+            meaning = hints_of_text[0].removeprefix("name ").removeprefix("write ")
+        is_name = isinstance(part, type) and not get_args(part)
+        type_name = part.__name__ if is_name else str(part).replace("typing.", "")
+        yield Key(prefix + f.name, type_name, _text(default), meaning, limits)
 
 
 def _text(default: Any) -> str:

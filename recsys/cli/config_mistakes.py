@@ -1,7 +1,7 @@
 """Explain a wrong override or YAML file in one line, from the errors of Hydra and OmegaConf."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -26,7 +26,9 @@ QUOTED = re.compile("'([^']*)'")  # the first name in a message is what the mess
 
 def explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     """Return the message of an error about the config of `command` on one line, with the nearest valid name."""
-    errors = [error, *_causes(error)]
+    errors: list[BaseException] = [error]
+    while (cause := errors[-1].__cause__ or errors[-1].__context__) is not None:  # for a file, Hydra sets the context
+        errors.append(cause)
     for e in errors:
         if (message := _explain_by_type(e, command, arguments)) is not None:
             file = _file_of(error)
@@ -35,21 +37,11 @@ def explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         return message
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     last = next((line.strip() for line in str(errors[-1]).splitlines() if line.strip()), "")
-    where = _key_of(errors)
+    where = next((e.full_key for e in errors if isinstance(e, OmegaConfBaseException) and e.full_key), None)
     if (file := _file_of(error)) is not None:
         return f"{file}: {f'{where}: ' if where else ''}{last}"
     reason = f" {last}" if last not in lines[0] else ""
     return (f"{where}: " if where else "") + lines[0] + reason
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    while (cause := error.__cause__ or error.__context__) is not None:  # for a file, Hydra sets only the context
-        yield cause
-        error = cause
-
-
-def _key_of(errors: Sequence[BaseException]) -> str | None:
-    return next((e.full_key for e in errors if isinstance(e, OmegaConfBaseException) and e.full_key), None)
 
 
 def _file_of(error: Exception) -> str | None:
@@ -107,8 +99,14 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
         if command == "new":  # users type the keys of `create` without it
             valid = [*cfg.create, *(k for k in valid if k != "create")]
-    except Exception:  # another override is wrong too, or the key is in a YAML file
-        valid = _schema_keys(parent, command)
+    except Exception:  # another override is wrong too, or the key is in a YAML file: the keys of the schema
+        hint: Any = COMMANDS[command]
+        for part in filter(None, parent.split(".")):
+            if is_dataclass(hint):
+                hint = without_none(get_type_hints(hint).get(part))[1]
+            else:  # a name that users choose, such as that of a label
+                hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
+        valid = [f.name for f in fields(hint)] if is_dataclass(hint) else []
     if name in valid and not any(a.startswith(f"+{key}") for a in arguments):
         return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
     if name in valid:
@@ -118,20 +116,14 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     return f"{key}: no such key{did_you_mean(name, valid)}"
 
 
-def _schema_keys(key: str, command: str) -> list[str]:
-    """Return the keys of a part of a command's config in its schema; none if users choose them."""
-    hint: Any = COMMANDS[command]
-    for part in filter(None, key.split(".")):
-        if is_dataclass(hint):
-            hint = without_none(get_type_hints(hint).get(part))[1]
-        else:  # a name that users choose, such as that of a label
-            hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
-    return [f.name for f in fields(hint)] if is_dataclass(hint) else []
-
-
 def _wrong_value(e: ValidationError) -> str | None:
     """Return the message for a value of the wrong type; None if the schema does not say which type is right."""
-    key, value, hint = str(e.full_key), e.value, _type_of(e)
+    key, value = str(e.full_key), e.value
+    hint: Any = None  # the type of the value by the schema
+    if is_dataclass(e.object_type):
+        hint = without_none(get_type_hints(e.object_type).get(str(e.key)))[1]
+    elif values := get_args(e.ref_type):  # of a mapping or a list, whose keys users choose
+        hint = without_none(values[-1])[1]
     names = [f.name for f in fields(hint)] if is_dataclass(hint) else []
     if value is None and "is not Optional" in str(e):
         if not names:
@@ -141,15 +133,6 @@ def _wrong_value(e: ValidationError) -> str | None:
         return f"{key}=null: has keys of its own, and cannot be null; {advice} (keys: {', '.join(names)})"
     if names:
         likely = next((n for n in ("by", "column", "kind") if n in names), None)
-        return f"{key}={value}: has keys of its own" + (
-            f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
-        )
+        advice = f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
+        return f"{key}={value}: has keys of its own{advice}"
     return f"{key}={value}: must be {KINDS[hint]}" if hint in KINDS else None
-
-
-def _type_of(e: ValidationError) -> Any:
-    """Return the type of the value that an error is about, by the schema; None if it has none."""
-    if is_dataclass(e.object_type):
-        return without_none(get_type_hints(e.object_type).get(str(e.key)))[1]
-    values = get_args(e.ref_type)  # of a mapping or a list, whose keys users choose
-    return without_none(values[-1])[1] if values else None

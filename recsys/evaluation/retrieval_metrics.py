@@ -212,13 +212,18 @@ class RetrievalMetrics:
             keep = weight.cpu() > 0
             numbers, queries = numbers[keep.numpy()], queries[keep.to(queries.device)]
             targets, history = _select(targets, keep), _select(history, keep)
-        row, item = _pairs(targets)
+        assert (targets.lengths > 0).all(), "every query has a target"
+        row, item = targets.segment_ids.cpu().numpy(), targets.values.cpu().numpy()
+        order = np.lexsort((item, row))
+        row, item = row[order], item[order]
+        new = np.ones(len(row), bool)  # each pair once, but items 0 several times: unknown items may differ
+        new[1:] = (row[1:] != row[:-1]) | (item[1:] != item[:-1]) | (item[1:] == 0)
+        row, item = row[new], item[new]
         counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
         ranked = (item > 0) & (item < self.candidates)
         rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
-        *lists, left_out = (
-            one.to(queries.device) for one in self._jagged_ids(row[ranked], item[ranked], history, numbers)
-        )
+        jagged = self._jagged_ids(row[ranked], item[ranked], history, numbers)
+        *lists, left_out = (one.to(queries.device) for one in jagged)
         names = self.protocols.protocols
         counted, best, own_queries = count_competitors(
             RankedQueries(queries, rows, items, lists, left_out),
@@ -296,17 +301,14 @@ class RetrievalMetrics:
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
         lists = self._lists.compute() if self._measures_lists else {}
-        return (
-            self.measure(table)
-            | lists
-            | {
-                "rows": sum(queries),
-                "cold_rows": sum(cold_rows),
-                "targets": len(table),
-                "cold_targets": int(table[:, 1].sum()),
-                "candidates": self.candidates - 1,
-            }
-        )
+        counts = {
+            "rows": sum(queries),
+            "cold_rows": sum(cold_rows),
+            "targets": len(table),
+            "cold_targets": int(table[:, 1].sum()),
+            "candidates": self.candidates - 1,
+        }
+        return self.measure(table) | lists | counts
 
     def measure(self, ranks: np.ndarray) -> dict[str, float]:
         """Return the metrics of some rows of `ranks`, which must include all targets of each of their queries."""
@@ -321,20 +323,6 @@ class RetrievalMetrics:
 def _select(lists: JaggedIds, keep: Tensor) -> JaggedIds:
     """Return the lists that `keep` (B,) selects."""
     return JaggedIds(lists.values[keep[lists.segment_ids]], lists.lengths[keep])
-
-
-def _pairs(targets: JaggedIds) -> tuple[np.ndarray, np.ndarray]:
-    """Return (P,) rows, ascending, and (P,) items of the targets, each pair once.
-
-    Items 0 are kept several times, because unknown items may differ.
-    """
-    assert (targets.lengths > 0).all(), "every query has a target"
-    row, item = targets.segment_ids.cpu().numpy(), targets.values.cpu().numpy()
-    order = np.lexsort((item, row))
-    row, item = row[order], item[order]
-    new = np.ones(len(row), bool)
-    new[1:] = (row[1:] != row[:-1]) | (item[1:] != item[:-1]) | (item[1:] == 0)
-    return row[new], item[new]
 
 
 def _jagged_ids(keys: np.ndarray, n: int, rows: int) -> JaggedIds:

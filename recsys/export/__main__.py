@@ -44,9 +44,8 @@ def _command(cfg: ExportConfig) -> None:
         from recsys.export.artefact.apply_delta import apply_delta
 
         if cfg.artefact is None or cfg.delta is None or cfg.output == MISSING:
-            raise UserError(
-                "apply: name an artefact, a delta and output: python -m recsys.export apply BASE DELTA output=DIR"
-            )
+            hint = "python -m recsys.export apply BASE DELTA output=DIR"
+            raise UserError(f"apply: name an artefact, a delta and output: {hint}")
         output = Path(cfg.output)
         _check_free(output)
         if output.resolve() in (Path(cfg.artefact).resolve(), Path(cfg.delta).resolve()):
@@ -117,9 +116,8 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
         raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
     checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
     if not checkpoints:
-        raise UserError(
-            f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
-        )
+        hint = "train it to its first checkpoint"
+        raise UserError(f"run={run}: has no checkpoint, so there is nothing to export; {hint}")
     if cfg.checkpoint not in ("best", "last", *checkpoints):
         hint = f"write best, last or one of: {', '.join(checkpoints)}"
         raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from recsys.base.console import bar
-from recsys.batch import Batch
 from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.inputs import graph_inputs
+from recsys.export.artefact.session import Session
 from recsys.export.choices import TableType
 from recsys.export.forms import Written
 from recsys.export.fused_tables import fuse, layout_of, write_tables
@@ -68,7 +68,7 @@ def signature_of(rows: RawRows, features: FeatureSpec, outputs: list[str]) -> di
     )
 
 
-def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Label, ...]) -> dict[str, float]:
+def measure(session: Session, cfg: RunConfig, prepared: Prepared, labels: tuple[Label, ...]) -> dict[str, float]:
     """Return the metrics of the graph's predictions for all rows of the test split.
 
     labels: the labels with their calibration, which the graph applies
@@ -78,21 +78,17 @@ def measure(session: Any, cfg: RunConfig, prepared: Prepared, labels: tuple[Labe
     loader = loader_on_cpu(cfg, prepared, "test")
     features = prepared.fitted.features
     names = [o.name for o in session.get_outputs()]
+    singles, lists = single_valued(features), [f.name for f in features.sparse if f.multi_valued]
     with bar("measuring the graph", loader.rows, "samples") as shown:
         for batch in loader:
-            inputs = graph_inputs(_arrays_of(batch, features), features)
+            columns = batch.sparse.to_dict()
+            ids = np.zeros((batch.rows, 0), np.int32)
+            if singles:
+                ids = np.stack([columns[n].values().int().numpy() for n in singles], axis=1)
+            values = {n: columns[n].values().int().numpy() for n in lists}
+            lengths = {n: columns[n].lengths().int().numpy() for n in lists}
+            inputs = graph_inputs(Arrays(batch.dense.numpy(), ids, values, lengths), features)
             predictions = np.stack(session.run(names, inputs.feed), axis=1)
             evaluator.add(torch.from_numpy(predictions), batch)
             shown.advance(batch.rows)
     return evaluator.compute()
-
-
-def _arrays_of(batch: Batch, features: FeatureSpec) -> Arrays:
-    """Return the features of a batch as arrays."""
-    columns = batch.sparse.to_dict()
-    singles = [columns[n].values().int().numpy() for n in single_valued(features)]
-    ids = np.stack(singles, axis=1) if singles else np.zeros((batch.rows, 0), np.int32)
-    lists = [f.name for f in features.sparse if f.multi_valued]
-    values = {n: columns[n].values().int().numpy() for n in lists}
-    lengths = {n: columns[n].lengths().int().numpy() for n in lists}
-    return Arrays(batch.dense.numpy(), ids, values, lengths)

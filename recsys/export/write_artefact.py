@@ -91,11 +91,8 @@ class Form:
 
     def tolerance(self, *, scores_rows: bool) -> float:
         """Return the largest difference of an output from the run's that is not an error."""
-        return max(
-            EXACT if scores_rows else EXACT_SCORES,
-            TOLERANCES.get(self.precision, 0.0),
-            TOLERANCES.get(self.tables, 0.0),
-        )
+        exact = EXACT if scores_rows else EXACT_SCORES
+        return max(exact, TOLERANCES.get(self.precision, 0.0), TOLERANCES.get(self.tables, 0.0))
 
 
 @dataclass(frozen=True)
@@ -163,9 +160,8 @@ def _check_forms(source: ExportSource, form: Form, rows: RawRows) -> None:
         if wrong := [f"{key}={value}" for key, value in given.items() if value != "fp32"]:
             raise UserError(f"{wrong[0]}: {source.kind.fitted_models} have no weights and no tables; leave it out")
         if wrong := [f for f in form.formats if f != "single_graph"]:
-            raise UserError(
-                f"format={wrong[0]}: {source.kind.fitted_models} have no such form; use single_graph or onnx"
-            )
+            why = f"{source.kind.fitted_models} have no such form"
+            raise UserError(f"format={wrong[0]}: {why}; use single_graph or onnx")
     elif form.triton is not None and form.triton.dense_backend == "fil":
         raise UserError("dense_backend=fil: serves boosted trees only; use onnxruntime, pytorch or python")
     if "single_graph" in form.formats:
@@ -185,7 +181,7 @@ def _save_pipeline(rows: RawRows, folder: Path) -> None:
         write_vocabulary(pl.read_parquet(file, glob=False), file)
 
 
-def _raw_files(config: Any) -> list[Path]:
+def _raw_files(config: ResolvedData) -> list[Path]:
     """Return the run's raw files, the last one first: the files of the test split if the config names them, or all."""
     try:
         data: ResolvedData = plan_build(config).data
@@ -196,7 +192,7 @@ def _raw_files(config: Any) -> list[Path]:
 
 
 def _ranking(
-    source: ExportSource, form: Form, rows: RawRows, raw: Any, folder: Path
+    source: ExportSource, form: Form, rows: RawRows, raw: pl.DataFrame, folder: Path
 ) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a ranking model; return its description and rows to compare."""
     features, more = rows.fitted.features, dict[str, Any]()
@@ -224,7 +220,7 @@ def _ranking(
 
 
 def _retrieval(
-    source: ExportSource, form: Form, rows: RawRows, raw: Any, folder: Path
+    source: ExportSource, form: Form, rows: RawRows, raw: pl.DataFrame, folder: Path
 ) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a retrieval model; return its description and lists to compare."""
     recommender = Recommender.load(str(source.run), source.checkpoint.name)
@@ -252,10 +248,8 @@ def _retrieval(
     )  # fmt: skip
     index.save(folder / files.INDEX, vectors=False)
     tuned = index.about
-    say(
-        f"index of {len(index):,} items ({tuned.kind}): a search finds {tuned.recall:.1%} of the best "
-        f"{tuned.recall_at} ({tuned.queries} queries)"
-    )
+    finds = f"a search finds {tuned.recall:.1%} of the best {tuned.recall_at} ({tuned.queries} queries)"
+    say(f"index of {len(index):,} items ({tuned.kind}): {finds}")
     return about | {"index": asdict(tuned)}, examples
 
 

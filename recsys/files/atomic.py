@@ -114,9 +114,8 @@ def _lock(descriptor: int, building: Path, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         path = building.with_name(building.name.removeprefix(".").removesuffix(".building"))
-        raise UserError(
-            f"{path}: another process is writing it; wait until it has ended, or name another place"
-        ) from None
+        hint = "wait until it has ended, or name another place"
+        raise UserError(f"{path}: another process is writing it; {hint}") from None
     except OSError:  # a file system without locks
         return
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 LFS = b"version https://git-lfs.github.com/spec/"
@@ -51,15 +51,12 @@ def copies_of(paths: Sequence[str]) -> dict[str, str]:
     """Return the files that have the content of an earlier one, as links and copies have: path -> the earlier path."""
     groups = [list(paths)]
     for key in (os.path.getsize, _ends, _whole):  # few files are read
-        groups = [same for group in groups for same in _by(key, group) if len(same) > 1]
+        found: dict[tuple[int, object], list[str]] = {}
+        for i, group in enumerate(groups):
+            for path in group:
+                found.setdefault((i, key(path)), []).append(path)
+        groups = [same for same in found.values() if len(same) > 1]
     return {path: first for first, *others in groups for path in others}
-
-
-def _by(key: Callable[[str], object], paths: Sequence[str]) -> Iterable[list[str]]:
-    found: dict[object, list[str]] = {}
-    for path in paths:
-        found.setdefault(key(path), []).append(path)
-    return found.values()
 
 
 def _ends(path: str) -> bytes:

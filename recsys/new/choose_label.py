@@ -62,7 +62,23 @@ def choose(
         UserError: there is no such column, or it cannot be a label.
     """
     if asked != "auto":
-        return _asked_label(columns, asked, positive)
+        c = next((c for c in columns if c.name == asked), None)
+        if c is None:
+            raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
+        if isinstance(positive, str) or positive is None:
+            label = label_of(c)
+            if label is None:
+                derived = f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
+                why = f"{c.reason or 'it has one value'}{derived}"
+                raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
+        else:
+            texts = set(c.texts.str.strip_chars().to_list())
+            if unknown := next((v for v in positive if v not in texts), None):
+                raise UserError(f"positive={unknown}: {c.name} has no such value{did_you_mean(unknown, texts)}")
+            label = of_values(c, positive, "; positive as you asked")
+        label.reason = f"as you asked{label.reason}"
+        label.undecided = _undecided(label) if positive == "auto" else ""
+        return label
     choice = _likeliest_choice(columns, retrieval=retrieval, untested=untested)
     label = label_of(choice.column) if choice is not None else None
     if choice is None or label is None:
@@ -75,27 +91,6 @@ def choose(
         rivals = [c for c in choice.rivals if c is not choice.column]
         rivals.sort(key=lambda c: -len(name_words & set(words(c.name))))
         label.alternatives = tuple(c.name for c in rivals)[:3]
-    return label
-
-
-def _asked_label(columns: Sequence[Column], asked: str, positive: Sequence[str] | str | None) -> LabelGuess:
-    """Return the label that the user names."""
-    c = next((c for c in columns if c.name == asked), None)
-    if c is None:
-        raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
-    if isinstance(positive, str) or positive is None:
-        label = label_of(c)
-        if label is None:
-            derived = f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
-            why = f"{c.reason or 'it has one value'}{derived}"
-            raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
-    else:
-        texts = set(c.texts.str.strip_chars().to_list())
-        if unknown := next((v for v in positive if v not in texts), None):
-            raise UserError(f"positive={unknown}: {c.name} has no such value{did_you_mean(unknown, texts)}")
-        label = of_values(c, positive, "; positive as you asked")
-    label.reason = f"as you asked{label.reason}"
-    label.undecided = _undecided(label) if positive == "auto" else ""
     return label
 
 
@@ -112,17 +107,31 @@ def _likeliest_choice(columns: Sequence[Column], *, retrieval: bool, untested: C
     if not retrieval and (amount := _named_amount(free, NAMES.amounts)) is not None:
         return _Choice(amount, "its name says so")
     two_valued = [c for c in free if _has_two_values(c) and not has_word(c.name, NAMES.weights) and not c.is_partition]
-    choice = (
-        _only_two_valued(columns, free, two_valued, retrieval=retrieval)
-        or _rating(free)
-        or _kinds_of_events(free, retrieval=retrieval)
-    )
-    if choice is not None:
+    if (choice := _only_two_valued(columns, free, two_valued, retrieval=retrieval)) is not None:
+        return choice
+    few = [c for c in free if 1 < c.distinct <= MOST_RATINGS]
+    if (rating := _best_named(few, NAMES.ratings) or _best_named(few, LAST_RATINGS, last=True)) is not None:
+        return _Choice(rating, "a rating, by its name")  # such as stars or review_overall
+    if (choice := _kinds_of_events(_best_named(few, NAMES.events), retrieval=retrieval)) is not None:
         return choice
     if (rating := _named_amount(free, CERTAIN_RATINGS)) is not None:
         return _Choice(rating, "a rating, by its name")
     if retrieval:
-        return _answers_or_states(columns, free, two_valued)
+        # the first column of yes and no that differs between rows of a user or an item, or else of states
+        answers = [c for c in two_valued if _differs(c, columns)]
+        if len(answers) == 1:
+            reason = "the only column of yes and no that differs between rows of a user or an item"
+            return _Choice(answers[0], reason, f"it is {reason}")
+        if answers:
+            doubt = (
+                f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
+            )
+            return _Choice(answers[0], "the first column of yes and no", doubt, answers)
+        for c in free:
+            if has_word(c.name, NAMES.statuses) and 2 < c.distinct <= MOST_RATINGS and c.numbers is None:
+                reason = f"its values are states: {', '.join(c.examples(4))}"
+                return _Choice(c, reason, reason)
+        return None
     if (amount := _named_amount(free, NAMES.perhaps_amounts)) is not None:
         return _Choice(amount, "its name may say so", "its name may also be that of a feature", two_valued)
     return _at_an_end(columns, two_valued) if two_valued else None
@@ -192,16 +201,8 @@ def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column |
     return _best_named([c for c in columns if c.numbers is not None and c.distinct > MOST_RATINGS], among)
 
 
-def _rating(free: Sequence[Column]) -> _Choice | None:
-    """Return the column of few values with the name of a rating, such as stars or review_overall."""
-    few = [c for c in free if 1 < c.distinct <= MOST_RATINGS]
-    rating = _best_named(few, NAMES.ratings) or _best_named(few, LAST_RATINGS, last=True)
-    return None if rating is None else _Choice(rating, "a rating, by its name")
-
-
-def _kinds_of_events(free: Sequence[Column], *, retrieval: bool) -> _Choice | None:
-    """Return the column with the name of events whose values are their kinds, as words or as numbers."""
-    column = _best_named([c for c in free if 1 < c.distinct <= MOST_RATINGS], NAMES.events)
+def _kinds_of_events(column: Column | None, *, retrieval: bool) -> _Choice | None:
+    """Return the column with the name of events if its values are their kinds, as words or as numbers."""
     if column is None:
         return None
     if is_event(column):
@@ -214,24 +215,6 @@ def _kinds_of_events(free: Sequence[Column], *, retrieval: bool) -> _Choice | No
     if retrieval and column.numbers is not None and column.is_whole:
         reason = "its numbers are kinds of events, and nothing says which ones count"
         return _Choice(column, reason, reason, undecided=_which_values(column))
-    return None
-
-
-def _answers_or_states(
-    columns: Sequence[Column], free: Sequence[Column], two_valued: Sequence[Column]
-) -> _Choice | None:
-    """Return the first column of yes and no that differs between rows of a user or an item, or else of states."""
-    answers = [c for c in two_valued if _differs(c, columns)]
-    if len(answers) == 1:
-        reason = "the only column of yes and no that differs between rows of a user or an item"
-        return _Choice(answers[0], reason, f"it is {reason}")
-    if answers:
-        doubt = f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
-        return _Choice(answers[0], "the first column of yes and no", doubt, answers)
-    for c in free:
-        if has_word(c.name, NAMES.statuses) and 2 < c.distinct <= MOST_RATINGS and c.numbers is None:
-            reason = f"its values are states: {', '.join(c.examples(4))}"
-            return _Choice(c, reason, reason)
     return None
 
 
@@ -294,7 +277,12 @@ def _at_an_end(columns: Sequence[Column], two_valued: Sequence[Column]) -> _Choi
         column = columns[place]
         if column in two_valued:
             doubt = f"it is {where}, and {len(two_valued)} columns have two values"
-            if family := _family(column, two_valued):
+            family: list[Column] = []  # the columns whose names begin, or end, with the same word, if they are several
+            own, others = words(column.name), [c for c in two_valued if c is not column]
+            for which in (slice(0, 1), slice(-1, None)) if len(own) > 1 else ():
+                same = [c for c in others if words(c.name)[which] == own[which]]
+                family = family or (same if len(same) >= FEWEST_ALIKE else [])
+            if family:
                 doubt += f"; {len(family)} have names like it, may be labels, too, and are no features"
             reason = f"{where} of those with two values (a guess)"
             return _Choice(column, reason, doubt, two_valued, family=tuple(c.name for c in family))
@@ -304,12 +292,3 @@ def _at_an_end(columns: Sequence[Column], two_valued: Sequence[Column]) -> _Choi
         described += f"; few rows have {', '.join(times[:4])}, and {typed('label', times[-1])} tells those that have"
     hint = f"type {' or '.join(typed('label', name) for name in likely[:4])}, or another"
     raise NeedsAnswer(f"label: {len(two_valued)} of {len(columns)} columns have two values ({described}); {hint}")
-
-
-def _family(c: Column, two_valued: Sequence[Column]) -> list[Column]:
-    """Return the other columns whose names begin, or end, with the same word, if they are several."""
-    for place in (0, -1):
-        same = [o for o in two_valued if o is not c and words(o.name)[place:][:1] == words(c.name)[place:][:1]]
-        if len(words(c.name)) > 1 and len(same) >= FEWEST_ALIKE:
-            return same
-    return []

@@ -67,8 +67,7 @@ def _source(p: Proposal) -> list[str]:
 
 
 def _items(p: Proposal) -> list[str]:
-    settings = p.items.items() if p.items is not None and p.retrieves else None
-    if settings is None or p.items is None:
+    if p.items is None or not p.retrieves or (settings := p.items.items()) is None:
         return []
     lines, made = ["items:", *comment(p.items.why, "  ")], p.items.features()
     groups: dict[str, list[Feature]] = {"dense": made.dense, "sparse": made.sparse}

@@ -6,7 +6,7 @@ from recsys.new.column_kinds import Column
 from recsys.new.gather import Gathered
 from recsys.new.id_columns import copies, determines
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of
-from recsys.new.label import LabelGuess, distinct_numbers
+from recsys.new.label import distinct_numbers
 from recsys.new.outcomes import outcome_form
 from recsys.new.proposal import Proposal
 from recsys.new.questions import Answers, Question, typed
@@ -26,7 +26,11 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[
         guess, *others = (typed("label", name) for name in (label.column.name, *label.alternatives))
         yield Question(label.doubt, guess, (guess, *others, "label=null"))
     if label is not None and label.undecided:
-        yield _which_are_positive(label)
+        asked, values = typed("label", label.column.name), label.classes
+        values = values or [f"{v:g}" for v in distinct_numbers(label.column)]
+        offered = [f"{asked} {typed('positive', v)}" for v in values[:4]]
+        offered += [f"{asked} positive=null"] if label.classes else []
+        yield Question(label.undecided, label.guess, tuple(offered))
     time_spent = [c.name for c in p.columns if outcome_form(c.name) in NAMES.spent and c.numbers is not None][:3]
     if label is None and time_spent and answers.label == "auto":
         text = f"is {' or '.join(time_spent)} what to predict, or that a user has chosen an item?"
@@ -63,14 +67,6 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[
         yield Question(text, *taken)
     if p.rows < FEW_ROWS:
         yield Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes")
-
-
-def _which_are_positive(label: LabelGuess) -> Question:
-    """Return the question which values of a label are positive."""
-    asked = typed("label", label.column.name)
-    values = label.classes or [f"{v:g}" for v in distinct_numbers(label.column)]
-    answers = [f"{asked} {typed('positive', v)}" for v in values[:4]]
-    return Question(label.undecided, label.guess, (*answers, *([f"{asked} positive=null"] if label.classes else [])))
 
 
 def _rivals(column: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:

@@ -179,7 +179,12 @@ def check_rows_within(frame: pl.DataFrame, file: Path, layout: Layout) -> None:
             problems.append(f"{why}; or keep the text by label=NAME")
     lists = [n for n, dtype in frame.schema.items() if isinstance(dtype, pl.List) and not dtype.inner.is_nested()]
     for shown, chosen in ((a, b) for a in lists for b in lists if a != b and not problems):
-        if _are_chosen(frame, shown, chosen):
+        both = frame.select(shown, chosen).drop_nulls().head(FIRST_ROWS)
+        if not both.height or both[shown].dtype != both[chosen].dtype:
+            continue
+        within = both[chosen].list.set_difference(both[shown]).list.len() == 0
+        of_shown, of_chosen = (mean(both[name].list.len()) for name in (shown, chosen))
+        if mean(within) > MOSTLY_WITHIN and of_chosen >= 0.5 and of_shown > 2 * of_chosen:
             rows = f"{read}.with_row_index('impression').explode('{shown}')"
             label = f"clicked=pl.col('{shown}').is_in(pl.col('{chosen}'))"
             command = _command(f"{rows}.with_columns({label}).drop('{chosen}')")
@@ -191,13 +196,3 @@ def check_rows_within(frame: pl.DataFrame, file: Path, layout: Layout) -> None:
 
 def _command(rows: str, first: str = "import polars as pl") -> str:
     return f"python -c \"{first}; {rows}.write_parquet('rows.parquet')\""
-
-
-def _are_chosen(frame: pl.DataFrame, shown: str, chosen: str) -> bool:
-    """Return True if the lists of `chosen` hold some elements of the longer lists of `shown` in the same rows."""
-    both = frame.select(shown, chosen).drop_nulls().head(FIRST_ROWS)
-    if not both.height or both[shown].dtype != both[chosen].dtype:
-        return False
-    within = both[chosen].list.set_difference(both[shown]).list.len() == 0
-    lengths = [mean(both[name].list.len()) for name in (shown, chosen)]
-    return mean(within) > MOSTLY_WITHIN and lengths[1] >= 0.5 and lengths[0] > 2 * lengths[1]

@@ -72,7 +72,10 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     if layout.separator == "\t" and not any('"' in line for line in lines):
         layout.quote = None
     rows = [layout.fields(line) for line in lines]
-    layout.trailing = _trailing(rows, layout.width)
+    # all lines end with a separator, and the first one does not name or fill the column after it
+    ends = [row[-1] for row in rows[1:] if len(row) == layout.width]
+    unfilled = len(rows[0]) < layout.width or not (rows[0][-1].strip() or any(map(_is_number, rows[0])))
+    layout.trailing = bool(ends) and layout.width > 2 and unfilled and not any(v.strip() for v in ends)
     layout.width -= layout.trailing
     first_rows = [row[: layout.width] for row in rows[:200] if len(row) >= layout.width - 1]
     layout.header, layout.sure_of_header = _find_header(first_rows) if header is None else (header, True)
@@ -210,13 +213,6 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
     return None, lines
 
 
-def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return True if all lines end with a separator, and the first one does not name or fill the column after it."""
-    same = [r for r in rows[1:] if len(r) == width]
-    empty = all(not r[-1].strip() for r in same) and (len(rows[0]) < width or not rows[0][-1].strip())
-    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(_is_number, rows[0])))
-
-
 def _is_number(text: str) -> bool:
     """Return True for 7, -1.5, 1e-3, 1,5 and 1.234.567,8."""
     return bool(NUMBER.match(text.strip()))
@@ -228,9 +224,8 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
         half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
         return half and not any(map(_is_number, rows[0])), True
     first = [v.strip() for v in rows[0]]
-    columns = [
-        [v for r in rows[1:] if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in range(len(first))
-    ]
+    below = [[v.strip() for v in r] for r in rows[1:]]
+    columns = [[r[i] for r in below if i < len(r) and r[i] and r[i] not in NULLS] for i in range(len(first))]
     if any(map(_is_number, first)):
         return _names_and_numbers(first, columns)
     blank = sum(not v or v in NULLS for v in first)

@@ -57,17 +57,14 @@ def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
     differ = {b for b in used if _letter(b, "cp1250") != _letter(b, "cp1252")}
     if best == "cp1250" and differ <= PORTUGUESE and all(_decodes(line, "cp1252") for line in lines):
         best = "cp1252"
-    if best in ("cp1250", "cp1252", "latin-1") and _is_central_european(used):
+    czech = {0xF8, 0x9A, 0x9E} & used and {0xEC, 0xE8} & used  # ě or č with ř, š or ž in cp1250
+    polish_or_hungarian = {0xB3, 0xB9} <= used or {0xF5, 0xFB} <= used  # ą and ł, or ő with ű
+    romanian = 0xE3 in used and {0xBA, 0xFE} & used  # ă with ş or ţ
+    if best in ("cp1250", "cp1252", "latin-1") and (czech or polish_or_hungarian or romanian):
         return "cp1250", "a guess: some bytes are not UTF-8, and make Czech, Polish or Hungarian letters; look at them"
     if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
         best = "cp1252"
     return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
-
-
-def _is_central_european(used: set[int]) -> bool:
-    """Return True for the bytes of ě or č with ř, š or ž, of ą and ł, of ő with ű, or of ă with ş or ţ in cp1250."""
-    czech = bool({0xF8, 0x9A, 0x9E} & used) and bool({0xEC, 0xE8} & used)
-    return czech or {0xB3, 0xB9} <= used or {0xF5, 0xFB} <= used or (0xE3 in used and bool({0xBA, 0xFE} & used))
 
 
 def _letter(byte: int, encoding: str) -> str:

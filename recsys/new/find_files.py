@@ -117,11 +117,8 @@ def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -
         relative = [os.path.relpath(f, root) for f in files]
         suffixes = [Path(r).suffixes for r in relative]  # they may share .csv or .csv.gz
         ends = {"".join(s[-2:]) for s in suffixes}
-        ends = (
-            ends
-            if len(ends) == 1 and not any(c.isdigit() for c in "".join(ends))
-            else {"".join(s[-1:]) for s in suffixes}
-        )
+        if len(ends) > 1 or any(c.isdigit() for c in "".join(ends)):
+            ends = {"".join(s[-1:]) for s in suffixes}
         suffix = glob.escape(ends.pop()) if len(ends) == 1 else ""
         folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
         same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))

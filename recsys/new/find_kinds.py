@@ -96,9 +96,12 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
             c.mostly = _mostly(c, others, "times")
     text = c.values.dtype == pl.String
     is_code = text and c.values.drop_nulls().str.contains(r"^0\d").any()  # such as 007
+    # long texts such as 6226540.1690000660 under the name of a user or an item are no fractions
+    named_id = text and not c.is_whole and names_an_id_of(c.name, (*NAMES.users, *NAMES.items))
+    is_code = is_code or (named_id and mean(c.values.drop_nulls().str.len_chars()) > 14)
     if time is not None:
         c.kind = time
-    elif c.numbers is not None and not is_code and not _is_text_id(c):
+    elif c.numbers is not None and not is_code:
         c.kind = _number_kind(c)
     elif text:
         c.numbers = None
@@ -157,13 +160,6 @@ def _are_marks(c: Column, texts: pl.Series) -> bool:
 
 def _mostly(c: Column, others: pl.Series, what: str) -> str:
     return f"{1 - others.len() / c.rows:.0%} of its values are {what}; others, such as {others[0]}, are not"
-
-
-def _is_text_id(c: Column) -> bool:
-    """Return True for long texts such as 6226540.1690000660 under the name of a user or an item: no fractions."""
-    if c.values.dtype != pl.String or c.is_whole or not names_an_id_of(c.name, (*NAMES.users, *NAMES.items)):
-        return False
-    return mean(c.values.drop_nulls().str.len_chars()) > 14
 
 
 def _number_kind(c: Column) -> ColumnKind:

@@ -95,7 +95,6 @@ def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | N
         colons = {line.count(":") for line in lines}
         is_time = re.search(r"\d\d:\d\d:\d\d", lines[-1])
         return (":", 1 + colons.pop()) if len(colons) == 1 and ":" in lines[0] and not is_time else None
-    one_space = all(
-        line.count(" ") == width - 1 and line == line.strip() for line in lines if len(line.split()) == width
-    )
+    usual = [line for line in lines if len(line.split()) == width]
+    one_space = all(line.count(" ") == width - 1 and line == line.strip() for line in usual)
     return " " if one_space else SPACES, width

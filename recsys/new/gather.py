@@ -33,9 +33,7 @@ class Gathered:
     sides: list[Path]  # files of other columns, which may be side tables
     unused: list[tuple[Path, str]]  # files that are of no use, and why
     empty: frozenset[Path]  # the unused files without rows; globs may match them
-    untested: tuple[
-        str, ...
-    ]  # the columns that a file of test rows lacks, if they are few: the label, and what follows
+    untested: tuple[str, ...]  # the columns that test files lack, if they are few: the label, and what follows
     optional: tuple[str, ...]  # the columns that some files of the rows lack
     layouts: dict[Path, Layout]  # of the files of the rows whose columns differ from those of `layout`
     questions: list[Question]
@@ -199,9 +197,7 @@ def _grouped(
             continue
         try:
             layout = layout_of(f, answers.header)
-            headers = [
-                g.layout for g in groups.values() if g.layout.is_csv and g.layout.header and not g.layout.renamed
-            ]
+            headers = [x for x in (g.layout for g in groups.values()) if x.is_csv and x.header and not x.renamed]
             first_lines = {h.separator.join(h.columns) for h in headers}  # rows rarely repeat
             if layout.is_csv and not layout.header and answers.header is None and layout.first in first_lines:
                 layout = layout_of(f, True)
@@ -217,9 +213,8 @@ def _grouped(
         elif layout.reads_whole and not layout.columns:  # [], which readers of rows refuse
             unused.append((f, "it has no rows"))
         else:
-            group = groups.setdefault(
-                layout.key({k: g.layout for k, g in groups.items()}), _Files(layout, Path(found.root))
-            )
+            key = layout.key({k: g.layout for k, g in groups.items()})
+            group = groups.setdefault(key, _Files(layout, Path(found.root)))
             group.files.append(f)
             group.of_lines += [layout] if layout.names_fields and layout.typed else []
             if not group.layout.comment:  # only some files have comments
@@ -243,13 +238,10 @@ def _best(rows: Sequence[_Files], answers: Answers) -> tuple[_Files, list[_Files
 def _check_headers(best: _Files, others: Sequence[_Files]) -> None:
     """Raise UserError if only some of the files that look alike begin with the names of their columns."""
 
-    def look(g: _Files) -> tuple[str, int, str]:
-        return g.layout.separator, g.layout.width, g.files[0].suffix
-
     for other in others:
-        if not best.layout.is_csv or not other.layout.is_csv or look(best) != look(other):
-            continue
-        if best.layout.header != other.layout.header:
+        both = best.layout, other.layout
+        alike = best.files[0].suffix == other.files[0].suffix and len({(x.separator, x.width) for x in both}) == 1
+        if all(x.is_csv for x in both) and alike and best.layout.header != other.layout.header:
             named, bare = (best, other) if best.layout.header else (other, best)
             line = named.layout.separator.join(named.layout.columns)[:100]
             hint = f"write the first line of {named.files[0].name} into {bare.files[0].name}, too"
@@ -340,9 +332,8 @@ def _subject(file: Path, root: Path) -> str:
     folders = [part for part in relative.parts[:-1] if "=" not in part]
     text = re.sub(r"[0-9a-f]{8,}|\d+", " ", ascii_letters(" ".join([*folders, relative.name.partition(".")[0]])))
     every = [w for w in re.split(r"[\W_]+", text) if w]
-    named = [
-        w for i, w in enumerate(every) if len(w) > 1 or (i and every[i - 1] not in NAMES.parts_of_logs)
-    ]  # domain_a, not part_a
+    # the letter of domain_a counts, that of part_a does not
+    named = [w for i, w in enumerate(every) if len(w) > 1 or (i and every[i - 1] not in NAMES.parts_of_logs)]
     return " ".join(w for w in named if w not in NAMES.parts_of_logs and split_of(Path(w)) is None)
 
 

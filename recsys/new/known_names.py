@@ -17,6 +17,7 @@ class _Names:
         return self._lists[name]
 
 
+RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types that RecBole's files write behind names of columns
 NAMES = _Names()
 KNOWN = {  # words that say what a column is
     word
@@ -27,7 +28,7 @@ KNOWN = {  # words that say what a column is
 
 def words(name: str) -> list[str]:
     """Return the words of a column's name in small letters: userId, user_id and user-id:token are user, id."""
-    name = re.sub(r":(token|float|token_seq|float_seq)$", "", name.strip())  # RecBole's types
+    name = RECBOLE.sub("", name.strip())
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     letters = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in ascii_letters(name))
     return "".join(letters).split()

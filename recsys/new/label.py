@@ -120,13 +120,11 @@ def is_event(c: Column) -> bool:
 def _positive_event(c: Column) -> str | None:
     """Return the kind of event to predict; a column of a known name may have more words: clickout item."""
     values = {v: words(v) for v in c.values.drop_nulls().cast(pl.String).unique(maintain_order=True).to_list()}
-    whole = (v for word in NAMES.event_positives for v, event in values.items() if "_".join(event) == word)
+    pairs = [(word, v, event) for word in NAMES.event_positives for v, event in values.items()]
+    whole = (v for word, v, event in pairs if "_".join(event) == word)
     if (event := next(whole, None)) is not None or rank_of(c.name, NAMES.events) is None:
         return event
-    parts = (
-        v for word in NAMES.event_positives for v, event in values.items() if word in event and not UNDONE & {*event}
-    )
-    return next(parts, None)
+    return next((v for word, v, event in pairs if word in event and not UNDONE & {*event}), None)
 
 
 def label_of(c: Column) -> LabelGuess | None:

@@ -5,6 +5,7 @@ To recognise another format, add its class here, and let find_layout.py return i
 
 import csv
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ class OtherRows(UserError):
 
 
 @dataclass(kw_only=True)
-class Layout:
+class Layout(ABC):
     """How a file is read, in the words of `source:`, and why."""
 
     format: ClassVar[str] = ""
@@ -82,9 +83,9 @@ class Layout:
         """Return the keys of `source:` but the format and the files."""
         return {}
 
+    @abstractmethod
     def sample(self, file: Path, most: int, share: float) -> Sample:
         """Return at most so many rows of a file. share: of the bytes that a sample of one file reads"""
-        raise NotImplementedError
 
     def rows_about(self, files: Sequence[Path]) -> int:
         """Return about how many rows files of this layout hold, by the first one."""
@@ -251,12 +252,16 @@ class TextLayout(Layout):
         """Return the lines that are rows."""
         return lines
 
+    def unnamed_columns(self, lines: Sequence[str]) -> list[str]:
+        """Return the columns whose names do not stand on lines, for a reader of these lines."""
+        return self.columns if self.is_csv else self.leading
+
     def parse(self, lines: list[str]) -> pl.DataFrame:
         """Return the rows of lines, as training reads them, without rows that it cannot read."""
         source = SourceConfig(
             format=self.format,
             separator=self.separator,
-            columns=self.columns if self.is_csv else self.leading,
+            columns=self.unnamed_columns(lines),
             header=False,
             quote=self.quote,
             strip=self.strip,
@@ -332,10 +337,9 @@ class LibFmLayout(TextLayout):
 
     format, takes_marks, holds_indices, most_lines, keys = "libfm", True, True, 50_000, ("columns",)
 
-    def parse(self, lines: list[str]) -> pl.DataFrame:
+    def unnamed_columns(self, lines: Sequence[str]) -> list[str]:
         [(width, _)] = Counter(len(line.split()) for line in lines).most_common(1)
-        self.leading = ["label", *(f"field_{i}" for i in range(1, width))]
-        return super().parse(lines)
+        return ["label", *(f"field_{i}" for i in range(1, width))]
 
 
 class SvmLightLayout(TextLayout):

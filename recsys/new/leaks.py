@@ -32,7 +32,12 @@ def leaks(columns: Sequence[Column], label: LabelGuess) -> dict[str, str]:
         return _leaks_of_classes(columns, label)
     if not label.is_binary or _is_rare(y):
         return {}
-    columns = [*columns, *(_presence(c) for c in columns if c.kind.is_list and not c.role and c is not label.column)]
+    columns = list(columns)
+    for c in [c for c in columns if c.kind.is_list and not c.role and c is not label.column]:
+        # whether a row's list has a value may tell the label, too
+        is_list = c.values.dtype.is_nested()
+        given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
+        columns.append(column_of(given.alias(c.name), Marks()))
     picked = _picked(y, len(columns))
     truth, reasons = y.filter(picked), dict[str, str]()
     for c in watched("comparing with the label", comparable(columns, label)):
@@ -61,13 +66,6 @@ def _picked(y: pl.Series, columns: int) -> pl.Series:
     """Return a mask of the rows to compare with the columns: all with a label, or every n-th of many."""
     step = max(y.len() * columns // 4_000_000, 1)
     return y.is_not_null() & (pl.int_range(y.len(), eager=True) % step == 0)
-
-
-def _presence(c: Column) -> Column:
-    """Return whether a row's list has a value, under the name of the list."""
-    is_list = c.values.dtype.is_nested()
-    given = c.values.list.drop_nulls().list.len().fill_null(0) > 0 if is_list else c.values.is_not_null()
-    return column_of(given.alias(c.name), Marks())
 
 
 def comparable(columns: Sequence[Column], label: LabelGuess) -> list[Column]:

@@ -12,9 +12,8 @@ from recsys.new.label import MOST_RATINGS, LabelGuess, are_answers, distinct_num
 from recsys.new.leaks import AFTERWARDS, FEWEST, as_second_label, auc_of_means, comparable, implies
 from recsys.new.statistics import mean
 
-SURE_RATINGS = tuple(
-    name for name in NAMES.ratings if name not in ("score", "note", "nota", "vote", "grade", "rate", "star")
-)
+UNSURE_RATINGS = ("score", "note", "nota", "vote", "grade", "rate", "star")
+SURE_RATINGS = tuple(name for name in NAMES.ratings if name not in UNSURE_RATINGS)
 FEWEST_GRADES = 4  # different grades of a rating
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 PARENTS = ("outcome.", "outcomes.", "result.", "response.", "feedback.", "label.", "labels.")
@@ -38,7 +37,13 @@ def known_by_name(
     """
     free = [c for c in columns if c is not label.column and not c.role]
     over = [c for c in free if has_word(c.name, NAMES.after) or (has_word(c.name, NAMES.reasons) and c.missing > 0.2)]
-    reasons = _written_with(free, label, item) | _other_outcomes(columns, label, tested)
+    reasons: dict[str, str] = {}
+    if item is not None and rank_of(label.column.name, NAMES.ratings) is not None:  # a review: its title and its text
+        texts = [c for c in free if has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]]  # body type
+        texts = [c for c in texts if (c.values.dtype == pl.String or c.kind.is_list) and c.distinct > 1]
+        why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
+        reasons = {c.name: why for c in texts if not determines(item, c)}
+    reasons |= _other_outcomes(columns, label, tested)
     return reasons | {c.name: f"its name says that a matter is over: {AFTERWARDS}" for c in over}
 
 
@@ -56,25 +61,20 @@ def _other_outcomes(columns: Sequence[Column], label: LabelGuess, tested: Collec
             reasons[c.name] = f"it counts outcomes: {AFTERWARDS}"
             continue
         few = form in NAMES.outcomes and (c.distinct == 2 or (c.distinct <= MOST_KINDS and is_number))
-        spent = form in NAMES.spent or (
-            is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
-        )
+        lasts = is_number and has_word(c.name, NAMES.watched) and has_word(c.name, NAMES.lasting)
+        spent = lasts or form in NAMES.spent
         if c.name not in tested and (few or spent):
             reasons[c.name] = f"another outcome of the row: {AFTERWARDS}{as_second_label(c, label)}"
     item = next((c for c in keys if c.role == "item"), None)
     for c in (c for c in free if c.name not in reasons):
-        surveyed = (
-            rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys) or _is_rating_like(c, label)
-        )
-        if surveyed and not (item and determines(item, c)):
+        by_name = rank_of(c.name, SURE_RATINGS) is not None or has_word(c.name, NAMES.surveys)
+        if (by_name or _is_rating_like(c, label)) and not (item and determines(item, c)):
             reasons[c.name] = f"a rating of the row: {AFTERWARDS}"
-    for outcome in [
-        c for c in columns if c.name in reasons and c.distinct == 2
-    ]:  # and its parts: the time of a purchase
+    for outcome in [c for c in columns if c.name in reasons and c.distinct == 2]:
         other = label_of(outcome)
         if other is None or not other.is_binary or not mean(other.values):
             continue
-        for c in comparable(columns, label):
+        for c in comparable(columns, label):  # the parts of this outcome: the time of a purchase
             if c is not outcome and not c.role and (what := implies(c, other.values)) is not None:
                 reasons[c.name] = f"{what} implies {outcome.name}, another outcome: {AFTERWARDS}"
     return reasons
@@ -90,16 +90,6 @@ def _is_rating_like(c: Column, label: LabelGuess) -> bool:
         return False
     both = pl.DataFrame({"x": c.numbers, "y": label.column.numbers}).drop_nulls()
     return both.height >= FEWEST and (both.select(pl.corr("x", "y")).item() or 0) > 0.3
-
-
-def _written_with(free: Sequence[Column], label: LabelGuess, item: Column | None) -> dict[str, str]:
-    """Return the texts that a user writes with a rating: titles and texts that differ between rows of an item."""
-    if item is None or rank_of(label.column.name, NAMES.ratings) is None:
-        return {}
-    texts = [c for c in free if has_word(c.name, NAMES.written) and words(c.name)[-1:] != ["type"]]  # body type
-    texts = [c for c in texts if (c.values.dtype == pl.String or c.kind.is_list) and c.distinct > 1]
-    why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
-    return {c.name: why for c in texts if not determines(item, c)}
 
 
 def perhaps_outcomes(columns: Sequence[Column], label: LabelGuess, keys: Sequence[Column]) -> list[str]:
@@ -118,9 +108,8 @@ def perhaps_outcomes(columns: Sequence[Column], label: LabelGuess, keys: Sequenc
     free = [c for c in columns if c is not label.column and not c.role and not c.is_partition]
     outcomes = [c for c in free if c.distinct == 2 and are_answers(c)]
     if rank_of(label.column.name, NAMES.ratings) is not None:
-        few = [
-            c for c in free if c not in outcomes and c.kind.is_code and c.distinct <= MOST_KINDS and c.numbers is None
-        ]
+        few = [c for c in free if c.kind.is_code and c.distinct <= MOST_KINDS and c.numbers is None]
+        few = [c for c in few if c not in outcomes]
         outcomes += [c for c in few if auc_of_means(c.kind.groups(c), label.values.fill_null(0)) > 0.55]
     named = [c for c in outcomes if not c.name.startswith("column_")]  # names in a file without a header say nothing
     heads = [words(c.name)[:1] for c in named]

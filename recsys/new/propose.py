@@ -85,18 +85,23 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     if rows.exploded is not None:
         source["explode"], reasons["explode"] = rows.exploded.settings, rows.exploded.why
         rows.derive |= rows.exploded.derive
+    no_time = "no column certainly holds a time" if any(c.mostly for c in rows.columns) else "no column holds a time"
+    if answers.time is None:
+        no_time = "no time, as you asked"
+    elif named := [f"{c.name} lacks {c.missing:.0%}" for c in incomplete_times(rows.columns)[:2]]:
+        no_time = f"no column has the time of enough rows ({', '.join(named)})"
     p = Proposal(
-        found.root,
-        source,
-        reasons,
-        rows.columns,
-        rows.roles,
-        label,
-        splits.at_random(no_time := _why_no_time(rows.columns, answers)),
-        Features(derive=rows.derive),
-        rows.sample.rows,
-        layout.typed,
-        no_time,
+        root=found.root,
+        source=source,
+        reasons=reasons,
+        columns=rows.columns,
+        roles=rows.roles,
+        label=label,
+        split=splits.at_random(no_time),
+        features=Features(derive=rows.derive),
+        rows=rows.sample.rows,
+        typed=layout.typed,
+        no_time=no_time,
     )
     p.questions += questions_of(p, gathered, answers)
     p.sides, not_joined, side_questions = find_sides(gathered.sides, root, rows.columns)
@@ -228,9 +233,7 @@ def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) 
     has_lists = any(c.name == LIST for c in columns)  # each is the items of one user
     named = [c for c in columns if c.name != LIST]
     users = [roles.user] if roles.user is not None else [] if has_lists else likely_ids(named, NAMES.users)
-    items = (
-        [roles.item] if roles.item is not None else [c for c in likely_ids(named, NAMES.items) if c not in users[:1]]
-    )
+    items = [c for c in likely_ids(named, NAMES.items) if c not in users[:1]] if roles.item is None else [roles.item]
     wanted = [("item", items)] if has_lists else [("user", users), ("item", items)]
     choice = " ".join(typed(role, likely[0].name if likely else "NAME") for role, likely in wanted)
     second_best = [typed(role, c.name) for role, likely in (("user", users), ("item", items)) for c in likely[1:3]]
@@ -240,12 +243,3 @@ def _likely_answers(columns: Sequence[Column], roles: Roles, asked: str | None) 
     labels = [c for c in candidates(columns) if c not in (*users[:1], *items[:1])][:4]
     label = " or ".join(typed("label", c.name) for c in labels) or "label=NAME"
     return f"type {label}, or, if each row is a choice of an item, label=null with {choice}"
-
-
-def _why_no_time(columns: Sequence[Column], answers: Answers) -> str:
-    """Return why a proposal has no time."""
-    if answers.time is None:
-        return "no time, as you asked"
-    if named := [f"{c.name} lacks {c.missing:.0%}" for c in incomplete_times(columns)[:2]]:
-        return f"no column has the time of enough rows ({', '.join(named)})"
-    return "no column certainly holds a time" if any(c.mostly for c in columns) else "no column holds a time"

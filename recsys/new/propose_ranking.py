@@ -46,7 +46,16 @@ def propose_ranking(p: Proposal, label: LabelGuess, gathered: Gathered, root: Pa
     used = [s for s in p.sides if s.has_features or any(c.role == "time" for c in s.columns)]
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
     p.sides = used
-    _set_condition(p, label)
+    c, item = label.column, p.roles.item
+    if c.missing:  # rows without a label are events of other pages
+        coded = c.code is not None and not c.nulls
+        p.where[f"{sql_name(c.name)} <> {c.code:g}" if coded else f"{sql_name(c.name)} IS NOT NULL"] = "a label"
+    elif item is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
+        p.leave_out_without([item], "an item")  # never positive
+    for c in p.columns if p.where else ():
+        values = c.values.filter(label.values.is_not_null())
+        if c is not label.column and not values.dtype.is_nested() and values.len() and values.n_unique() == 1:
+            c.kind = ConstantKind(f"it is always {values[0]} in rows with a label")
     order = basket(p.columns) if group is None else None
     p.columns = [c for c in p.columns if c.name != LIST]
     known_later = _known_later(p, label, gathered, time, order)
@@ -62,20 +71,6 @@ def propose_ranking(p: Proposal, label: LabelGuess, gathered: Gathered, root: Pa
 
 def _joined_columns(p: Proposal) -> list[Column]:
     return [c for side in p.sides for c in side.columns]
-
-
-def _set_condition(p: Proposal, label: LabelGuess) -> None:
-    """Leave out rows without a label, or without an item: such rows are events of other pages, and never positive."""
-    c, item = label.column, p.roles.item
-    if c.missing:
-        coded = c.code is not None and not c.nulls
-        p.where[f"{sql_name(c.name)} <> {c.code:g}" if coded else f"{sql_name(c.name)} IS NOT NULL"] = "a label"
-    elif item is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
-        p.leave_out_without([item], "an item")
-    for c in p.columns if p.where else ():
-        values = c.values.filter(label.values.is_not_null())
-        if c is not label.column and not values.dtype.is_nested() and values.len() and values.n_unique() == 1:
-            c.kind = ConstantKind(f"it is always {values[0]} in rows with a label")
 
 
 def _known_later(
@@ -135,7 +130,15 @@ def _set_split(
     """
     split = splits.by_files(root, gathered.files)
     if split is None:
-        _ask_about_no_split(p, gathered.files, root)
+        by_split: dict[str | None, list[Path]] = {}
+        for f in gathered.files:
+            by_split.setdefault(split_of(f, root), []).append(f)
+        rest = by_split.pop(None, [])
+        if rest and {"train", "test"} <= {*by_split} and len(rest) <= len(gathered.files) / 2:  # most files do
+            named = [f for files_of_split in by_split.values() for f in files_of_split]
+            some = ", ".join(os.path.relpath(f, root) for f in rest[:3])
+            text = f"{some} belongs to no split; are its rows to be used?"
+            p.questions.append(Question(text, "yes, in a split of all rows", files_answers([named], MOST_TESTS)))
     divided = group is not None and (time is None or not has_one(group, time))
     if split is None and time is not None and not divided:
         split = splits.by_time(time, p.label, p.time_column(time))
@@ -166,19 +169,6 @@ def _leave_unlabelled(p: Proposal, c: Column, gathered: Gathered, root: Path) ->
                 gathered.files.remove(f)
                 why = f"none of its rows has a {c.name}; predict them with recsys.predict"
                 p.unused.append((os.path.relpath(f, root), why))
-
-
-def _ask_about_no_split(p: Proposal, files: Sequence[Path], root: Path) -> None:
-    """Ask about a few files that belong to no split by their names, while most files do."""
-    by_split: dict[str | None, list[Path]] = {}
-    for f in files:
-        by_split.setdefault(split_of(f, root), []).append(f)
-    rest = by_split.pop(None, [])
-    if rest and {"train", "test"} <= {*by_split} and len(rest) <= len(files) / 2:
-        named = [f for files_of_split in by_split.values() for f in files_of_split]
-        some = ", ".join(os.path.relpath(f, root) for f in rest[:3])
-        text = f"{some} belongs to no split; are its rows to be used?"
-        p.questions.append(Question(text, "yes, in a split of all rows", files_answers([named], MOST_TESTS)))
 
 
 def _joined_time(p: Proposal) -> Column | None:

@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.new import choose_split as splits
 from recsys.new.choose_split import Split
-from recsys.new.column_kinds import Column, IdKind
+from recsys.new.column_kinds import IdKind
 from recsys.new.id_columns import copies
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
@@ -43,7 +43,12 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
     other_names = copies(p.columns)
     used = {item.name, user.name, time.name if time else ""}
-    fixed = _constant_per_user(p.columns, user, used | set(other_names))
+    fixed = []  # properties of the user: categories that are the same in all rows of a user
+    for c in (c for c in p.columns if c.name not in used and c.name not in other_names and c.kind.is_code):
+        frame = pl.DataFrame({"user": user.values, "x": c.values})
+        several = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len()).filter(pl.col("len") > 1)
+        if several.height > 10 and several["n"].max() == 1:
+            fixed.append(c)
     users = [s for s in p.sides if s.key == user.name and s.features().sparse]
     if users:
         p.source["joins"] = [s.join() for s in users]
@@ -63,15 +68,3 @@ def _length_that_keeps(share: float, rows_of_user: pl.Series) -> int:
     users = np.arange(len(counts), 0, -1)  # that have as many rows as this one, or more
     kept = np.cumsum(counts) - counts + users * counts  # if lists are as long as this user's
     return int(counts[np.searchsorted(kept, share * kept[-1])]) if len(counts) else 0
-
-
-def _constant_per_user(columns: Sequence[Column], user: Column, used: set[str]) -> list[Column]:
-    """Return the categories that are the same in all rows of a user: properties of the user."""
-    constant = []
-    for c in (c for c in columns if c.name not in used and c.kind.is_code):
-        frame = pl.DataFrame({"user": user.values, "x": c.values})
-        per_user = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len())
-        several = per_user.filter(pl.col("len") > 1)
-        if several.height > 10 and several["n"].max() == 1:
-            constant.append(c)
-    return constant

@@ -2,12 +2,8 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from recsys.base.errors import UserError
-
-if TYPE_CHECKING:
-    from recsys.data.features import ResolvedData
 
 FIRST_BYTES = 1 << 20
 WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has thousands of features
@@ -19,13 +15,20 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     Raises:
         UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
     """
+    import yaml
+
+    from recsys.config.compose import compose
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.complete_config import completed
     from recsys.data.raw.formats import FORMATS
+    from recsys.job.settings import data_config, data_of
 
     try:
-        data = _data_config(name, path)
+        if path.stat().st_size < WIDE:  # as training composes it
+            data = data_config(compose("train", [f"data={name}"]))
+        else:
+            data = data_of(yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader))  # nosec B506
         check_data(data)
         file, _ = check_files(data)[0]
         data = completed(data, file)
@@ -36,15 +39,3 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
         draft = path.replace(path.with_suffix(".draft"))
         raise UserError(f"{draft}: holds a YAML that does not read the files yet: {e}") from e
     return rows, [f"{reason} ({count:,} rows)" for reason, count in reasons.most_common(3)]
-
-
-def _data_config(name: str, path: Path) -> "ResolvedData":
-    """Return the config of the written YAML, as training composes it."""
-    import yaml
-
-    from recsys.config.compose import compose
-    from recsys.job.settings import data_config, data_of
-
-    if path.stat().st_size < WIDE:
-        return data_config(compose("train", [f"data={name}"]))
-    return data_of(yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader))  # nosec B506

@@ -38,10 +38,9 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     roles = Roles(**named)
     few = 2 if answers.label is None else FEWEST_NAMED  # without a label, there must be a user and an item
     if answers.time == "auto":
-        incomplete = (
-            c for c in incomplete_times(free) if c.missing < MOST_MISSING_IDS and has_word(c.name, NAMES.times)
-        )
-        roles.time = time_among(free) or _days(free) or next(incomplete, None)
+        incomplete = (c for c in incomplete_times(free) if c.missing < MOST_MISSING_IDS)
+        named_times = (c for c in incomplete if has_word(c.name, NAMES.times))
+        roles.time = time_among(free) or _days(free) or next(named_times, None)
     if answers.user == "auto":
         roles.user = _id(free, NAMES.users, few) or _id(free, NAMES.sessions, few)
     if answers.item == "auto":
@@ -125,10 +124,9 @@ def _time_order(c: Column) -> tuple[bool, bool, bool, int, int]:
 
 def incomplete_times(columns: Sequence[Column]) -> list[Column]:
     """Return the columns that may hold the time of a row, which too many rows lack, the likeliest first."""
+    others = (*NAMES.births, *NAMES.other_times, *NAMES.after)
     times = [c for c in columns if c.time is not None and c.missing > MOST_MISSING_TIMES]
-    return sorted(
-        (c for c in times if not has_word(c.name, (*NAMES.births, *NAMES.other_times, *NAMES.after))), key=_time_order
-    )
+    return sorted((c for c in times if not has_word(c.name, others)), key=_time_order)
 
 
 def year_to_come(c: Column) -> int | None:
@@ -168,8 +166,14 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     if len(columns) > 3 and counts_up(columns[0]):  # the number of a row, such as that of an impression
         names = name_unnamed(columns[1:])
         return None if names is None else ["row", *names]
-    times = [c for c in columns if c.time is not None]
-    ids = [c for c in columns if _is_id(c) or (times and c is columns[0] and _is_sorted(c))]
+    times, ids = [c for c in columns if c.time is not None], []
+    for i, c in enumerate(columns):
+        # whole numbers or words that occur several times and have many values, or ids
+        few = c.kind.is_single and (c.numbers is None or c.is_whole) and 20 < c.distinct < c.rows
+        is_code = c.kind.is_code and not c.kind.is_id and not c.missing and c.distinct > 2
+        is_sorted = is_code and i == 0 and bool(times) and runs_of(c.values) <= 2 * c.distinct < c.rows / 50  # by user
+        if few or is_sorted or (c.kind.is_id and c.kind.is_code):
+            ids.append(c)
     if len(ids) < 2 or len(columns) > 8 or (not times and len(columns) > 3) or columns[0] not in ids:
         return None
     roles = {id(ids[0]): "user", id(max(ids[1:], key=lambda c: c.distinct)): "item"}
@@ -190,16 +194,3 @@ def counts_up(c: Column) -> bool:
     if c.numbers is None or c.missing or not c.is_whole or c.distinct < 0.3 * c.rows:
         return False
     return mean(c.numbers.diff().drop_nulls() == 1) > 0.95
-
-
-def _is_sorted(c: Column) -> bool:
-    """Return True for a column of long runs of equal values, such as the users of a log that is sorted by user."""
-    if not c.kind.is_code or c.kind.is_id or c.missing or c.distinct <= 2:
-        return False
-    return runs_of(c.values) <= 2 * c.distinct < c.rows / 50
-
-
-def _is_id(c: Column) -> bool:
-    """Return True for ids, and for whole numbers or words that occur several times and have many values."""
-    few = c.kind.is_single and (c.numbers is None or c.is_whole) and 20 < c.distinct < c.rows
-    return few or (c.kind.is_id and c.kind.is_code)

@@ -14,7 +14,7 @@ from recsys.new.column_kinds import Column, Features, IdKind, RowIdKind, sql_nam
 from recsys.new.find_files import split_of
 from recsys.new.find_kinds import FEW, column_of, columns_of
 from recsys.new.find_layout import layout_of
-from recsys.new.known_names import NAMES, names_an_id_of, words
+from recsys.new.known_names import NAMES, RECBOLE, names_an_id_of, words
 from recsys.new.layouts import SHARED, Layout, TextLayout
 from recsys.new.propose_features import features_of
 from recsys.new.questions import Question, typed
@@ -95,20 +95,17 @@ def find_sides(
         if isinstance(side, Question):
             questions.append(side)
             side = "it has some of the rows only"
-        elif isinstance(side, Side) and (twin := next((s for s in sides if _are_parts(s, side)), None)) is not None:
-            side = f"it has the columns of {twin.file}; write both into one file"
+        elif isinstance(side, Side):  # files of one name and the same columns in two folders are parts
+            look = (Path(side.file).name, side.key, len(side.columns), side.options)
+            twins = [s for s in sides if (Path(s.file).name, s.key, len(s.columns), s.options) == look]
+            if twins:
+                side = f"it has the columns of {twins[0].file}; write both into one file"
         if isinstance(side, str):
             unused.append((name, f"not joined: {side}"))
         else:
             sides.append(side)
             taken |= set(side.names)
     return sides, unused, questions
-
-
-def _are_parts(one: Side, another: Side) -> bool:
-    """Return True for files of one name and the same columns in two folders."""
-    same = Path(one.file).name == Path(another.file).name and one.key == another.key
-    return same and len(one.columns) == len(another.columns) and one.options == another.options
 
 
 def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str | Question:
@@ -134,7 +131,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
                 c.sql = f"TRY_CAST(REPLACE({number}, ',', '.') AS DOUBLE)"
     problems: list[str] = []
     for c in side_columns:
-        raw_name, c.name = c.name, _plain(c.name)
+        raw_name, c.name = c.name, RECBOLE.sub("", c.name)
         key = _key(c, f, columns, named=named)
         if key is not None and len(side_columns) > 1 and _names_some_rows(key, c, f):
             text = f"{name} has {_percent(_known(key, c))} of the rows, by {key.name}: are they the positive ones?"
@@ -150,13 +147,12 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             unnamed = set(layout.columns) - set(layout.fields(layout.first))
         added = [other for other in side_columns if other is not c and other.name not in unnamed]
         names: dict[str, str] = {}
-        for (
-            other
-        ) in added:  # ids that differ in all rows are other names of the key; names are those of no other column
+        # ids that differ in all rows are other names of the key; names are those of no other column
+        for other in added:
             is_id = (other.kind.is_id and other.kind.is_code) or (other.kind.is_number and other.is_whole and not named)
             if is_id and other.distinct == other.rows > FEW:
                 other.kind = RowIdKind(f"each {key.name} has its own value, as under another name")
-            new, old = _plain(other.name), other.name
+            new, old = RECBOLE.sub("", other.name), other.name
             new = new if new not in taken else f"{f.stem}_{new}"
             other.name, other.values, names[new] = new, other.values.alias(new), old
         # the reader goes by the suffix, unless `format` says another one
@@ -244,12 +240,6 @@ def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
     return Outcomes(column_of(given.alias(f"in_{file.stem}"), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
 
 
-def _plain(name: str) -> str:
-    """Return a column's name without the type that RecBole's files write behind it."""
-    head, colon, type_ = name.rpartition(":")
-    return head if colon and type_ in ("token", "float", "token_seq", "float_seq") else name
-
-
 def _known(key: Column, side: Column) -> float:
     """Return the share of the values of `key` that the side table has."""
     return mean(key.texts.is_in(side.texts.implode()))
@@ -280,6 +270,5 @@ def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -
     values = [[str(x) for x in v] if isinstance(v, list) else [str(v)] for v in table.values()]
     lists = any(isinstance(v, list) for v in table.values())
     [column], _ = columns_of(pl.Series(new, values if lists else [v[0] for v in values]).to_frame())
-    return Side(
-        name, best.name, "key", [column], {new: "value"}, why=f"its keys are the values of {best.name} (a guess)"
-    )
+    why = f"its keys are the values of {best.name} (a guess)"
+    return Side(name, best.name, "key", [column], {new: "value"}, why=why)

@@ -1,6 +1,5 @@
 """Write `source:`: where the files are, how they are read, and what their columns are called."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,11 @@ from typing import Any
 from recsys.new.column_kinds import CategoryKind, Column, IdKind, NumberKind
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
+from recsys.new.known_names import RECBOLE
 from recsys.new.layouts import Layout
 from recsys.new.roles import name_unnamed
 from recsys.new.statistics import largest, least
 from recsys.new.value_marks import Marks
-
-RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
 
 
 def rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import keyword
 import re
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,11 @@ def new_model(name: str, kind: str) -> None:
     title = "".join(part.capitalize() for part in name.split("_")) or name
     checkout = _is_checkout()
     module = f"recsys.models.{name}" if checkout else name
-    if not checkout and (name in sys.stdlib_module_names or _is_installed(name)):
+    installed = None
+    with suppress(ImportError, ValueError):
+        installed = find_spec(name)
+    is_own = Path(f"{name}.py").exists()
+    if not checkout and (name in sys.stdlib_module_names or (installed is not None and not is_own)):
         raise UserError(f"model={name}: Python has a module {name} already; choose another name")
     code = Path("recsys") / "models" / f"{name}.py" if checkout else Path(f"{name}.py")
     model, config, test = (text.format(name=name, module=module, title=title) for text in skeletons.MODELS[kind])
@@ -110,13 +115,6 @@ def _check_free(path: Path) -> None:
 def _is_checkout() -> bool:
     """Return whether the working directory is a checkout of recsys, whose package this is."""
     return conf_dir().parent.resolve() == Path.cwd().resolve() and Path("recsys", "models").is_dir()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None and not Path(f"{name}.py").exists()
-    except (ImportError, ValueError):
-        return False
 
 
 def _write(texts: dict[Path, str]) -> None:

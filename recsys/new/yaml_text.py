@@ -55,25 +55,22 @@ def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]
     reason = _printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"
     if len(line) > WIDTH:
-        return [*(comment(reason, indent) if reason else []), *_wrapped(key, value, indent)]
+        above = comment(reason, indent) if reason else []
+        if isinstance(value, Mapping):  # one entry per line
+            inner = [line for k, v in value.items() for line in entry(str(k), v, indent=f"{indent}  ")]
+            return [*above, f"{indent}{scalar(key)}:", *inner]
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return [*above, line]
+        if all(isinstance(v, Mapping) for v in value):
+            return [*above, f"{indent}{scalar(key)}:", *(f"{indent}  - {flow(v)}" for v in value)]
+        items = [flow(v) for v in value]
+        filled = _filled([*(f"{i}," for i in items[:-1]), f"{items[-1]}]"], f"{indent}  ")
+        return [*above, f"{indent}{scalar(key)}: [", *filled]
     if not reason:
         return [line]
     if len(line) + len(reason) + 4 > WIDTH:
         return [*comment(reason, indent), line]
     return [f"{line}  # {reason}"]
-
-
-def _wrapped(key: str, value: Any, indent: str) -> list[str]:
-    """Return a list over several lines, or a mapping with one entry per line."""
-    if isinstance(value, Mapping):
-        inner = [line for k, v in value.items() for line in entry(str(k), v, indent=f"{indent}  ")]
-        return [f"{indent}{scalar(key)}:", *inner]
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return [f"{indent}{scalar(key)}: {flow(value)}"]
-    if all(isinstance(v, Mapping) for v in value):
-        return [f"{indent}{scalar(key)}:", *(f"{indent}  - {flow(v)}" for v in value)]
-    items = [flow(v) for v in value]
-    return [f"{indent}{scalar(key)}: [", *_filled([*(f"{i}," for i in items[:-1]), f"{items[-1]}]"], f"{indent}  ")]
 
 
 def _filled(items: Sequence[str], indent: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev, variance
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from recsys.evaluation.resampling import (
     interval,
 )
 from recsys.report.runs import UNCOMPARED, ReportedRun, in_words
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BASELINES = ("GBM", "LogisticRegression", "Popularity")  # models that every other model should beat
 UNTELLING = ("checkpoint.", "logger", "debug.", "trainer.log_every_n_steps")  # they do not change a run's metrics
@@ -118,7 +121,18 @@ def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Grou
         tested = [_read(run) for run in line.runs]
         rows = {x: key for x, (key, _) in tested[0].items() if all(x in t and t[x][0] == key for t in tested)}
         measured = [{x: t[x][1] for x in rows} for t in tested]
-        protocol = _protocol(line.first)
+        p = (line.first.metrics or {}).get("protocol") or {}
+        ranking = {k: v for k, v in (p.get("ranking") or {}).items() if k != "k"}
+        protocol = {  # all that must be equal for test metrics to be comparable
+            "task": "retrieval" if line.first.retrieves else "prediction",
+            "data": p.get("data"),
+            "split": p.get("split"),
+            "test rows": line.first.test.get("rows"),
+            "label": p.get("label"),
+            "metrics": p.get("metrics"),
+            "ranking": json.dumps(ranking, sort_keys=True, default=str),
+            "candidates": line.first.test.get("candidates"),
+        }
         labels = metrics_table.of_label(line.first.test).keys()
         for known, other, inside, data in groups:
             # the lines have labels in common, and the same rows of each of them, as far as they were kept
@@ -181,22 +195,6 @@ def differing(runs: Sequence[ReportedRun]) -> list[str]:
     return [k for k in keys if any(r.config.get(k) != runs[0].config.get(k) for r in runs)]
 
 
-def _protocol(run: ReportedRun) -> dict[str, Any]:
-    """Return everything that must be equal for test metrics to be comparable."""
-    p = (run.metrics or {}).get("protocol") or {}
-    ranking = {k: v for k, v in (p.get("ranking") or {}).items() if k != "k"}
-    return {
-        "task": "retrieval" if run.retrieves else "prediction",
-        "data": p.get("data"),
-        "split": p.get("split"),
-        "test rows": run.test.get("rows"),
-        "label": p.get("label"),
-        "metrics": p.get("metrics"),
-        "ranking": json.dumps(ranking, sort_keys=True, default=str),
-        "candidates": run.test.get("candidates"),
-    }
-
-
 def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
     """Return a hash of the test rows, and the rows, by label."""
     import polars as pl
@@ -216,7 +214,7 @@ def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
     return found
 
 
-def _predictions(frame: Any) -> tuple[bytes, Measured]:
+def _predictions(frame: pl.DataFrame) -> tuple[bytes, Measured]:
     label, rows = frame["label"].to_numpy(), frame["row"].to_numpy().astype(np.int64).tobytes()
     weight = frame["weight"].to_numpy() if "weight" in frame.columns else None
     own = b"" if weight is None else weight.tobytes()
@@ -236,7 +234,7 @@ def _predictions(frame: Any) -> tuple[bytes, Measured]:
     return key, Means(metrics_table.OF_LABELS[kind].always, np.stack(values, 1), weight, roots=("rmse",))
 
 
-def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups:
+def _groups(measured: Mapping[str, Any], single: Measured, frame: pl.DataFrame) -> Groups:
     """Return the rows with their groups, and the metrics of groups among those that were measured."""
     from recsys.evaluation.binary import group_aucs
     from recsys.evaluation.group_metrics import group_values
@@ -258,7 +256,7 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups
     return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
 
 
-def _queries(run: ReportedRun, frame: Any) -> tuple[bytes, Means]:
+def _queries(run: ReportedRun, frame: pl.DataFrame) -> tuple[bytes, Means]:
     """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 

@@ -183,9 +183,8 @@ def _run(path: Path, name: str) -> ReportedRun:
     curves = (_json(path / "curves.json") or {}).get("test") or {}
     if not isinstance(curves, dict):
         raise UserError(f"{path / 'curves.json'}: test is not a mapping; evaluate the run again")
-    run = ReportedRun(
-        path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path)
-    )
+    plan, history = _json(path / "plan.json"), _history(path)
+    run = ReportedRun(path, name, flatten_config(config), text, metrics, curves, plan, history)
     if run.test:
         return run
     logged: list[str] = []

@@ -66,9 +66,8 @@ def _slices_of_feature(
     ranking = own == metrics_table.MAIN_RANKING
     count = "positives" if ranking else "targets" if having[0][0].first.retrieves else None
     values = list(dict.fromkeys(v for *_, found in having for v in found))
-    dots = {
-        v: [_slice(p, e[v], own, between) for _, p, e in having if v in e and e[v].get(own) is not None] for v in values
-    }
+    measured = {v: [(p, e[v]) for _, p, e in having if v in e and e[v].get(own) is not None] for v in values}
+    dots = {v: [_slice(p, e, own, between) for p, e in pairs] for v, pairs in measured.items()}
     ends = [x for row in dots.values() for d in row for x in (d.value, d.low, d.high) if x is not None]
     bounds = bounds_of([max(x, 0.0) for x in ends]) if ends else (0.0, 1.0)
     others = having[1 : 1 + DELTAS]

@@ -104,26 +104,21 @@ class AnswerHub:
 
     def poll(self) -> None:
         """Read the files that have changed, settle old requests, and say which canaries have passed."""
+        now = time.monotonic()
         try:
-            self._poll(time.monotonic())
+            self._requests.poll(now)
+            for name in self._repository.changed() if self._repository is not None else ():
+                if name in self._watched:
+                    self._watched[name] = self._read(name, self._watched[name])
+            for name, watched in self._watched.items() if self._repository is not None else ():
+                if watched is None or (guard := watched.guard) is None:
+                    continue
+                self._end_if_worse(name)
+                if not watched.has_passed and guard.has_passed(now):
+                    watched.has_passed = True
+                    self._say(name, watched, "canary_passed", _exposure(guard, now))
         except Exception as e:  # the next round may go well
             log_failure("poll", e)
-
-    def _poll(self, now: float) -> None:
-        self._requests.poll(now)
-        if self._repository is None:
-            return
-        for name in self._repository.changed():
-            if name in self._watched:
-                self._watched[name] = self._read(name, self._watched[name])
-        for name, watched in self._watched.items():
-            guard = watched.guard if watched is not None else None
-            if watched is None or guard is None:
-                continue
-            self._end_if_worse(name)
-            if not watched.has_passed and guard.has_passed(now):
-                watched.has_passed = True
-                self._say(name, watched, "canary_passed", _exposure(guard, now))
 
     def _watch(self, name: str) -> _Watched | None:
         if name not in self._watched:

@@ -112,7 +112,18 @@ class App:
                 if not timeout.isdigit() or len(timeout) > 15:
                     raise RequestError(400, "header timeout: must be a whole number of microseconds")
                 self.core.set_timeout(request.call, int(timeout))
-        return await self._route(request)
+        path = "/" + request.path.strip("/")
+        for pattern, (method, _, _, answer) in PATTERNS.items():
+            if (match := pattern.fullmatch(path)) is not None:
+                if request.method != method and (method, request.method) != ("GET", "HEAD"):
+                    raise MethodError(f"{path[:80]}: takes {method}, not {request.method[:20]}", method)
+                made = answer(self.core, request, **match.groupdict())
+                return made if isinstance(made, Response) else await made
+        if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
+            v2_extensions.check_supported(below[1])
+            raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
+        places = ["/models/NAME/predict", *(route for _, route, _, _ in ROUTES if "{" not in route)]
+        raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], places)}")
 
     async def _body(self, request: HttpRequest, receive: Receive) -> bytes:
         """Return the body of a request, decompressed. Raises RequestError."""
@@ -171,20 +182,6 @@ class App:
 
     def _too_large(self) -> RequestError:
         return RequestError(413, f"the body is larger than this server's limit of {self.core.settings.max_body_mb} MiB")
-
-    async def _route(self, request: HttpRequest) -> Response:
-        path = "/" + request.path.strip("/")
-        for pattern, (method, _, _, answer) in PATTERNS.items():
-            if (match := pattern.fullmatch(path)) is not None:
-                if request.method != method and (method, request.method) != ("GET", "HEAD"):
-                    raise MethodError(f"{path[:80]}: takes {method}, not {request.method[:20]}", method)
-                made = answer(self.core, request, **match.groupdict())
-                return made if isinstance(made, Response) else await made
-        if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
-            v2_extensions.check_supported(below[1])
-            raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
-        places = ["/models/NAME/predict", *(route for _, route, _, _ in ROUTES if "{" not in route)]
-        raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], places)}")
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -289,12 +286,8 @@ ROUTES: list[tuple[str, str, str, Handler]] = [  # method, path, meaning, answer
 PATHS: dict[str, tuple[str, str]] = {path: (method.lower(), meaning) for method, path, meaning, _ in ROUTES}
 
 
-def _compiled(path: str) -> re.Pattern[str]:
-    versioned = re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", path)
-    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", versioned))
-
-
-PATTERNS = {_compiled(route[1]): route for route in ROUTES}
+_VERSIONED = [(re.sub("^((?:/v2)?/models/{model})", r"\1(?:/versions/{version})?", r[1]), r) for r in ROUTES]
+PATTERNS = {re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", path)): route for path, route in _VERSIONED}
 
 
 class MethodError(RequestError):

@@ -140,25 +140,12 @@ class Batcher:
 
     def _start(self) -> None:
         self._scheduled = None
-        works = self._take()
-        if not works:
-            return
-        self._busy = True
-        rows = sum(w.payload.weight for w in works)
-        if self.limits.inline and self._expected.get(rows.bit_length(), 1.0) < INLINE_SECONDS:
-            self._finish(works, rows, _compute(self._servable, works))
-            return
-        running = self._loop.run_in_executor(self._executor, _compute, self._servable, works)
-        running.add_done_callback(lambda done: self._finish(works, rows, done.result()))
-
-    def _take(self) -> list[Work]:
-        """Remove the works of the next batch from the queue, without those that nobody waits for."""
         most = max((p for p in self.limits.preferred if p <= self.waiting_rows), default=self.limits.rows)
         now, rows = perf_counter(), 0
         works: list[Work] = []
         while self._waiting:
             work = self._waiting[0]
-            if not work.future.done():
+            if not work.future.done():  # somebody waits for it
                 if works and rows + work.payload.weight > most:
                     break
                 work.queue_seconds = now - work.queued
@@ -166,7 +153,14 @@ class Batcher:
                 works.append(work)
             self._waiting.popleft()
             self.waiting_rows -= work.payload.weight
-        return works
+        if not works:
+            return
+        self._busy = True
+        if self.limits.inline and self._expected.get(rows.bit_length(), 1.0) < INLINE_SECONDS:
+            self._finish(works, rows, _compute(self._servable, works))
+            return
+        running = self._loop.run_in_executor(self._executor, _compute, self._servable, works)
+        running.add_done_callback(lambda done: self._finish(works, rows, done.result()))
 
     def _finish(self, works: list[Work], rows: int, done: tuple[list[Any], list[Result], float]) -> None:
         outcomes, results, seconds = done

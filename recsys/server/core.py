@@ -75,18 +75,6 @@ class Call:
                 yield "model", self.work.model_seconds
 
 
-def _check_finite(loaded: LoadedVersion, payload: Payload, outputs: Any) -> None:
-    """Raise RequestError for a prediction that is NaN or infinite, which JSON would show as null."""
-    if not isinstance(outputs, dict):
-        return
-    for name, array in outputs.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
-            sent = isinstance(payload, TensorsPayload)
-            why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
-            raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
-
-
 def _score(outputs: Any) -> float | None:
     """Return the mean of the first output over rows, or of the best scores over queries; None without any."""
     if isinstance(outputs, dict):
@@ -204,7 +192,13 @@ class Core:
         outputs = await work.future
         for part in others:  # one after another, so that other requests are computed between them
             outputs = outputs + await loaded.batcher.submit(part, call.deadline).future
-        _check_finite(loaded, payload, outputs)
+        for name, array in outputs.items() if isinstance(outputs, dict) else ():  # JSON would show NaN as null
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+                sent = isinstance(payload, TensorsPayload)
+                why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
+                message = f"rows[{row}]: output {name} is not a finite number; {why}"
+                raise RequestError(400 if sent else 500, message)
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -167,20 +167,14 @@ def _inputs(request: Any) -> list[dict[str, Any]]:
         if blobs:
             parameters["binary_data_size"] = len(blobs[i])
         if not blobs or (item.HasField("contents") and item.contents.ListFields()):
-            described["data"] = _contents(item)
+            given = [field.name for field, _ in item.contents.ListFields()]
+            if len(given) > 1:
+                raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
+            if item.datatype == "FP16":
+                raise bad(f"input {item.name[:80]}: FP16 is only possible in raw_input_contents")
+            described["data"] = getattr(item.contents, _CONTENTS.get(item.datatype, ""), ())
         inputs.append(described)
     return inputs
-
-
-def _contents(item: Any) -> Sequence[Any]:
-    """Return the list that holds the values of an input. Raises RequestError if it has several."""
-    given = [field.name for field, _ in item.contents.ListFields()]
-    if len(given) > 1:
-        raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
-    if item.datatype == "FP16":
-        raise bad(f"input {item.name[:80]}: FP16 is only possible in raw_input_contents")
-    values: Sequence[Any] = getattr(item.contents, _CONTENTS.get(item.datatype, ""), ())
-    return values
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,19 +222,6 @@ def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], 
     return handle
 
 
-def _handlers(core: Core) -> dict[str, grpc.RpcMethodHandler]:
-    service, handlers, encode = Service(core), {}, methodcaller("SerializeToString")
-    for described in pb.DESCRIPTOR.services_by_name[SERVICE].methods:
-        method: Any = getattr(service, described.name, None) or partial(_refuse, described.name)
-        decode = partial(_decode, GetMessageClass(described.input_type))
-        if described.client_streaming:
-            handlers[described.name] = grpc.stream_stream_rpc_method_handler(method, decode, encode)
-        else:
-            guarded = _guarded(core, described.name, method)
-            handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, encode)
-    return handlers
-
-
 def _decode(message: type[Message], data: bytes) -> Any:
     """Return a message, or the error instead of raising it, so that the caller gets INVALID_ARGUMENT."""
     try:
@@ -257,7 +238,15 @@ async def _refuse(name: str, *_: Any) -> Message:
 
 async def start(core: Core) -> grpc.aio.Server:
     """Start the gRPC server of a worker. Raises UserError if it cannot use its port."""
-    settings = core.settings
+    settings, service, handlers, encode = core.settings, Service(core), {}, methodcaller("SerializeToString")
+    for described in pb.DESCRIPTOR.services_by_name[SERVICE].methods:
+        method: Any = getattr(service, described.name, None) or partial(_refuse, described.name)
+        decode = partial(_decode, GetMessageClass(described.input_type))
+        if described.client_streaming:
+            handlers[described.name] = grpc.stream_stream_rpc_method_handler(method, decode, encode)
+        else:
+            guarded = _guarded(core, described.name, method)
+            handlers[described.name] = grpc.unary_unary_rpc_method_handler(guarded, decode, encode)
     options = [
         ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", settings.max_body_mb * 2**20),
@@ -265,7 +254,7 @@ async def start(core: Core) -> grpc.aio.Server:
         ("grpc.max_concurrent_streams", 1024),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=settings.queue)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"inference.{SERVICE}", _handlers(core)),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"inference.{SERVICE}", handlers),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.grpc_port}"
     try:
@@ -275,8 +264,7 @@ async def start(core: Core) -> grpc.aio.Server:
         else:
             server.add_insecure_port(address)
     except RuntimeError as e:
-        raise UserError(
-            f"grpc_port={settings.grpc_port} on {settings.host}: cannot be used; choose another port"
-        ) from e
+        where = f"grpc_port={settings.grpc_port} on {settings.host}"
+        raise UserError(f"{where}: cannot be used; choose another port") from e
     await server.start()
     return server

@@ -40,9 +40,13 @@ class Hosts:
         name = _name(host)
         if name is None:
             raise RequestError(400, f"Host {host[:80]!r}: is not a host")
-        if not (self._free or self._is_own(name)):
+        if self._free or name in self._own or name in self._allowed or name.endswith(".localhost"):
+            return
+        try:
+            ipaddress.ip_address(name)
+        except ValueError as e:
             fix = f"start it with allowed_hosts=[{name[:80]}], or with a token"
-            raise RequestError(403, f"Host {name[:80]}: is not a name of this server; {fix}")
+            raise RequestError(403, f"Host {name[:80]}: is not a name of this server; {fix}") from e
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raise RequestError if a browser says that a page of another site has sent a request.
@@ -56,15 +60,6 @@ class Hosts:
             return
         fix = "if the page is yours, start the server with allowed_hosts=[its host]"
         raise RequestError(403, f"Origin {origin[:80]}: pages of other sites cannot use this server; {fix}")
-
-    def _is_own(self, name: str) -> bool:
-        if name in self._own or name in self._allowed or name.endswith(".localhost"):
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def check_names(names: Sequence[str]) -> None:

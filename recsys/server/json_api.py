@@ -44,7 +44,15 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
         if type(shared) is not dict:
             raise bad("shared: must be a JSON object of columns and values")
         _rows(core, [shared], "shared")
-        payload = _with_shared(core, loaded, rows, shared)
+        known = {k: v for k, v in shared.items() if k in loaded.servable.columns}
+        unread = {k: v for k, v in shared.items() if k not in known}
+        if unread and len(orjson.dumps(unread)) > LONGEST_UNREAD:
+            unread = {}
+        size, most = len(orjson.dumps(known)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
+        if size > most:  # of the copies in each row
+            what = f"shared: would be {size:,} bytes in {len(rows):,} rows"
+            raise RequestError(413, f"{what}; at most {most:,} are taken")
+        payload = RowsPayload(rows, known, unread)
     core.check_columns(loaded, rows[0] if shared is None else {**shared, **rows[0]}, "rows[0]")
     outputs = await core.compute(call, loaded, payload, explicit=version is not None)
     columns = {n: to_json(a) if a.size == len(a) else a.tolist() for n, a in outputs.items()}
@@ -52,21 +60,6 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     if len(columns) > 1:
         predictions = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return orjson.dumps({"predictions": predictions})
-
-
-def _with_shared(core: Core, loaded: LoadedVersion, rows: list[Any], shared: dict[str, Any]) -> RowsPayload:
-    """Return rows with what they share, without the columns that the model does not read.
-
-    Raises RequestError if the copies of the others in each row would be large.
-    """
-    unread = {k: v for k, v in shared.items() if k not in loaded.servable.columns}
-    if unread:
-        shared = {k: v for k, v in shared.items() if k not in unread}
-        unread = unread if len(orjson.dumps(unread)) <= LONGEST_UNREAD else {}
-    size, most = len(orjson.dumps(shared)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
-    if size > most:
-        raise RequestError(413, f"shared: would be {size:,} bytes in {len(rows):,} rows; at most {most:,} are taken")
-    return RowsPayload(rows, shared, unread)
 
 
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -84,18 +77,16 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
     core.check_rows(len(bodies), "queries")
-    payload = QueriesPayload(
-        [_query(core, loaded, b, f"queries[{i}]." if is_list else "") for i, b in enumerate(bodies)]
-    )
+    queries = [_query(core, loaded, b, f"queries[{i}]." if is_list else "") for i, b in enumerate(bodies)]
+    payload = QueriesPayload(queries)
     core.check_rows(payload.weight)
-    for i, query in enumerate(payload.queries):
+    for i, query in enumerate(queries):
         if query.rows:
             core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if is_list else "history[0]")
     lists = await core.compute(call, loaded, payload, explicit=version is not None)
-    answers = [dict(zip(LISTS, answer, strict=False)) for answer in lists]
-    return orjson.dumps(
-        {"recommendations": answers} if is_list else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
-    )
+    answers = [dict(zip(LISTS, values, strict=False)) for values in lists]
+    answer = {"recommendations": answers} if is_list else answers[0]
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
 
 
 async def feedback(core: Core, body: bytes) -> bytes:

@@ -53,17 +53,26 @@ def _current(model: ServedModel) -> LoadedVersion:
 def document(core: Core, server_paths: Paths) -> dict[str, Any]:
     """Return the OpenAPI document: a path for each model in place of /predict and /recommend, and the other paths."""
     paths: dict[str, Any] = {}
+    value = {"type": ["string", "number", "boolean", "array", "null"]}
     for name in core.registry.names():
         current = _current(core.registry.get(name))
-        paths[f"/models/{name}/{current.kind.verb}"] = {"post": _people(current)}
+        kind = current.kind
+        inputs = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in current.servable.inputs}
+        properties = kind.body({"type": "object", "properties": inputs})
+        body = {"type": "object", "required": list(properties)[:1], "properties": properties}
+        paths[f"/models/{name}/{kind.verb}"] = {
+            "post": {
+                "summary": kind.about,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+                "responses": _responses({"type": "object", "properties": kind.answer}),
+            }
+        }
     for path, (method, summary) in server_paths.items():
         if path.endswith(("predict", "recommend")):
             continue
-        kind = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
-        schema = {
-            "type": {"/metrics": "string", "/docs": "string", "/v2/repository/index": "array"}.get(path, "object")
-        }
-        operation: dict[str, Any] = {"summary": summary, "responses": _responses(schema, kind)}
+        content = {"/metrics": "text/plain", "/docs": "text/html"}.get(path, "application/json")
+        type_ = {"/metrics": "string", "/docs": "string", "/v2/repository/index": "array"}.get(path, "object")
+        operation: dict[str, Any] = {"summary": summary, "responses": _responses({"type": type_}, content)}
         if "{model}" in path:
             operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths[path] = {method: operation}
@@ -78,18 +87,6 @@ def document(core: Core, server_paths: Paths) -> dict[str, Any]:
     return document
 
 
-def _people(loaded: LoadedVersion) -> dict[str, Any]:
-    value = {"type": ["string", "number", "boolean", "array", "null"]}
-    columns = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
-    properties = loaded.kind.body({"type": "object", "properties": columns})
-    body = {"type": "object", "required": list(properties)[:1], "properties": properties}
-    return {
-        "summary": loaded.kind.about,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses({"type": "object", "properties": loaded.kind.answer}),
-    }
-
-
 def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
     good = {"200": {"description": "The answer", "content": {kind: {"schema": schema}}}}
     return good | {status: {"description": text} for status, text in ERRORS.items()}
@@ -100,6 +97,14 @@ def page(core: Core, address: str, paths: Paths) -> bytes:
     models = [core.registry.get(name) for name in core.registry.names()]
     heads = columns(("model", "version", "kind", "columns", "path"), left=("model", "version", "kind", "path"))
     shown = [_model(_current(m), address, token=bool(core.settings.token)) for m in models]
+    summary: list[Cells] = []
+    for i, model in enumerate(models):
+        about = _described(model)
+        roles = "".join(f", {role} {about[role]}" for role in ("canary", "shadow") if role in about)
+        kind, path = about["kind"], next(iter(about["links"].values()))
+        inputs = str(len(_current(model).servable.inputs))
+        name = Cell(model.name, link=f"m-{i}")
+        summary.append([name, f"{about['version']}{roles}", kind, inputs, Cell(path, "code")])
     return render(
         "server/api_page.html",
         title="recsys server",
@@ -107,20 +112,11 @@ def page(core: Core, address: str, paths: Paths) -> bytes:
         address=address,
         grpc=core.settings.grpc_port,
         token=bool(core.settings.token),
-        summary=PageTable(heads, [_summary(i, m) for i, m in enumerate(models)]),
+        summary=PageTable(heads, summary),
         models=shown,
         paths=paths,
         errors=PageTable(columns(("status", "meaning"), left=("status", "meaning")), [list(e) for e in ERRORS.items()]),
     ).encode()
-
-
-def _summary(i: int, model: ServedModel) -> Cells:
-    """Return a row of the table of models. i: number of the model on the page"""
-    about = _described(model)
-    roles = "".join(f", {role} {about[role]}" for role in ("canary", "shadow") if role in about)
-    kind, path = about["kind"], next(iter(about["links"].values()))
-    inputs = str(len(_current(model).servable.inputs))
-    return [Cell(model.name, link=f"m-{i}"), f"{about['version']}{roles}", kind, inputs, Cell(path, "code")]
 
 
 def _model(loaded: LoadedVersion, address: str, *, token: bool) -> dict[str, Any]:

@@ -66,28 +66,22 @@ class _Server(uvicorn.Server):
         Closing a socket resets connections that wait, although their callers take them for open and may have sent
         requests.
         """
-        waiting = [connection for s in sockets or [] for connection in _accept_all(s)]
+        waiting: list[socket.socket] = []
+        for listening in sockets or []:
+            with contextlib.suppress(OSError):  # none is left
+                listening.setblocking(False)
+                while True:
+                    waiting.append(listening.accept()[0])
+                    waiting[-1].setblocking(False)
         for server in self.servers:
             server.close()
-        loop = asyncio.get_running_loop()
-        ssl_context = self.config.ssl if self.config.is_ssl else None
-        accepted = [loop.connect_accepted_socket(self._protocol, c, ssl=ssl_context) for c in waiting]
+        loop, config, protocol_class = asyncio.get_running_loop(), self.config, self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        protocol: Any = partial(protocol_class, config=config, **state)  # type: ignore[arg-type, call-arg]
+        ssl_context = config.ssl if config.is_ssl else None
+        accepted = [loop.connect_accepted_socket(protocol, c, ssl=ssl_context) for c in waiting]
         await asyncio.gather(*accepted, return_exceptions=True)  # callers may have gone
         await super().shutdown(sockets)
-
-    def _protocol(self) -> asyncio.Protocol:
-        protocol: Any = self.config.http_protocol_class
-        return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-
-def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
-    """Accept the connections that wait."""
-    with contextlib.suppress(OSError):  # none is left
-        listening.setblocking(False)
-        while True:
-            connection, _ = listening.accept()
-            connection.setblocking(False)
-            yield connection
 
 
 async def make_core(settings: ServeConfig, loader: Loader | None = None, *, again: bool = False) -> Core:

@@ -76,10 +76,8 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:
         raise UserError(f"sample={settings.sample}: also name the folder of the samples, sample_dir=FOLDER")
-    for key, folder in (
-        ("sample_dir", settings.sample_dir if settings.sample > 0 else None),
-        ("feedback", settings.feedback),
-    ):
+    sample_dir = settings.sample_dir if settings.sample > 0 else None
+    for key, folder in (("sample_dir", sample_dir), ("feedback", settings.feedback)):
         try:
             if folder is not None:
                 Path(folder).mkdir(parents=True, exist_ok=True)
@@ -180,8 +178,15 @@ class _Supervisor:
             workers = f"{s.workers} worker{'s' * (s.workers > 1)}"
             say(f"serving {s.pipeline_file or s.models} at {address}{grpc}, {workers}; docs at /docs")
             await self._until_stopped(asyncio.gather(self._poll(), *map(self._keep, started)))
-        finally:
-            await self._drain()
+        finally:  # let the workers answer what they have, and kill those that take too long
+            self._stopping.set()
+            self._signal_workers(signal.SIGTERM)
+            ending = {asyncio.ensure_future(p.wait()) for p in self._running.values()}
+            if ending:
+                _, ending = await asyncio.wait(ending, timeout=self._settings.drain_s + EXTRA_SECONDS)
+            if ending:
+                self._signal_workers(signal.SIGKILL)
+                await asyncio.wait(ending)
 
     async def _until_stopped(self, wanted: asyncio.Future[list[T]]) -> list[T] | None:
         """Return the result of `wanted`, or None if the server is stopped before."""
@@ -273,18 +278,6 @@ class _Supervisor:
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
-
-    async def _drain(self) -> None:
-        """Let the workers answer what they have, and kill those that take too long."""
-        self._stopping.set()
-        self._signal_workers(signal.SIGTERM)
-        ending = [asyncio.ensure_future(p.wait()) for p in self._running.values()]
-        if not ending:
-            return
-        _, late = await asyncio.wait(ending, timeout=self._settings.drain_s + EXTRA_SECONDS)
-        if late:
-            self._signal_workers(signal.SIGKILL)
-            await asyncio.wait(late)
 
 
 def _own_metrics() -> Metrics:

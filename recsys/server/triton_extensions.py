@@ -17,7 +17,6 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from recsys.online.servable import TensorSpec
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.core import Core
-from recsys.server.prometheus import Metrics
 from recsys.server.rest_v2 import PLATFORM
 from recsys.server.served_models import LoadedVersion, ServedModel
 
@@ -53,7 +52,13 @@ def statistics_of(core: Core, name: str | None, version: str | None) -> Message:
     if name and version:
         registry.version(name, version, lambda: b"")
     pairs = [(m.name, v.version) for m in models for v in m.versions.values() if version in (None, v.version)]
-    counts, answer = _counts(core.metrics), service_pb2.ModelStatisticsResponse()
+    counts: dict[tuple[str, ...], float] = defaultdict(float)  # by model, version, name and, of times, what they are of
+    for sample in core.metrics.samples():
+        if "le" not in sample.labels and "model" in sample.labels:
+            key = (sample.labels["model"], sample.labels.get("version", ""), sample.name)
+            what = sample.labels.get("part") or sample.labels.get("of")
+            counts[key if what is None else (*key, what)] += sample.value
+    answer = service_pb2.ModelStatisticsResponse()
     for pair in pairs:
         model = answer.model_stats.add(name=pair[0], version=pair[1])
         model.inference_count = round(counts[(*pair, "recsys_rows_total")])
@@ -69,17 +74,6 @@ def statistics_of(core: Core, name: str | None, version: str | None) -> Message:
             _set(getattr(stats, name), succeeded, counts[(*pair, "recsys_request_batch_seconds_total", part)])
         _set(stats.compute_output, succeeded, 0.0)  # a part of compute_infer
     return answer
-
-
-def _counts(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Return the metrics of all workers by model, version, name and, of seconds and times, what they measure."""
-    counts: dict[tuple[str, ...], float] = defaultdict(float)
-    for sample in metrics.samples():
-        if "le" not in sample.labels and "model" in sample.labels:
-            key = (sample.labels["model"], sample.labels.get("version", ""), sample.name)
-            what = sample.labels.get("part") or sample.labels.get("of")
-            counts[key if what is None else (*key, what)] += sample.value
-    return counts
 
 
 def _set(duration: Any, count: float, seconds: float) -> None:

@@ -11,12 +11,11 @@ import numpy as np
 
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
-from recsys.server.payloads import Payload, TensorsPayload
+from recsys.server.payloads import TensorsPayload
 from recsys.server.served_models import LoadedVersion
 from recsys.server.v2_extensions import NO_SHARED_MEMORY, check_outputs, check_parameters
 from recsys.server.v2_tensors import V2Tensor, bad
 
-_LENGTH = struct.Struct("<I")
 Columns = dict[str, list[Any]]
 
 
@@ -49,16 +48,33 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
     if type(outputs) is not list or any(type(o) is not dict or type(o.get("name")) is not str for o in outputs):
         raise bad("outputs must be a list of JSON objects with a name")
     check_outputs(map(parameters_of, outputs))
-    inputs = request.inputs if type(request.inputs) is list else []
-    _check_size(core, loaded, [(i.get("datatype"), i.get("shape")) for i in inputs if type(i) is dict])
+    inputs, servable = request.inputs if type(request.inputs) is list else [], loaded.servable
+    described = [i for i in inputs if type(i) is dict]
+    if len(described) > (most := len(servable.inputs) + len(servable.tensors)):
+        raise bad(f"{len(described)} inputs: model {loaded.name} has {most}")
+    for item in described:  # before they are read: millions of texts would hold up the event loop
+        shape = item.get("shape")
+        if type(shape) is not list or any(type(n) is not int for n in shape):
+            continue  # checked_shape raises the error
+        if len(shape) > 0 and shape[0] > core.settings.max_rows:
+            core.check_rows(shape[0])
+        if item.get("datatype") == "BYTES" and any(n > 1 for n in shape[1:]):
+            raise bad(f"shape {shape[: v2.MOST_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
     if (plain := plain_columns(inputs, request.body, request.start)) is not None and loaded.takes(plain[0]):
         columns, rows = plain
         core.check_rows(rows)
-        payload = loaded.kind.payload(loaded.servable, columns, rows, parameters)
+        payload = loaded.kind.payload(servable, columns, rows, parameters)
     else:
         tensors = parse_inputs(inputs, memoryview(request.body)[request.start :])
         core.check_rows(tensors[0].shape[0])
-        payload = _make_payload(loaded, tensors, parameters)
+        names = {t.name for t in tensors}
+        if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:  # features
+            v2.check_names(tensors, servable.tensors, loaded.name)
+            check_parameters(parameters)
+            payload = TensorsPayload(v2.to_arrays(tensors), tensors[0].shape[0])
+        else:
+            v2.check_names(tensors, servable.inputs, loaded.name)
+            payload = loaded.kind.payload(servable, v2.to_columns(tensors), v2.rows_of(tensors), parameters)
     computed = await core.compute(call, loaded, payload, explicit=request.version is not None)
     return loaded, v2.selected(_output_arrays(computed), [o["name"] for o in outputs], loaded.name)
 
@@ -69,25 +85,6 @@ def parameters_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
     if type(parameters) is not dict:
         raise bad("parameters must be a JSON object")
     return parameters
-
-
-def _check_size(core: Core, loaded: LoadedVersion, described: Sequence[tuple[Any, Any]]) -> None:
-    """Check the number of inputs and values before they are read: millions of texts would hold up the event loop.
-
-    described: datatype and shape of each input
-
-    Raises RequestError.
-    """
-    most = len(loaded.servable.inputs) + len(loaded.servable.tensors)
-    if len(described) > most:
-        raise bad(f"{len(described)} inputs: model {loaded.name} has {most}")
-    for datatype, shape in described:
-        if type(shape) is not list or any(type(n) is not int for n in shape):
-            continue  # checked_shape raises the error
-        if len(shape) > 0 and shape[0] > core.settings.max_rows:
-            core.check_rows(shape[0])
-        if datatype == "BYTES" and any(n > 1 for n in shape[1:]):
-            raise bad(f"shape {shape[: v2.MOST_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
 
 
 def plain_columns(inputs: Sequence[Any], body: bytes, at: int) -> tuple[Columns, int] | None:
@@ -114,8 +111,8 @@ def plain_columns(inputs: Sequence[Any], body: bytes, at: int) -> tuple[Columns,
                 return None
             end, values = at + size, []
             for _ in range(rows):
-                start = at + _LENGTH.size
-                at = start + _LENGTH.unpack_from(body, at)[0]
+                start = at + v2.LENGTH.size
+                at = start + v2.LENGTH.unpack_from(body, at)[0]
                 if at > end:
                     return None
                 values.append(body[start:at].decode() or None)
@@ -152,18 +149,6 @@ def parse_inputs(inputs: Sequence[Any], blobs: memoryview) -> list[V2Tensor]:
     if at != len(blobs):
         raise bad(f"{len(blobs) - at} bytes are left over after the binary inputs")
     return tensors
-
-
-def _make_payload(loaded: LoadedVersion, tensors: Sequence[V2Tensor], parameters: Mapping[str, Any]) -> Payload:
-    """Return the payload of a request's inputs: raw columns, or features if `tensors` has all their names."""
-    servable = loaded.servable
-    names = {t.name for t in tensors}
-    if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:
-        v2.check_names(tensors, servable.tensors, loaded.name)
-        check_parameters(parameters)
-        return TensorsPayload(v2.to_arrays(tensors), tensors[0].shape[0])
-    v2.check_names(tensors, servable.inputs, loaded.name)
-    return loaded.kind.payload(servable, v2.to_columns(tensors), v2.rows_of(tensors), parameters)
 
 
 def _output_arrays(outputs: Any) -> dict[str, np.ndarray]:

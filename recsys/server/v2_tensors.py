@@ -23,7 +23,7 @@ NUMPY = {
 DATATYPES = {dtype: name for name, dtype in NUMPY.items()}
 MOST_DIMENSIONS = 8
 _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")  # of a value of BYTES, before it
 
 
 class V2Tensor(NamedTuple):
@@ -69,7 +69,11 @@ def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
     dimensions = checked_shape(name, datatype, shape)
     if not isinstance(data, Sequence) or isinstance(data, str):
         raise bad(f"input {name[:80]}: data must be a list")
-    values = _flattened(list(data), name)
+    values = list(data)
+    while values and type(values[0]) is list:
+        if any(type(part) is not list for part in values):
+            raise bad(f"input {name[:80]}: data mixes lists and values")
+        values = [value for part in values for value in part]
     if math.prod(dimensions) != len(values):
         takes = f"shape {list(dimensions)} takes {math.prod(dimensions)}"
         raise bad(f"input {name[:80]}: has {len(values)} values, but {takes}")
@@ -113,21 +117,13 @@ def from_bytes(name: Any, datatype: Any, shape: Any, raw: bytes | memoryview) ->
     return V2Tensor(name, datatype, dimensions, np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False))
 
 
-def _flattened(data: list[Any], name: str) -> list[Any]:
-    while data and type(data[0]) is list:
-        if any(type(part) is not list for part in data):
-            raise bad(f"input {name[:80]}: data mixes lists and values")
-        data = [value for part in data for value in part]
-    return data
-
-
 def _split_bytes(name: str, raw: bytes, count: int) -> list[bytes]:
-    if count * _LENGTH.size > len(raw):
+    if count * LENGTH.size > len(raw):
         raise bad(f"input {name[:80]}: {len(raw)} bytes cannot hold {count} values with a length of 4 bytes each")
     values, at = [], 0
     for _ in range(count):
-        start = at + _LENGTH.size
-        if start > len(raw) or (at := start + _LENGTH.unpack_from(raw, start - _LENGTH.size)[0]) > len(raw):
+        start = at + LENGTH.size
+        if start > len(raw) or (at := start + LENGTH.unpack_from(raw, start - LENGTH.size)[0]) > len(raw):
             raise bad(f"input {name[:80]}: a length goes beyond the end of the data")
         values.append(raw[start:at])
     if at != len(raw):
@@ -195,7 +191,7 @@ def to_bytes(array: np.ndarray) -> bytes:
     if array.dtype in DATATYPES:
         return np.ascontiguousarray(array).tobytes()
     parts = [v if isinstance(v, bytes) else str(v).encode() for v in array.ravel().tolist()]
-    return b"".join(_LENGTH.pack(len(p)) + p for p in parts)
+    return b"".join(LENGTH.pack(len(p)) + p for p in parts)
 
 
 def to_json(array: np.ndarray) -> list[Any]:

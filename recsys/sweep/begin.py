@@ -6,7 +6,6 @@ The overrides and settings are checked before the sweep's folder is created.
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -50,10 +49,8 @@ def begin(arguments: list[str]) -> int:
         check_method(space, settings)
         folder = Path(cfg.run_dir or default)
         if (folder / record.FILE).exists():
-            raise UserError(
-                f"run_dir={folder}: already has a sweep; resume it with python -m recsys.sweep resume {folder}, "
-                "or choose another run_dir"
-            )
+            hint = f"resume it with python -m recsys.sweep resume {folder}, or choose another run_dir"
+            raise UserError(f"run_dir={folder}: already has a sweep; {hint}")
         if settings.launcher == "local":  # not on other machines than this one
             _check_trials(cfg, composed(space.overrides(space.ends()[1])))
         metric = metric_of(RunConfig.of(cfg), settings)
@@ -96,11 +93,8 @@ def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
 
 def check_settings(s: SweepConfig) -> None:
     """Raise UserError for values that the schema accepts but a sweep does not."""
-    for key, value, valid in (
-        ("method", s.method, METHODS),
-        ("launcher", s.launcher, LAUNCHERS),
-        ("direction", s.direction or DIRECTIONS[0], DIRECTIONS),
-    ):
+    direction = ("direction", s.direction or DIRECTIONS[0], DIRECTIONS)
+    for key, value, valid in (("method", s.method, METHODS), ("launcher", s.launcher, LAUNCHERS), direction):
         if value not in valid:
             raise UserError(f"sweep.{key}={value}: must be {', '.join(valid[:-1])} or {valid[-1]}")
     check_values(s, SweepConfig, "sweep")
@@ -139,7 +133,7 @@ def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     return metric
 
 
-def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:
+def launcher(space: Space, settings: SweepConfig, folder: Path) -> Machine | Cluster:
     """Return the machine or cluster that runs the trials. Raises UserError if it is unavailable or too small."""
     if settings.launcher == "slurm":
         return Cluster(folder, settings.slurm)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
+from recsys.schema.run_schema import SweepConfig
 from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Space, SweepAxis
 
@@ -163,7 +164,7 @@ def _text(axis: SweepAxis, value: Any) -> str:
     return min(zip(axis.choices, numbers, strict=True), key=lambda c: abs(c[1] - value))[0]
 
 
-def check_method(space: Space, settings: Any) -> None:
+def check_method(space: Space, settings: SweepConfig) -> None:
     """Raise UserError if the method does not fit the space."""
     method, trials = settings.method, settings.trials
     if method == "grid":

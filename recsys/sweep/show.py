@@ -3,6 +3,7 @@
 import shlex
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -69,11 +70,9 @@ def table(sweep: Sweep, folder: Path) -> None:
     others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
     metrics = list(dict.fromkeys([sweep.metric, *(f"test/{m}" for m in (main, *others) if m in tested)]))
     for column in ("trial", *(k.lstrip("+") for k in keys), "status", *metrics, "seconds", "run folder"):
-        right = column in ("trial", "seconds", *metrics)
-        width = 24 if column == "status" else None
-        shown.add_column(
-            Text(column), justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width
-        )
+        right, width = column in ("trial", "seconds", *metrics), 24 if column == "status" else None
+        side: Literal["left", "right"] = "right" if right else "left"
+        shown.add_column(Text(column), justify=side, overflow="fold", no_wrap=right, min_width=width)
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
         decides = next((r for r in t.runs if r.status == t.status), t.runs[0])  # the run whose status is the trial's

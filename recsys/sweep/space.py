@@ -116,7 +116,12 @@ def read_space(arguments: Sequence[str]) -> Space:
         if not o.is_sweep_override():
             parts.append(raw)
         elif key == "seed":
-            seeds = _seeds(raw, o)
+            if not o.is_discrete_sweep():
+                raise UserError(f"{raw}: must list the seeds of each trial: seed=0,1,2 or seed=range(3)")
+            try:
+                seeds = tuple(dict.fromkeys(int(s) for s in o.sweep_string_iterator()))
+            except ValueError:
+                raise UserError(f"{raw}: seeds must be integers") from None
         elif o.get_key_element() in {p.key for p in parts if isinstance(p, SweepAxis)}:
             raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
@@ -129,15 +134,6 @@ def read_space(arguments: Sequence[str]) -> Space:
     if points:  # of an experiment's config, or an override
         space = Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *parts), seeds)
     return _typed(space)
-
-
-def _seeds(raw: str, override: Any) -> tuple[int, ...]:
-    if not override.is_discrete_sweep():
-        raise UserError(f"{raw}: must list the seeds of each trial: seed=0,1,2 or seed=range(3)")
-    try:
-        return tuple(dict.fromkeys(int(s) for s in override.sweep_string_iterator()))
-    except ValueError:
-        raise UserError(f"{raw}: seeds must be integers") from None
 
 
 def _axis(raw: str, override: Any) -> SweepAxis:

@@ -109,10 +109,9 @@ class Delta:
     def make(self, base: Path, building: Path) -> None:
         """Write the result into an empty folder. Raises UserError."""
         if (found := digest_of(base)) != self.about["base"]:
-            raise UserError(
-                f"{self.folder}: applies to the artefact with the digest {self.about['base']}, and {base} has {found}; "
-                "apply deltas in the order in which they were exported, or name the artefact that delta_from named"
-            )
+            why = f"applies to the artefact with the digest {self.about['base']}, and {base} has {found}"
+            hint = "apply deltas in the order in which they were exported, or name the artefact that delta_from named"
+            raise UserError(f"{self.folder}: {why}; {hint}")
         before = manifest.read(base) or {}
         for name, entry in self.entries.items():
             file = manifest.inside(building, name)

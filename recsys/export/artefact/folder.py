@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from annotated_types import Ge, Len
 from pydantic import Discriminator, TypeAdapter, ValidationError
@@ -27,6 +27,9 @@ from recsys.files import manifest
 from recsys.files.names import check_name
 from recsys.online.raw_rows import RawRows
 from recsys.online.servable import Datatype, TensorSpec
+
+if TYPE_CHECKING:
+    from recsys.data.features import Fitted
 
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
@@ -70,10 +73,8 @@ class Artefact:
             kind = "a run" if (folder / "config.yaml").is_file() else "not an artefact"
             raise UserError(f"{folder}: is {kind}; write an artefact with python -m recsys.export run=RUN output=DIR")
         if about.get("format") != VERSION:
-            raise UserError(
-                f"{folder}: has format {about.get('format')!r} of artefacts, and this version of recsys reads format "
-                f"{VERSION!r}; export the run again"
-            )
+            hint = f"this version of recsys reads format {VERSION!r}; export the run again"
+            raise UserError(f"{folder}: has format {about.get('format')!r} of artefacts, and {hint}")
         file = folder / manifest.FILE
         try:
             _DESCRIPTION.validate_python(about)
@@ -103,18 +104,29 @@ class Artefact:
         """Return whether ONNX Runtime runs a part of the model."""
         return any((self.folder / name).is_file() for name in (GRAPH, SCORER))
 
-    def raw_rows(self) -> RawRows:
-        """Load the transforms. Raises UserError if they would read files that are not in the artefact."""
+    def raw_rows(self, before: Fitted | None = None) -> RawRows:
+        """Load the transforms. Raises UserError if they would read files that are not in the artefact.
+
+        before: transforms whose vocabularies are shared where they are equal
+        """
         folder = self.folder / PIPELINE
         state = manifest.read_json(folder / "transforms.json", "data")["data"]
         if not isinstance(state, dict) or state.get("root") is not None:
             raise UserError(f"{folder}: names a folder of raw data, which no artefact has; export the run again")
-        return RawRows.load(folder)
+        rows = RawRows.load(folder)
+        if before is not None:
+            rows.fitted.share_tables(before)
+        return rows
 
     def examples(self) -> list[Any]:
         """Return the recorded rows or, for retrieval, the rows of each recorded history."""
         rows: list[Any] = manifest.read_json(self.folder / EXAMPLES, "rows")["rows"]
         return rows
+
+    @property
+    def specs(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        """The raw columns, the features and the outputs."""
+        return self.signature["inputs"], self.signature["tensors"], self.signature["outputs"]
 
     @cached_property
     def signature(self) -> dict[str, tuple[TensorSpec, ...]]:

@@ -73,22 +73,16 @@ def check_feed(
         if 0 in x.shape[1:]:
             raise UserError(f"input {spec.name}: has shape {list(x.shape)}; pad empty lists with -1")
         if spec.shape[1:] == (-1,) and x.shape[1] > longest.get(spec.name, x.shape[1]):
-            raise UserError(
-                f"input {spec.name}: has lists of {x.shape[1]:,}; the longest are of {longest[spec.name]:,}"
-            )
+            most = longest[spec.name]
+            raise UserError(f"input {spec.name}: has lists of {x.shape[1]:,}; the longest are of {most:,}")
         if x.dtype != TYPES[spec.datatype]:
             raise UserError(f"input {spec.name}: has type {x.dtype}, and the model takes {spec.datatype}")
         feed[spec.name] = x
-    _check_ids(feed, features)
-    return GraphInputs(feed, rows)
-
-
-def _check_ids(feed: Feed, features: FeatureSpec) -> None:
-    """Raise UserError for an id that is not a row of its table: the graph would read beyond the table."""
+    # an id that is not a row of its table would let the graph read beyond the table
     singles = [f for f in features.sparse if not f.multi_valued]
     if singles and len(ids := feed["ids"]):
-        rows = np.array([f.cardinality for f in singles])
-        if ids.min() < 0 or (ids.max(axis=0) >= rows).any():  # which one is looked for only then
+        table_rows = np.array([f.cardinality for f in singles])
+        if ids.min() < 0 or (ids.max(axis=0) >= table_rows).any():  # which one is looked for only then
             for i, f in enumerate(singles):
                 _check_range(f.name, ids[:, i], 0, f.cardinality)
     for f in features.sparse:
@@ -96,6 +90,7 @@ def _check_ids(feed: Feed, features: FeatureSpec) -> None:
             _check_range(f.name, feed[f.name], -1, f.cardinality)
     if "dense" in feed and not np.isfinite(feed["dense"]).all():
         raise UserError("input dense: holds NaN or infinite numbers; fill missing values as the transforms do")
+    return GraphInputs(feed, rows)
 
 
 def _check_range(name: str, ids: np.ndarray, low: int, rows: int) -> None:

@@ -15,7 +15,7 @@ from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session
 from recsys.online.row_transforms import RowTransforms
-from recsys.online.servable import Outputs, Query, Row, TensorSpec
+from recsys.online.servable import Outputs, Query, Row
 from recsys.online.shared_columns import SharedColumns
 
 
@@ -37,12 +37,8 @@ class ServedRanking:
     ) -> None:
         """exact: has no effect, as all predictions are exact."""
         self.name, self.version = artefact.name, str(artefact.about["version"])
-        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
-        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
-        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        raw_rows = artefact.raw_rows()
-        if before is not None:
-            raw_rows.fitted.share_tables(before)
+        self.inputs, self.tensors, self.outputs = artefact.specs
+        raw_rows = artefact.raw_rows(before)
         self.pipeline, self.fitted = RowTransforms(raw_rows), raw_rows.fitted
         self.columns = self.pipeline.columns
         self.example = artefact.examples()[:1]

@@ -22,7 +22,7 @@ from recsys.online.queries import Queries, in_batches
 from recsys.online.query_parameters import unknown_candidates
 from recsys.online.row_frames import RowFrames
 from recsys.online.row_transforms import UNUSUAL
-from recsys.online.servable import Outputs, Query, Row, TensorSpec
+from recsys.online.servable import Outputs, Query, Row
 
 UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
 Found = tuple[np.ndarray, np.ndarray]  # places of items (n,), best first, and their scores (n,)
@@ -47,13 +47,8 @@ class ServedRetrieval:
         device: str = "auto",
     ) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
-        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
-        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
-        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        raw_rows = artefact.raw_rows()
-        if before is not None:
-            raw_rows.fitted.share_tables(before)
-        self._frames = RowFrames(raw_rows)
+        self.inputs, self.tensors, self.outputs = artefact.specs
+        self._frames = RowFrames(artefact.raw_rows(before))
         self.columns, examples = self._frames.names, artefact.examples()
         self.example: list[Row] = examples[0] if examples else []
         self.fitted, self._types = self._frames.fitted, self._frames.rows.types
@@ -113,7 +108,12 @@ class ServedRetrieval:
 
         Raises UserError for a row that cannot be read, a k that is out of range, and candidates that are all unknown.
         """
-        return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
+        answers = []
+        for places, scores in self.find(queries):
+            names = self._candidates[places]
+            named = names if self.item_type == pl.String else names.cast(self.item_type, strict=False)
+            answers.append((named.to_list(), scores.tolist()))
+        return answers
 
     def find(self, queries: Sequence[Query]) -> list[Found]:
         """Return the items and scores of each query, best first; see `recommend`. Items are places in `names`."""
@@ -187,10 +187,6 @@ class ServedRetrieval:
         filtered = self._filter if query.filter_history is None else query.filter_history
         seen = history[history <= self._items] - 1 if filtered else history[:0]
         return np.union1d(seen, self._places(query.exclude)) if query.exclude else np.unique(seen)
-
-    def _names(self, places: np.ndarray) -> list[Any]:
-        names = self._candidates[places]
-        return (names if self.item_type == pl.String else names.cast(self.item_type, strict=False)).to_list()
 
     def _completed(
         self, queries: Sequence[Query], start: int = 0, stop: int | None = None

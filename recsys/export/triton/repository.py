@@ -118,9 +118,8 @@ def _write_retrieval(artefact: Artefact, folder: Path, options: Options) -> list
     own = folder / artefact.name
     packages = packages_of(artefact, python_graph=artefact.has_graph)
     inputs = artefact.signature["inputs"]
-    columns = [
-        f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs
-    ]
+    types = [(s.name, TYPES[s.datatype]) for s in inputs]
+    columns = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] optional: true }}' for name, kind in types]
     lists = [("items", "STRING"), ("scores", "FP32")]
     outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
     lines = _head(artefact.name, "python", replace(options, max_batch_size=0))
@@ -212,9 +211,7 @@ def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
     """Link a file, or the files of a folder without those in `leave_out`; copy where links are impossible."""
     pairs = [(source, target)]
     if source.is_dir():
-        files = [
-            f for f in sorted(source.rglob("*")) if f.is_file() and (leave_out is None or leave_out not in f.parents)
-        ]
+        files = [f for f in sorted(source.rglob("*")) if f.is_file() and leave_out not in f.parents]
         pairs = [(f, target / f.relative_to(source)) for f in files]
     for file, place in pairs:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -255,21 +252,14 @@ def _tensors(
     shown, names = [], _same(specs, numbered)
     for s in specs:
         dims = ", ".join(str(n) for n in s.shape[1:]) or "1"
-        more = " optional: true" if optional and s.optional else ""
-        shown.append(
-            f'  {{ name: "{names[s.name]}" data_type: TYPE_{TYPES[s.datatype]} dims: [ {dims} ]{reshape}{more} }}'
-        )
+        more = reshape + (" optional: true" if optional and s.optional else "")
+        shown.append(f'  {{ name: "{names[s.name]}" data_type: TYPE_{TYPES[s.datatype]} dims: [ {dims} ]{more} }}')
     return [f"{kind} [", ",\n".join(shown), "]"]
 
 
 def _batching(options: Options) -> list[str]:
-    preferred = ", ".join(map(str, options.preferred))
-    return [
-        "dynamic_batching {",
-        f"  preferred_batch_size: [ {preferred} ]",
-        f"  max_queue_delay_microseconds: {options.delay_us}",
-        "}",
-    ]
+    preferred = f"  preferred_batch_size: [ {', '.join(map(str, options.preferred))} ]"
+    return ["dynamic_batching {", preferred, f"  max_queue_delay_microseconds: {options.delay_us}", "}"]
 
 
 def _instances(options: Options, kind: str = "KIND_CPU") -> list[str]:
