@@ -16,7 +16,7 @@ import yaml
 from recsys.__main__ import COMMANDS as SUMMARIES
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
-from recsys.evaluation.metrics_table import METRICS
+from recsys.evaluation.metrics_table import BY_GROUP, METRICS, OF_LABELS, Metric, RetrievalMetric
 from recsys.ranges import Range
 from recsys.schema import data_schema, run_schema
 from recsys.schema.class_facts import own_model
@@ -143,10 +143,18 @@ def defaults_page() -> str:
     return f"# Defaults of retrieval models\n\n{about}\n\n" + table(head, iter(rows))
 
 
+def measured_by(metric: Metric) -> str:
+    """Return what a metric measures: kinds of labels, the order within groups, or rankings of items."""
+    if isinstance(metric, RetrievalMetric):
+        return "retrieval"
+    kinds = [kind for kind, of in OF_LABELS.items() if metric.name in (*of.always, *of.more)]
+    return ", ".join(kinds) or ("groups" if metric.name in BY_GROUP else "binary")
+
+
 def metrics_page() -> str:
     """Return the page of metrics."""
     better = {"higher": "higher", "lower": "lower", None: ""}
-    rows = ((f"`{m.name}{'@k' if m.at_k else ''}`", m.label, m.kind, better[m.better], m.meaning)
+    rows = ((f"`{m.name}{'@k' if m.at_k else ''}`", m.label, measured_by(m), better[m.better], m.meaning)
             for m in METRICS.values())  # fmt: skip
     return "# All metrics\n\n" + table(("name", "label", "measures", "better", "meaning"), rows)
 
