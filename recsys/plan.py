@@ -85,6 +85,7 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
 
     from recsys.sharding.estimate.clock import step_clock
     from recsys.sharding.estimate.dense_work import dense_work, few_rows
+    from recsys.training.compiled import has_graphs
 
     if cluster.device == "cpu":
         return "the time outside of the tables is predicted for GPUs only"
@@ -95,13 +96,13 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
     lengths, rows = _lengths(run), report.batch_size // report.world_size
     tensor_cores = cluster.tf32_tflops is not None  # GPUs since Ampere
     half = tensor_cores if run.trainer.precision in (None, "auto") else run.trainer.precision != "32-true"
-    # with null, as trainings of many steps are
-    graphed = report.world_size == 1 and half and run.trainer.accumulate == 1
-    compiled = graphed if run.trainer.compile is None else run.trainer.compile
-    graphs = compiled and (run.trainer.accumulate == 1 if run.trainer.cuda_graphs is None else run.trainer.cuda_graphs)
     try:
         with torch.random.fork_rng(devices=[]):
             task = run.kind.build_task(run, few_rows(features), torch.device("cpu"))
+        typed = run.trainer.cuda_graphs
+        graphs = has_graphs(task, run.trainer.accumulate) if typed is None else typed
+        long = report.world_size == 1 and half and graphs  # as trainings of many steps are
+        compiled = long if run.trainer.compile is None else run.trainer.compile
         work = dense_work(task, features, lengths, rows, half=half, compiled=compiled)
     except Exception as e:  # the plan does not depend on it; a class of the user's may need other rows
         return f"the model fails for rows that are made up: {type(e).__name__}: {e}".splitlines()[0]
@@ -119,7 +120,7 @@ def _clock(run: RunConfig, cluster: ClusterConfig, features: FeatureSpec, report
         * (sum(lengths.get(f.name, 1.0) + 1 for f in features.sparse) + features.dense_width + len(features.labels)),
         pipeline="sparse_dist" if pipeline == "auto" else pipeline,
         compiled=compiled,
-        graphs=graphs,
+        graphs=compiled and graphs,
         sharding_types=len({t.type for t in report.tables} - {"data_parallel"}),
     )
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 import torch
 from contestants import Arguments, Contestants, folder, measure
 from in_memory import (
-    ALONE,
     DEFAULTS,
     NOTHING,
     WARM,
@@ -38,7 +37,7 @@ from torchrec.streamable import Pipelineable
 from train import Tables, bare
 
 from recsys.batch import Batch
-from recsys.distributed.ranks import process_group
+from recsys.distributed.ranks import ALONE, process_group
 from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM as OurDLRM
 from recsys.sharding.optimizers import RowwiseAdagrad

@@ -27,7 +27,7 @@ from recsys.batch import Batch
 from recsys.data.features import feature_spec
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.loader.device_copies import copied_ahead, pinned_ahead, with_upcoming
-from recsys.distributed.ranks import Ranks, process_group
+from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.training.callbacks import Throughput
@@ -36,7 +36,6 @@ from recsys.training.trainer import build_module, build_trainer, local_device
 
 WARM = 5  # steps before those that are measured
 TAIL = 3.0  # ids are rows x u ^ TAIL, u uniform: half of them are among an eighth of the rows
-ALONE = Ranks(0, 0, 1, 1)
 NOTHING = [  # every setting that is measured is off, whatever the defaults are
     "trainer.pipeline=none", "trainer.precision=32-true", "trainer.tf32=false", "trainer.compile=false",
     "trainer.cuda_graphs=false", "sharding.table_dtype=fp32",

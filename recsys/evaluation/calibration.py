@@ -36,7 +36,7 @@ def calibrate(label: ScalarLabel, rows: Rows, method: str) -> ScalarLabel:
     numbers = isinstance(label, NumberLabel)
     x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)
     x = x if numbers else np.clip(x, SMALLEST, 1 - SMALLEST)
-    weight = np.ones(len(x)) if rows.weight is None else rows.weight.astype(np.float64)
+    weight = rows.weights
     if method == "isotonic":
         at, values = _isotonic(x, y, weight)
         values = values if numbers else np.clip(values, SMALLEST, 1 - SMALLEST)

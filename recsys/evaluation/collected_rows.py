@@ -37,6 +37,11 @@ class Rows:
         )
         return cls(place, probability, label, np.concatenate(weights) if weights else None)
 
+    @property
+    def weights(self) -> np.ndarray:
+        """The weight of each row, (R,) float64; 1 where rows have none."""
+        return np.ones(len(self.label)) if self.weight is None else self.weight.astype(np.float64)
+
     def take(self, at: np.ndarray) -> "Rows":
         """Return the rows at these indices, or where a mask is True."""
         weight = None if self.weight is None else self.weight[at]

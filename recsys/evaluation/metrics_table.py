@@ -118,7 +118,7 @@ OF_LABELS = {
 MAIN = {of.always[0] for of in OF_LABELS.values()}  # the main metric of each kind of label
 # reported next to the metrics
 COUNTS = ("rows", "gauc_rows", "groups", "cold_rows", "targets", "cold_targets", "candidates")
-MAIN_RANKING = "auc"
+MAIN_RANKING = OF_LABELS["binary"].always[0]
 TARGETS = "targets"  # among the slices of retrieval models: the metrics of cold and of warm targets
 MAIN_K = 10
 

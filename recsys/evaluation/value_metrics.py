@@ -19,7 +19,7 @@ class ValueMetrics(ABC):
 
     Args:
         exact_rows: with more rows than this, `rows` has a sample of about this many.
-        classes: those of a label of classes.
+        classes: the classes of a ClassLabel; empty for numbers.
 
     Attributes:
         groups: function that returns the group of rows start ... stop - 1 of the split, so that the sample has whole
@@ -39,9 +39,14 @@ class ValueMetrics(ABC):
         """Return the two values of each row whose means are the metrics, (R,) each."""
 
     @classmethod
-    @abstractmethod
+    def summed(cls, rows: Rows) -> list[np.ndarray]:
+        """Return what `means` needs the weighted sums of, (R,) each: `row_values` first."""
+        return [*cls.row_values(rows.probability, rows.label)]
+
+    @classmethod
     def sums(cls, rows: Rows) -> np.ndarray:
-        """Return float64 sums over rows: of weights, of both values, others that `means` needs, and of rows."""
+        """Return float64 sums: of the weights, of what `summed` returns, weighted, and the number of rows."""
+        return np.array([*((rows.weights * x).sum() for x in (1.0, *cls.summed(rows))), len(rows.label)])
 
     @staticmethod
     @abstractmethod
@@ -90,11 +95,8 @@ class NumberMetrics(ValueMetrics):
         return off**2, np.abs(off)
 
     @classmethod
-    def sums(cls, rows: Rows) -> np.ndarray:
-        """Return sums of weights, both values, predictions, labels, negative labels and rows: (7,)."""
-        weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
-        parts = [*cls.row_values(rows.probability, rows.label), rows.probability, rows.label]
-        return np.array([weight.sum(), *((weight * p).sum() for p in parts), (rows.label < 0).sum(), len(weight)])
+    def summed(cls, rows: Rows) -> list[np.ndarray]:
+        return [*super().summed(rows), rows.probability, rows.label, rows.label < 0]
 
     @staticmethod
     def means(sums: np.ndarray) -> dict[str, float]:
@@ -118,13 +120,6 @@ class ClassMetrics(ValueMetrics):
         index = label.astype(np.int64)
         own = np.take_along_axis(prediction, index[:, None], axis=1)[:, 0].astype(np.float64)
         return -np.log(np.maximum(own, SMALLEST)), prediction.argmax(axis=1) == index
-
-    @classmethod
-    def sums(cls, rows: Rows) -> np.ndarray:
-        """Return sums of weights, both values and rows: (4,)."""
-        weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
-        parts = cls.row_values(rows.probability, rows.label)
-        return np.array([weight.sum(), *((weight * p).sum() for p in parts), len(weight)])
 
     @staticmethod
     def means(sums: np.ndarray) -> dict[str, float]:

@@ -102,9 +102,9 @@ def compiled_model(
     """
     on_gpu, graphs = device.type == "cuda", updates.cuda_graphs
     if updates.compile is None and not graphs:
-        own = isinstance(task, Task) and type(task.model).__module__.startswith("recsys.models.")
-        pays = on_gpu and dist.get_world_size() == 1 and own and not reads_lists(task) and updates.accumulate == 1
-        if not pays or graphs is False or updates.steps < LONG or updates.precision == "32-true":
+        possible = on_gpu and dist.get_world_size() == 1 and graphs is None and has_graphs(task, updates.accumulate)
+        possible &= isinstance(task, Task) and type(task.model).__module__.startswith("recsys.models.")
+        if not possible or updates.steps < LONG or updates.precision == "32-true":
             return None
     elif updates.compile is False:
         return None
@@ -117,12 +117,17 @@ def compiled_model(
     if graphs and not on_gpu:
         say_once("trainer.cuda_graphs=true: has no effect on CPUs")
     if graphs is None:
-        graphs = updates.accumulate == 1 and not reads_lists(task)
+        graphs = has_graphs(task, updates.accumulate)
     return CompiledModel(task, batch_size, graphs and on_gpu)
 
 
+def has_graphs(task: Task | RetrievalTask, accumulate: int) -> bool:
+    """Return whether CUDA graphs launch the compiled code of a task on a GPU unless trainer.cuda_graphs is typed."""
+    return accumulate == 1 and not reads_lists(task)
+
+
 def reads_lists(task: Task | RetrievalTask) -> bool:
-    """Whether a model reads rows of lists, which are as long as they are; pooled ones are vectors of one shape."""
+    """Return whether a model reads rows of lists, whose lengths differ; pooled ones are vectors of one shape."""
     return any(isinstance(m, SequenceEmbeddings) for m in task.model.modules())
 
 
