@@ -22,7 +22,7 @@ from recsys.config.compose import compose
 from recsys.data.features.arrays import Arrays
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
-from recsys.job.settings import data_config
+from recsys.job.run_config import RunConfig
 from recsys.online.row_transforms import RowTransforms
 
 SAMPLE = 100_000
@@ -33,7 +33,7 @@ Columns = dict[str, list[Any]]
 def criteo(folder: Path) -> tuple[RowTransforms, list[Row]]:
     """Prepare the sample; return its pipeline and its last rows, with numbers as numbers, as JSON has them."""
     cfg = compose("train", ["data=criteo", f"data.sample.rows={SAMPLE}", f"data.prepared={folder}"])
-    prepared = prepare(data_config(cfg))
+    prepared = prepare(RunConfig.of(cfg).data)
     [file] = read_sources.find_files(prepared.fitted.data)
     raw = [b.frame.drop("__line__") for b in read_sources.read_blocks(prepared.fitted.data, file)][-1].tail(10_000)
     rows = [{k: v for k, v in row.items() if k != "label"} for row in raw.to_dicts()]

@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 from steady import Claim, Sample, measure, peer, timed
 
 from recsys.base.console import quiet
-from recsys.config.compose import conf_dir
+from recsys.base.parsing import parse
+from recsys.config.compose import conf_dir, values_of
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples.clicks import write_sample
 from recsys.schema.data_schema import DataConfig
@@ -28,9 +29,7 @@ PEER_ROWS = 300_000
 
 
 def config(folder: Path) -> DataConfig:
-    given = OmegaConf.load(conf_dir() / "data" / "criteo.yaml")
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
-    assert isinstance(data, DataConfig)
+    data = parse(DataConfig, values_of(OmegaConf.load(conf_dir() / "data" / "criteo.yaml")))
     data.root, data.prepared = str(folder), str(folder / "prepared")
     return data
 

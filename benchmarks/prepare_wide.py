@@ -18,7 +18,8 @@ import polars as pl
 
 from recsys.base.console import quiet
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig
+from recsys.schema.data_schema import DataConfig, LabelConfig
+from recsys.schema.source_schema import SourceConfig
 
 
 def write(folder: Path, rows: int, columns: int) -> DataConfig:

@@ -23,7 +23,7 @@ from typing import Any
 from steady import RESULTS, Claim, Sample, measure
 
 from recsys.checkpoint import inspect
-from recsys.files.checkpoint_folders import newest_checkpoint
+from recsys.files.run_files import newest_checkpoint
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 
 SHARDINGS = ("rowwise", "tablewise", "columnwise")

@@ -16,9 +16,10 @@ from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.dlrm import DLRM
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 BATCH, TABLES, STEPS = 2048, 26, 12
 SIZES = (2_000, 20_000, 200_000)
@@ -57,7 +58,6 @@ class Trainer:
         self.train()  # warm up
 
     def train(self) -> None:
-        assert self.module.dmp is not None
         for batch in self.batches:
             self.optimizer.zero_grad()
             loss, _ = self.module.dmp(batch)

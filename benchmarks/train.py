@@ -43,7 +43,7 @@ from recsys.config.compose import compose
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec
-from recsys.job.settings import data_config
+from recsys.job.run_config import RunConfig
 from recsys.models.common.behaviour import Behaviour
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.din import DIN
@@ -267,7 +267,7 @@ def rank(name: str, rounds: int, folder: Path) -> None:
         f"trainer.batch_size={topic.batch}", f"trainer.max_epochs={topic.epochs}",
         "trainer.early_stopping.patience=null",
     ]  # fmt: skip
-    prepared = prepare(data_config(compose("train", arguments)))
+    prepared = prepare(RunConfig.of(compose("train", arguments)).data)
     features = prepared.fitted.features
     folders = (folder / f"run-{i}" for i in itertools.count())
     contestants = {OURS: by_command(arguments, folders)}

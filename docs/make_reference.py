@@ -9,22 +9,24 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
+from pydantic import TypeAdapter
 
 from recsys.__main__ import COMMANDS as SUMMARIES
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
 from recsys.evaluation.metrics_table import BY_GROUP, METRICS, OF_LABELS, Metric, RetrievalMetric
-from recsys.ranges import Range
-from recsys.schema import data_schema, run_schema
+from recsys.ranges import MAX_INT
+from recsys.schema import data_schema, run_schema, source_schema
 from recsys.schema.class_facts import own_model
 
 MARK = "<!-- written by docs/make_reference.py -->"
 PAGES = {  # of the keys of a training: page -> title, a rule for the names of its keys, a module for mappings in them
     "train_keys": ("Keys of a training", lambda name: not name.startswith("data."), run_schema),
-    "source_keys": ("Keys of data.source", lambda name: name.startswith("data.source."), None),
+    "source_keys": ("Keys of data.source", lambda name: name.startswith("data.source."), source_schema),
     "data_keys": ("Keys of data", lambda name: re.match(r"data\.(?!source\.)", name) is not None, None),
     "feature_keys": ("Keys of features and other parts of data", lambda _: False, data_schema),
 }
@@ -68,13 +70,32 @@ def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
     return "\n".join([*lines, *(f"| {' | '.join(map(cell, row))} |" for row in rows)])
 
 
+def type_of(hint: Any) -> str:
+    """Return the name of a key's type, without its limits."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return type_of(arguments[0])
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(map(type_of, arguments))
+    if get_origin(hint) is Literal:
+        return " | ".join(map(repr, arguments))
+    if arguments:
+        return f"{hint.__origin__.__name__}[{', '.join(map(type_of, arguments))}]"
+    return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))
+
+
+def range_of(hint: Any) -> str:
+    """Return the range of a key's numbers, which pydantic describes as JSON Schema does."""
+    schema = TypeAdapter(hint).json_schema()
+    limits = next((s for s in schema.get("anyOf", [schema]) if s.get("type") != "null"), {})
+    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    return " and ".join(f"{word} {limits[end]}" for end, word in words.items() if limits.get(end, MAX_INT) != MAX_INT)
+
+
 def key_table(schema: type[Any], shown: Callable[[str], bool] = lambda _: True) -> str:
     """Return the table of a schema's keys whose names are to be shown."""
     found = [k for k in keys(schema) if shown(k.name)]
-    rows = (
-        (f"`{k.name}`", k.type, f"`{k.default}`", k.limits.text() if isinstance(k.limits, Range) else "", k.meaning)
-        for k in found
-    )
+    rows = ((f"`{k.name}`", type_of(k.hint), f"`{k.default}`", range_of(k.hint), k.meaning) for k in found)
     return table(("key", "type", "default", "range", "meaning"), rows)
 
 

@@ -228,8 +228,6 @@ def _command(cfg: CheckpointToolConfig) -> None:
     if cfg.action == MISSING or cfg.run == MISSING:
         missing = "action" if cfg.action == MISSING else "RUN_DIR"
         raise UserError(f"missing {missing}; usage: {USAGE}")
-    if cfg.action not in ACTIONS:
-        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; usage: {USAGE}")
     run_cfg, run = open_run(cfg.run)
     if run_cfg.kind.fitted_at_once:
         why = "its model was fitted at once and has no embedding tables"
@@ -244,8 +242,6 @@ def _command(cfg: CheckpointToolConfig) -> None:
     output = Path(cfg.output)
     check_output(output, root=run_cfg.data.root, files=run_cfg.data.source.files)
     if cfg.action == "export-embeddings":
-        if cfg.format not in FORMATS:
-            raise UserError(f"format={cfg.format}: must be {' or '.join(FORMATS)}")
         written = export_embeddings(run, stored, output, format=cfg.format, globs=cfg.tables)
         say(f"{len(written)} files written to {output}")
         return

@@ -23,10 +23,11 @@ def _command(cfg: EvaluateConfig) -> None:
     from recsys.training.evaluate_run import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
-    if not isinstance(cfg.run, str):
+    if len(cfg.run) != 1:
         _evaluate_ensemble(cfg)
         return
-    saved, path = open_run(cfg.run)
+    [run] = cfg.run
+    saved, path = open_run(run)
     groups: dict[str, Any] = {name: asdict(getattr(cfg, name)) for name in ("trainer", "protocol", "metrics")}
     changes = {f"{name}.{k}": v for name, keys in groups.items() for k, v in keys.items() if v is not None}
     if cfg.sharding is not None:
@@ -35,10 +36,10 @@ def _command(cfg: EvaluateConfig) -> None:
     check(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
-        job = {"run": cfg.run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": changed.plain}
+        job = {"run": run, "split": cfg.split, "checkpoint": cfg.checkpoint, "config": changed.plain}
         spawn(changed.trainer.devices, "recsys.training.evaluate_run:evaluate_rank", job)
         return
-    show(evaluate(cfg.run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
+    show(evaluate(run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
 
 
 def _evaluate_ensemble(cfg: EvaluateConfig) -> None:
@@ -47,17 +48,16 @@ def _evaluate_ensemble(cfg: EvaluateConfig) -> None:
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.training.show_metrics import show_tables
 
-    runs = command_line.strings(cfg.run)
-    if len(runs) < 2:
-        raise UserError(f"run={cfg.run}: name one run, or a list of two or more")
+    if not cfg.run:
+        raise UserError("run=[]: name one run, or a list of two or more")
     for key in ("trainer", "protocol", "metrics"):
         if given := [name for name, value in asdict(getattr(cfg, key)).items() if value is not None]:
             raise UserError(f"{key}.{given[0]}: applies to a single run; leave it out")
     if cfg.sharding is not None:
         raise UserError("sharding: applies to a single run; leave it out")
-    for run in runs:
+    for run in cfg.run:
         choose_checkpoint(open_run(run)[1], cfg.checkpoint)
-    show_tables(evaluate_ensemble(runs, cfg.split, cfg.checkpoint))
+    show_tables(evaluate_ensemble(cfg.run, cfg.split, cfg.checkpoint))
 
 
 def main() -> None:

@@ -38,17 +38,15 @@ ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
 @command_line.takes(FeatureStoreConfig)
 def _command(cfg: FeatureStoreConfig) -> None:
-    if cfg.action not in ACTIONS:
-        given = "" if cfg.action == MISSING else cfg.action
-        hint = did_you_mean(given, ACTIONS)
-        raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
+    if cfg.action == MISSING:
+        raise UserError(f"no action: must be {', '.join(ACTIONS)}; see --help")
     from recsys.store.definition import load_views
 
     if cfg.definition == MISSING:
         raise UserError(
             "definition: is missing; add definition=features.yaml, views (docs/how_to/serve/stored_features.md)"
         )
-    if cfg.action == "get" and not command_line.strings(cfg.keys):
+    if cfg.action == "get" and not cfg.keys:
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     if cfg.action != "join" and cfg.engine.name != "polars":
         raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
@@ -75,7 +73,7 @@ def _get(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureStore
     from recsys.files.atomic import finite
     from recsys.store.request_features import values_at
 
-    keys = command_line.strings(cfg.keys)
+    keys = cfg.keys
     for view in views.values():
         found = values_at(view, store, keys, time.time())
         for key in keys:
@@ -91,7 +89,7 @@ def _follow(cfg: FeatureStoreConfig, views: Mapping[str, View], store: FeatureSt
     from recsys.base import interrupts
     from recsys.store.follow import follow
 
-    names = command_line.strings(cfg.views) or [v.name for v in views.values() if v.stream is not None]
+    names = cfg.views or [v.name for v in views.values() if v.stream is not None]
     for name in names:
         if name not in views:
             raise UserError(f"views={name}: no such view{did_you_mean(name, views)}")

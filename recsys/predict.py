@@ -28,21 +28,19 @@ from recsys.schema.command_schemas import PredictConfig
 def _command(cfg: PredictConfig) -> None:
     from recsys.online.predict_files import input_files
 
-    if cfg.batch_size is not None and cfg.batch_size < 1:
-        raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
     if cfg.user is not None:
         _recommend_to(cfg)
         return
     if cfg.input == MISSING:
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
-    files = input_files(command_line.strings(cfg.input))
+    files = input_files(cfg.input)
     from recsys.base.versions import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.job.kinds import check_scores_rows
     from recsys.online.predict_files import predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
 
-    first, *others = runs = command_line.strings(cfg.run)
+    first, *others = runs = cfg.run
     trained, path = open_run(first)
     output = Path(cfg.output)
     raw: dict[str, Any] = {"inputs": files, "root": trained.data.root, "files": trained.data.source.files}
@@ -86,17 +84,16 @@ def _recommend_to(cfg: PredictConfig) -> None:
     from recsys.online.recommender import Recommender
     from recsys.training.run_dir import choose_checkpoint, open_run
 
-    if not isinstance(cfg.run, str):
+    if len(cfg.run) != 1:
         raise UserError(f"run={cfg.run}: name one run to recommend items to user={cfg.user}")
-    trained, path = open_run(cfg.run)
+    trained, path = open_run(cfg.run[0])
     if trained.kind.scores_rows:
         raise UserError(
             f"user={cfg.user}: applies to retrieval models; this run's model gives a probability for each row"
         )
     choose_checkpoint(path, cfg.checkpoint)
-    named = [] if cfg.input == MISSING else command_line.strings(cfg.input)
-    files = input_files(named) if named else raw_files(trained.data)
-    items = Recommender.load(cfg.run, cfg.checkpoint).recommend_to(cfg.user, files, cfg.k)
+    files = raw_files(trained.data) if cfg.input in (MISSING, []) else input_files(cfg.input)
+    items = Recommender.load(cfg.run[0], cfg.checkpoint).recommend_to(cfg.user, files, cfg.k)
     table = Table("place", "item", "score", title=f"items for user {cfg.user}", title_justify="left")
     for place, (item, score) in enumerate(items.iter_rows(), start=1):
         table.add_row(str(place), str(item), f"{score:.4f}")

@@ -20,13 +20,14 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
+from recsys.schema.command_schemas import PreprocessConfig
 
 if TYPE_CHECKING:
     from recsys.data.features import ResolvedData
     from recsys.data.prepare.prepared import Prepared
 
 
-def preprocess(cfg: DictConfig) -> Prepared:
+def preprocess(given: DictConfig) -> Prepared:
     """Check the config, and prepare the data unless it has been prepared before.
 
     Write the report and the export if the config asks for them.
@@ -34,8 +35,9 @@ def preprocess(cfg: DictConfig) -> Prepared:
     from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
-    from recsys.job.settings import data_config, engine_config
+    from recsys.job.run_config import data_of
 
+    cfg = command_line.parsed(PreprocessConfig, given)
     if cfg.output is not None:
         if not cfg.report:
             why = "is used only with report=true; add report=true, or leave output out"
@@ -43,14 +45,14 @@ def preprocess(cfg: DictConfig) -> Prepared:
         check_output(Path(cfg.output), (".html",), root=cfg.data.root, files=cfg.data.source.files)
     if cfg.export is not None:
         check_output(Path(cfg.export), key="export", root=cfg.data.root, files=cfg.data.source.files)
-    data = data_config(cfg)
+    data = data_of(cfg.data)
     check_data(data)
     check_installed(data)
-    check_engine(engine_config(cfg))
+    check_engine(cfg.engine)
     files = check_files(data) if names_files(data) else None
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
-    with open_engine(engine_config(cfg), data) as engine:
+    with open_engine(cfg.engine, data) as engine:
         prepared = prepare(data, engine, files)
     _show(prepared)
     if cfg.report:

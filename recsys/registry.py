@@ -32,9 +32,8 @@ USAGE = f"python -m recsys.registry {'|'.join(ACTIONS)} root=DIR [name=NAME] [ve
 
 @command_line.takes(RegistryConfig)
 def _command(cfg: RegistryConfig) -> None:
-    if cfg.action not in ACTIONS:
-        given = "" if cfg.action == MISSING else cfg.action
-        raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{did_you_mean(given, ACTIONS)}")
+    if cfg.action == MISSING:
+        raise UserError(f"no action: must be {', '.join(ACTIONS)}")
     registries = _opened(cfg)
     if cfg.action == "list":
         for registry in registries:

@@ -1,15 +1,14 @@
 """`--help` of the commands: the usage, the choices of the groups of conf/, and each key with its value and meaning.
 
-The meanings are the comments in the schemas (recsys/schema/): the one behind a field or, if there is none, the lines
-above it. Those of the keys of a model, a loss or another choice are the comments in its YAML file.
+The meanings are those of the schemas (recsys/schema/). Those of the keys of a model, a loss or another choice are the
+comments in its YAML file.
 """
 
 import importlib
-import inspect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
@@ -19,7 +18,7 @@ from recsys.base.console import results
 from recsys.base.errors import UserError
 from recsys.base.secrets import masked
 from recsys.config.compose import COMMANDS, compose_with_choices, file_of_choice
-from recsys.ranges import NotEmpty, Range
+from recsys.schema.fields import MISSING
 
 COMMAND_SCHEMAS = "recsys.schema.command_schemas"
 COMPOSED = ("train", "plan", "preprocess", "doctor")  # their configs have choices of the groups of conf/
@@ -82,9 +81,9 @@ def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None
         for part in key.name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not isinstance(value, dict) or "_target_" not in value:
-            yield Key(key.name, key.type, _cut(_text(value)), key.meaning, key.limits)
+            yield Key(key.name, key.hint, _cut(_text(value)), key.meaning)
             continue
-        yield Key(key.name, key.type, str(value["_target_"]).rpartition(".")[2], key.meaning, None)
+        yield Key(key.name, key.hint, str(value["_target_"]).rpartition(".")[2], key.meaning)
         group = {"optim.dense": "optim", "optim.scheduler": "schedule"}.get(key.name, key.name)
         choice = choices.get(group)
         file = file_of_choice(group, choice) if choice else None
@@ -93,7 +92,7 @@ def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None
         meanings = {m[1]: m[2] for m in comments if m}
         for name, part in value.items():
             if name != "_target_":
-                yield Key(f"{key.name}.{name}", "", _cut(_text(part)), meanings.get(name, ""), None)
+                yield Key(f"{key.name}.{name}", Any, _cut(_text(part)), meanings.get(name, ""))
 
 
 def _cut(text: str) -> str:
@@ -102,13 +101,12 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a command: its name with those of the parts that it is in, its type, default, limits and meaning."""
+    """A key of a command: its name with those of the parts that it is in, its type, default and meaning."""
 
     name: str
-    type: str
+    hint: Any
     default: str
     meaning: str
-    limits: Range | NotEmpty | None
 
 
 def usage(command: str) -> str:
@@ -121,46 +119,25 @@ def usage(command: str) -> str:
 
 def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a schema, and of its parts. The parts of a command's schema replace settings of a run."""
-    hints, meanings = get_type_hints(schema), _comments(schema)
-    for f in fields(schema):
-        part, meaning = hints[f.name], meanings.get(f.name, "")
-        if isinstance(part, type) and is_dataclass(part):
-            yield from keys(part, f"{prefix}{f.name}.")
+    for name, declared in schema.__pydantic_fields__.items():
+        hint: Any = declared.annotation
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from keys(hint, f"{prefix}{name}.")
             continue
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        limits = next(iter(f.metadata.values()), None)
-        hints_of_text = [limit.hint for limit in f.metadata.values() if isinstance(limit, NotEmpty)]
+        choices = next((get_args(h) for h in (hint, *get_args(hint)) if get_origin(h) is Literal), ())
+        meaning = declared.description or ""
+        if choices and " | " not in meaning:
+            meaning = ": ".join(filter(None, (" | ".join(map(str, choices)), meaning)))
         if not meaning and prefix and schema.__module__ == COMMAND_SCHEMAS:
             meaning = "as in the run"
-        elif not meaning and hints_of_text:  # of a text option: the hint in the error for an empty one
-            meaning = hints_of_text[0].removeprefix("name ").removeprefix("write ")
-        is_name = isinstance(part, type) and not get_args(part)
-        type_name = part.__name__ if is_name else str(part).replace("typing.", "")
-        yield Key(prefix + f.name, type_name, _text(default), meaning, limits)
+        default = MISSING if declared.is_required() else declared.get_default(call_default_factory=True)
+        limited = Annotated[hint, *declared.metadata] if declared.metadata else hint
+        yield Key(prefix + name, limited, _text(default), meaning)
 
 
 def _text(default: Any) -> str:
-    if default == "???":
+    if default == MISSING:
         return "needed"
     if isinstance(default, dict | list):
         return str(default).replace("'", "")
     return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
-
-
-def _comments(schema: type[Any]) -> dict[str, str]:
-    """Return the comment of each field of a dataclass, from its source and that of the classes that it extends."""
-    found: dict[str, str] = {}
-    for parent in schema.__bases__:
-        found |= _comments(parent) if is_dataclass(parent) else {}
-    above: list[str] = []
-    for line in inspect.getsource(schema).splitlines():
-        code, _, comment = line.strip().partition("# ")
-        if not code and comment:
-            above.append(comment)
-            continue
-        name, colon, _ = code.partition(":")
-        comment = "" if comment.startswith("noqa") else comment
-        if colon and name.isidentifier():
-            found[name] = comment or " ".join(above)
-        above = []
-    return found

@@ -11,19 +11,19 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
 from recsys.base.console import log_to
 from recsys.base.errors import UserError
+from recsys.base.parsing import WrongKey, parse
 from recsys.base.quoting import override
 from recsys.base.secrets import mask_overrides, remember
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
-from recsys.ranges import check_values
 
 C = TypeVar("C")
 MULTIRUN = ("-m", "--multirun")
@@ -94,13 +94,6 @@ def check_flags(arguments: Sequence[str]) -> None:
             sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
 
 
-def strings(value: Any) -> list[str]:
-    """Return the value of a key that takes one value or a list of them; none for null."""
-    if value is None:
-        return []
-    return [str(v) for v in value] if isinstance(value, list) or OmegaConf.is_list(value) else [str(value)]
-
-
 def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[DictConfig], None]]:
     """Return a decorator of a command, which is given its config as an object of the schema."""
     return lambda function: lambda cfg: function(parsed(schema, cfg))
@@ -108,8 +101,9 @@ def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[DictConf
 
 def parsed(schema: type[C], cfg: DictConfig) -> C:
     """Return a command's config as an object of its schema; a key that is missing is MISSING."""
-    given = {str(k): cfg[k] for k in cfg if not OmegaConf.is_missing(cfg, k)}
-    return schema(**{k: OmegaConf.to_object(v) if OmegaConf.is_config(v) else v for k, v in given.items()})
+    from recsys.config.compose import values_of
+
+    return parse(schema, values_of(cfg))
 
 
 def status(
@@ -123,7 +117,8 @@ def status(
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    from recsys.config.compose import check_hydra, conf_dir, file_overrides, free_keys, register
+    from recsys.config.compose import COMMANDS, check_hydra, conf_dir, file_overrides, files_of_choices, named, register
+    from recsys.config.overrides import free_keys
 
     silence()
     register()
@@ -140,7 +135,11 @@ def status(
         _hide_secrets(cfg)
         check_hydra(HydraConfig.get())
         with reported(command, sys.argv[1:]) as outcome:
-            check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))  # before slow imports
+            try:
+                parsed(COMMANDS[command], cfg)  # before slow imports
+            except WrongKey as e:
+                files = files_of_choices(HydraConfig.get().runtime.choices) if file is None else {"": file}
+                raise named(e, files, given) from e
             function(cfg)
         code = outcome.status
 

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
@@ -12,15 +11,13 @@ from omegaconf.errors import (
     ConfigKeyError,
     InterpolationResolutionError,
     OmegaConfBaseException,
-    ValidationError,
 )
 from yaml import YAMLError
 
 from recsys.base.errors import did_you_mean
-from recsys.config.compose import COMMANDS, RENAMED, compose, yaml_mistake
-from recsys.ranges import without_none
+from recsys.base.parsing import names_of, part_of
+from recsys.config.compose import COMMANDS, compose, renamed, yaml_mistake
 
-KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 QUOTED = re.compile("'([^']*)'")  # the first name in a message is what the message is about
 
 
@@ -65,8 +62,6 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
         return f"{e.override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
     if isinstance(e, ConfigKeyError | ConfigAttributeError) and e.full_key:
         return _unknown_key(e.full_key, command, arguments)
-    if isinstance(e, ValidationError) and e.full_key:
-        return _wrong_value(e)
     if isinstance(e, InterpolationResolutionError) and "Environment variable" in str(e):
         where, name = e.full_key, QUOTED.findall(str(e))[0]
         fix = f"set it, or write {where}=VALUE" if where else "set it"
@@ -88,9 +83,8 @@ def _explain_by_text(text: str, command: str, arguments: Sequence[str]) -> str |
 
 def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     """Return the message for an unknown key, with the nearest key in the config that the other arguments compose."""
-    for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
-        if key == old or key.startswith(f"{old}."):
-            return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
+    if message := renamed(key):
+        return message
     others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
     parent, _, name = key.rpartition(".")
     try:
@@ -102,11 +96,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     except Exception:  # another override is wrong too, or the key is in a YAML file: the keys of the schema
         hint: Any = COMMANDS[command]
         for part in filter(None, parent.split(".")):
-            if is_dataclass(hint):
-                hint = without_none(get_type_hints(hint).get(part))[1]
-            else:  # a name that users choose, such as that of a label
-                hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
-        valid = [f.name for f in fields(hint)] if is_dataclass(hint) else []
+            hint = part_of(hint, part)
+        valid = names_of(hint)
     if name in valid and not any(a.startswith(f"+{key}") for a in arguments):
         return f"{key}: is a group of choices; write {key}=NAME and {key}.PART.KEY=VALUE, or a YAML file of your own"
     if name in valid:
@@ -114,25 +105,3 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     if name == "experiment" and any(a.startswith("experiment=") for a in arguments):
         return "experiment: the first line of its YAML must be: # @package _global_"
     return f"{key}: no such key{did_you_mean(name, valid)}"
-
-
-def _wrong_value(e: ValidationError) -> str | None:
-    """Return the message for a value of the wrong type; None if the schema does not say which type is right."""
-    key, value = str(e.full_key), e.value
-    hint: Any = None  # the type of the value by the schema
-    if is_dataclass(e.object_type):
-        hint = without_none(get_type_hints(e.object_type).get(str(e.key)))[1]
-    elif values := get_args(e.ref_type):  # of a mapping or a list, whose keys users choose
-        hint = without_none(values[-1])[1]
-    names = [f.name for f in fields(hint)] if is_dataclass(hint) else []
-    if value is None and "is not Optional" in str(e):
-        if not names:
-            return f"{key}=null: cannot be null; leave it out for the default"
-        unset = next((n for n in ("patience", "column", "file") if n in names), None)
-        advice = f"set {key}.{unset}=null" if unset else "set one of its keys"
-        return f"{key}=null: has keys of its own, and cannot be null; {advice} (keys: {', '.join(names)})"
-    if names:
-        likely = next((n for n in ("by", "column", "kind") if n in names), None)
-        advice = f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
-        return f"{key}={value}: has keys of its own{advice}"
-    return f"{key}={value}: must be {KINDS[hint]}" if hint in KINDS else None

@@ -1,8 +1,8 @@
 """Compose a command's config from conf/ and overrides, and load the config of a run."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,18 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from recsys.base.console import say_once
 from recsys.base.errors import UserError
-from recsys.base.quoting import quoted
+from recsys.base.parsing import WrongKey, names_of, parse
 from recsys.base.secrets import masked, remember, restored
+from recsys.config.overrides import RENAMED, free_keys
 from recsys.config.safe_targets import check_run_config
 from recsys.files.input_files import problem_of
 from recsys.files.run_files import config_text
-from recsys.ranges import check_values
 from recsys.schema import command_schemas, pipeline_schema, run_schema
+from recsys.schema.fields import MISSING, defaults, plain
 
 NO_SCHEMA = "lacks the schema; let it begin with defaults: [pipeline_schema, _self_]"  # a pipeline's file
 COMMANDS = {
@@ -74,7 +75,7 @@ def register() -> None:
     """Register the schemas and the user's conf/ folder with Hydra."""
     store = ConfigStore.instance()
     for name, node in COMMANDS.items():
-        store.store(name=f"{name}_schema", node=node)
+        store.store(name=f"{name}_schema", node=defaults(node))
     # Hydra copies its sources, and with them all schemas, for each config that it composes; it changes none of them.
     ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
     Plugins.instance().register(_UserConf)
@@ -92,11 +93,20 @@ def composing() -> Iterator[None]:
 def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
     """Return the config that `python -m recsys.<command> <overrides>` would run with.
 
+    Raises UserError if it has a key that does not exist, or a value of a wrong type or out of its range.
+
     >>> compose("train", ["model=dcnv2", "trainer.batch_size=512"]).trainer.batch_size
     512
     """
     with composing():
-        return hydra_compose(command, free_keys(overrides, command))
+        return _checked(hydra_compose(command, free_keys(overrides, command)), COMMANDS[command])
+
+
+def _checked(cfg: DictConfig, schema: type[Any]) -> DictConfig:
+    """Return a config, to which keys of the schema may be added. Raises UserError if the schema does not allow it."""
+    parse(schema, values_of(cfg))
+    OmegaConf.set_struct(cfg, False)
+    return cfg
 
 
 def compose_with_choices(
@@ -120,6 +130,38 @@ def file_of_choice(group: str, choice: str) -> Path | None:
     return next((f for f in files if f.is_file()), None)
 
 
+def files_of_choices(choices: Mapping[str, str | None]) -> dict[str, Path]:
+    """Return the YAML file of each group's choice."""
+    files = {group: file_of_choice(group, choice) for group, choice in choices.items() if choice}
+    return {group: file for group, file in files.items() if file is not None}
+
+
+def named(mistake: WrongKey, files: Mapping[str, Path], arguments: Sequence[str]) -> UserError:
+    """Return the error for a mistake in a composed config, with the YAML file that has the key.
+
+    Args:
+        mistake: the mistake.
+        files: the files that the config was composed from, by their groups; that of a pipeline has the group "".
+        arguments: the overrides; the one that sets the key is named instead of a file.
+    """
+    key, given = mistake.key, (a.lstrip("+~").partition("=")[0] for a in arguments if "=" in a)
+    message = renamed(key) or str(mistake)
+    if any(f"{key}.".startswith(f"{a}.") for a in given):
+        return UserError(message)
+    for group, file in files.items():
+        with suppress(OmegaConfBaseException):
+            node = OmegaConf.load(file)
+            if any(OmegaConf.select(node, k) is not None for k in (key, key.removeprefix(f"{group}."))):
+                return UserError(f"{group}/{file.name}: {message}" if group else f"{file}: {message}")
+    return UserError(message)
+
+
+def renamed(key: str) -> str | None:
+    """Return the message for an old key in a file; those of overrides and run folders are translated."""
+    new = next((f"{n}{key.removeprefix(old)}" for old, n in RENAMED.items() if f"{key}.".startswith(f"{old}.")), None)
+    return new and f"{key}: is {new} now; rename it in your YAML file"
+
+
 def file_overrides(file: Path) -> list[str]:
     """Return the overrides with which Hydra composes a file of the user's as it composes the files of conf/.
 
@@ -139,7 +181,10 @@ def compose_file(file: Path, overrides: Sequence[str] = ()) -> DictConfig:
     with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
         cfg = hydra_compose(file.stem, [*free_keys(overrides, "pipeline"), *file_overrides(file)])
     check_schema(cfg, file)
-    return cfg
+    try:
+        return _checked(cfg, pipeline_schema.PipelineConfig)
+    except WrongKey as e:
+        raise named(e, {"": file}, overrides) from e
 
 
 def check_file(file: Path, key: str = "run") -> None:
@@ -154,74 +199,8 @@ def check_file(file: Path, key: str = "run") -> None:
 
 def check_schema(cfg: DictConfig, file: Path) -> None:
     """Raise UserError if a pipeline's file does not begin with its schema."""
-    if OmegaConf.get_type(cfg) is not pipeline_schema.PipelineConfig:
+    if not {*names_of(pipeline_schema.PipelineConfig)} <= set(cfg):
         raise UserError(f"{file}: {NO_SCHEMA}")
-
-
-# prefixes of keys whose last part the user chooses
-FREE_PREFIXES = (
-    "sharding.per_table.",
-    "engine.options.",
-    "sweep.slurm.",
-    "data.items.columns",
-    "data.items.sparse",
-    "data.items.dense",
-    "data.items.vectors",
-)
-
-
-PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
-PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
-
-RENAMED = {  # old key: new one, longest first
-    "ranking.protocols": "protocol.candidates",
-    "ranking": "protocol",
-    "model.unknown_users": "loader.unknown",
-}
-
-
-def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
-    """Return the overrides in the form that Hydra accepts.
-
-    Keys whose names the user chooses get the prefix ++, so that Hydra adds them; local[2] is quoted; renamed keys get
-    their new names. recsys.new and recsys.serve get names where other commands get choices of a group.
-    """
-    if command == "new":
-        return [_new_key(o) for o in overrides]
-    if command == "serve":  # they name a folder and a file there, and no choices of the groups of conf/
-        overrides = [re.sub(r"^model=", "models=", o) for o in overrides]
-        return [_quoted(re.sub(r"^pipeline=", "pipeline_file=", o)) for o in overrides]
-    if command == "follow":
-        return [_quoted(o) for o in overrides]
-    if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
-        return [re.sub(r"^model=", "model_name=", o) for o in overrides]
-    if command == "feature_store":
-        overrides = [_as_texts(o) for o in overrides]
-    if command == "pipeline":
-        return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
-    overrides = [_renamed(o) for o in overrides]
-    if any(re.match(r"(resume|start_from)=(?!null$|auto$)", o) for o in overrides):  # the run's model, not the default
-        overrides = [f"++{o}" if o.startswith(PARTS_OF_A_RUN) else o for o in overrides]
-    overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
-    return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]
-
-
-def _new_key(override: str) -> str:
-    """Return an override of recsys.new: `data=mine` names no choice of the group `data`; paths need no quotes."""
-    key, equals, value = override.partition("=")
-    if not equals or override.startswith(("hydra.", "-")):
-        return override
-    if value not in ("null", "") and not value.startswith(("[", '"', "'")):
-        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return f"create.{key}={value}" if key in ("data", "model", "experiment") else f"{key}={value}"
-
-
-def _renamed(override: str) -> str:
-    for old, new in RENAMED.items():
-        if m := re.match(rf"([+~]*){re.escape(old)}(?=[.=]|$)", override):
-            say_once(f"{old} is now {new}; the old key still works")
-            return f"{m[1]}{new}{override[m.end() :]}"
-    return override
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
@@ -254,21 +233,15 @@ def check_hydra(hydra: Any) -> None:
             )
 
 
-def _quoted(override: str) -> str:
-    """Quote the elements of overrides=[root=DIR] and readmit=[day=2026-01-31], in which Hydra takes no = as it is."""
-    found = re.fullmatch(r"(overrides|readmit)=\[([^'\"]*)\]", override)
-    return override if found is None else f"{found[1]}=[{_quoted_elements(found[2])}]"
+def values_of(cfg: Any) -> Any:
+    """Return the values of a config as dicts and lists, without keys that must be set and are not."""
+    return _present(OmegaConf.to_container(cfg, resolve=True) if OmegaConf.is_config(cfg) else cfg)
 
 
-def _as_texts(override: str) -> str:
-    """Quote the keys of entities, as in keys=[12e5,1.50], which Hydra would take for numbers."""
-    found = re.fullmatch(r"keys=(?:\[([^'\"]+)\]|([^\['\"].*))", override)
-    return override if found is None else f"keys=[{_quoted_elements(found[1] or found[2])}]"
-
-
-def _quoted_elements(elements: str) -> str:
-    found = re.findall(r"(?:\[[^\]]*\]|[^,])+", elements)  # a comma inside brackets divides nothing
-    return ",".join(quoted(e.strip()) for e in found)
+def _present(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _present(v) for k, v in value.items() if v != MISSING}
+    return [_present(v) for v in value] if isinstance(value, list) else value
 
 
 def typed(cfg: Any) -> DictConfig:
@@ -282,9 +255,7 @@ def typed(cfg: Any) -> DictConfig:
             OmegaConf.update(cfg, new, value)
             parent, _, key = old.rpartition(".")
             (OmegaConf.select(cfg, parent) if parent else cfg).pop(key)
-    merged = OmegaConf.unsafe_merge(OmegaConf.structured(run_schema.TrainConfig), cfg)  # copies neither, which are ours
-    assert isinstance(merged, DictConfig)
-    return merged
+    return OmegaConf.create(plain(parse(run_schema.TrainConfig, values_of(cfg))))
 
 
 def load_config(path: Path) -> DictConfig:
@@ -302,12 +273,10 @@ def load_config(path: Path) -> DictConfig:
     model, loader = values["model"], values.setdefault("loader", {})
     if isinstance(model, dict) and "unknown_users" not in model and isinstance(loader, dict):
         loader.setdefault("unknown", 0.0)  # a run from before this key is resumed as it began
-    cfg = typed(values)
     try:
-        check_values(OmegaConf.to_container(cfg), OmegaConf.get_type(cfg))
+        return typed(values)
     except UserError as e:
         raise UserError(f"{path}: {e}") from e
-    return cfg
 
 
 def _load_yaml(path: Path, *, aliases: bool = True) -> Any:

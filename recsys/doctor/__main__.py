@@ -5,15 +5,15 @@ how fast memory and disk are, and whether the data can be read. Each problem com
 exit status is 1 if something that training needs does not work.
 """
 
-from omegaconf import DictConfig
-
 from recsys.base.console import results, say
 from recsys.cli import command_line
+from recsys.schema.command_schemas import DoctorConfig
 
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(DoctorConfig)
+def _command(cfg: DoctorConfig) -> None:
     from rich.markup import escape
     from rich.table import Table
 

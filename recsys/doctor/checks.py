@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig
-
 from recsys.base.errors import UserError
 from recsys.base.extras import EXTRAS, install_command, is_installed
 from recsys.base.memory import GIB
 from recsys.base.versions import VersionMismatch, check_versions, version_of
 from recsys.doctor.probe import SECONDS
+from recsys.schema.command_schemas import DoctorConfig
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
 LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
@@ -47,7 +46,7 @@ class Finding:
     fix: str = ""
 
 
-def packages(_: DictConfig) -> Iterator[Finding]:
+def packages(_: DoctorConfig) -> Iterator[Finding]:
     """Check the installed packages and their versions."""
     python = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
@@ -70,7 +69,7 @@ def packages(_: DictConfig) -> Iterator[Finding]:
         yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")
 
 
-def kernels(_: DictConfig) -> Iterator[Finding]:
+def kernels(_: DoctorConfig) -> Iterator[Finding]:
     """Run kernels and collectives on each device."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     gpus: list[list[str]] = []  # name, memory and driver of each
@@ -93,7 +92,7 @@ def kernels(_: DictConfig) -> Iterator[Finding]:
     yield from found[2:]
 
 
-def machine(cfg: DictConfig) -> Iterator[Finding]:
+def machine(cfg: DoctorConfig) -> Iterator[Finding]:
     """Check cores, memory and disk."""
     import numpy as np
 
@@ -122,11 +121,11 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
     yield from _disk(Path(cfg.data.prepared))
 
 
-def data(cfg: DictConfig) -> Iterator[Finding]:
+def data(cfg: DoctorConfig) -> Iterator[Finding]:
     """Check that the data of the config can be read."""
-    from recsys.job.settings import data_config
+    from recsys.job.run_config import data_of
 
-    config = data_config(cfg)
+    config = data_of(cfg.data)
     what = f"data={config.name}"
     if config.root is None and config.sample is not None:
         yield Finding(
@@ -154,7 +153,7 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
     yield Finding("ok", what, f"{len(files)} files, {size / GIB:.2f} GiB; columns: {len(block.frame.columns)}")
 
 
-CHECKS: dict[str, Callable[[DictConfig], Iterator[Finding]]] = {
+CHECKS: dict[str, Callable[[DoctorConfig], Iterator[Finding]]] = {
     "packages": packages,
     "devices and kernels": kernels,
     "machine": machine,

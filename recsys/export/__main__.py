@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -52,10 +52,8 @@ def _command(cfg: ExportConfig) -> None:
             raise UserError(f"output={output}: is read by this command; name another folder")
         apply_delta(Path(cfg.artefact), Path(cfg.delta), output)
         say(f"{output}: is the artefact that {cfg.delta} makes of {cfg.artefact}; all digests are as exported")
-    elif cfg.action == "write":
-        write(cfg)
     else:
-        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify', 'apply'])}; usage: {USAGE}")
+        write(cfg)
 
 
 def write(cfg: ExportConfig) -> None:
@@ -73,17 +71,15 @@ def write(cfg: ExportConfig) -> None:
     if formats and not kind.scores_rows:
         raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
-    files = tuple(input_files(command_line.strings(cfg.rows), "rows"))
+    files = tuple(input_files(cfg.rows, "rows"))
     check_versions()
-    from recsys.export.choices import TableType
     from recsys.export.triton.repository import Options
     from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
 
     index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
-    tables = cast(TableType, cfg.tables)  # which `_checked` has checked
-    form = Form(name, str(cfg.version), cfg.precision, tables, formats, triton, index, cfg.events_until)
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index, cfg.events_until)
     source = ExportSource(run, trained, checkpoint, files)
     if (base := cfg.delta_from) is None:
         _show(write_artefact(source, form, output))
@@ -102,8 +98,7 @@ def write(cfg: ExportConfig) -> None:
 
 def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
-    from recsys.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
-    from recsys.index.build_index import check_server
+    from recsys.index.build_index import KINDS, check_server
 
     check_extra("export", "recsys.export", "onnx", "onnxscript", "onnxruntime")
     for key in ("run", "output"):
@@ -121,13 +116,9 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
     if cfg.checkpoint not in ("best", "last", *checkpoints):
         hint = f"write best, last or one of: {', '.join(checkpoints)}"
         raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
-    formats = command_line.strings(cfg.format)
-    given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
-    given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
-    given += [] if cfg.index is None else [("index", cfg.index, INDEXES)]
-    for key, value, choices in given:
-        if value not in choices:
-            raise UserError(f"{key}={value}: no such choice{did_you_mean(value, choices)}")
+    formats = cfg.format
+    if cfg.index not in (None, "auto", *KINDS):
+        raise UserError(f"index={cfg.index}: no such choice{did_you_mean(str(cfg.index), ('auto', *KINDS))}")
     if cfg.index_url is not None and cfg.index is None:
         raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
     if cfg.index is not None:

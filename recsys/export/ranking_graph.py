@@ -16,7 +16,6 @@ from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import Session
-from recsys.export.choices import TableType
 from recsys.export.forms import Written
 from recsys.export.fused_tables import fuse, layout_of, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
@@ -26,6 +25,7 @@ from recsys.features import FeatureSpec
 from recsys.job.run_config import RunConfig
 from recsys.labels import Label
 from recsys.online.raw_rows import RawRows
+from recsys.schema.command_schemas import TableType
 from recsys.training.trainer import loader_on_cpu
 
 # of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs

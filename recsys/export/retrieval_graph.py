@@ -20,7 +20,6 @@ from recsys.export.artefact import folder as files
 from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE
 from recsys.export.artefact.session import open_session
-from recsys.export.choices import TableType
 from recsys.export.examples import RECORDED, Examples
 from recsys.export.fused_tables import TablePart, fuse, layout_of, write_tables
 from recsys.export.graphs import example_inputs, features_of, to_onnx, trace
@@ -32,6 +31,7 @@ from recsys.models.common.lists import padded_to
 from recsys.online.raw_rows import RawRows
 from recsys.online.recommender import Recommender
 from recsys.online.servable import TensorSpec
+from recsys.schema.command_schemas import TableType
 from recsys.sharding.tables import tables as table_infos
 
 ITEMS = "items"  # the part of the item vectors

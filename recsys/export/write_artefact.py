@@ -28,7 +28,6 @@ from recsys.export.artefact.apply_delta import write_vocabulary
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.scorers import VectorScorer
 from recsys.export.artefact.session import open_session
-from recsys.export.choices import TableType
 from recsys.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
 from recsys.export.forms import write_forms
 from recsys.export.graphs import OPSET
@@ -49,6 +48,7 @@ from recsys.job.run_config import RunConfig
 from recsys.online.queries import in_batches
 from recsys.online.raw_rows import RawRows
 from recsys.online.recommender import Recommender
+from recsys.schema.command_schemas import TableType
 from recsys.training.fitted_ranking import load as load_fitted
 from recsys.training.run_data import prepare_to_measure
 

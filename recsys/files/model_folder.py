@@ -16,7 +16,7 @@ from filelock import FileLock
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from recsys.base.errors import UserError
-from recsys.base.validated import StrictSettings, validated
+from recsys.base.parsing import StrictSettings, parse
 from recsys.files.atomic import write_json
 from recsys.files.journal import append_line, now, read_lines
 from recsys.files.json_text import read_json
@@ -144,7 +144,7 @@ class ModelFolder:
         """Parse a content of serving.json, in which null stands for a missing key. Raises UserError."""
         if isinstance(content, dict):
             content = {key: value for key, value in content.items() if value is not None or key == "version"}
-        return validated(Serving, content, str(self.path))
+        return parse(Serving, content, file=str(self.path))
 
     def _read(self) -> Any:
         try:

@@ -1,5 +1,6 @@
-"""Names of the files in a run folder, on which other programs rely, and the text of its config."""
+"""Names of the files in a run folder, on which other programs rely, the text of its config, and its checkpoints."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -41,3 +42,22 @@ def config_text(path: Path) -> str:
         if alias is not None:
             raise UserError(f"{path}, line {alias.start_mark.line + 1}: has an alias of YAML; write the value itself")
     return text
+
+
+def checkpoints_of(run_dir: Path, kinds: Sequence[str] = ("step", "best")) -> list[Path]:
+    """Return the checkpoints of a run, the newest first.
+
+    If a step-N and a best-N have the same number of steps, step-N, which is written last, comes first.
+    """
+    found = [p for kind in kinds for p in (run_dir / "checkpoints").glob(f"{kind}-*") if p.is_dir()]
+    return sorted(found, key=lambda p: (p.name.rsplit("-", 1)[1], p.name.startswith("step")), reverse=True)
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """Return the checkpoint with the most steps, or None."""
+    return next(iter(checkpoints_of(run_dir)), None)
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """Return the best checkpoint by validation, or the newest if nothing was validated."""
+    return next(iter(checkpoints_of(run_dir, ["best"])), None) or newest_checkpoint(run_dir)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from recsys.base.console import say
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
 from recsys.cli import command_line
 
@@ -102,7 +102,6 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             need what the model does not have.
     """
     from recsys.config.compose import compose
-    from recsys.export.choices import PRECISIONS, TABLES
     from recsys.follow.training_config import check_metrics, config_of
     from recsys.job.check_early import check_early
     from recsys.job.run_config import RunConfig
@@ -121,10 +120,7 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             check_early(cfg)
     check_metrics(settings, RunConfig.of(cfg), file)
     with command_line.explained(settings.export, "export"):
-        export = compose("export", ["run=run", "output=output", *settings.export])
-    for key, choices in (("precision", PRECISIONS), ("tables", TABLES)):
-        if export[key] not in choices:
-            raise UserError(f"{file}: export: {key}={export[key]}: no such choice{did_you_mean(export[key], choices)}")
+        compose("export", ["run=run", "output=output", *settings.export])
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from recsys.base.errors import UserError
-from recsys.base.validated import StrictSettings, validated
+from recsys.base.parsing import StrictSettings, parse
 from recsys.files.input_files import problem_of
 from recsys.files.model_folder import GuardSettings
 from recsys.files.names import check_name
@@ -186,7 +186,7 @@ def load_settings(file: Path) -> FollowConfig:
         raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
     if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
         raise UserError(f"{file}: {missing} is missing; see docs/how_to/follow/follow.md")
-    settings = validated(FollowConfig, found, str(file))
+    settings = parse(FollowConfig, found, file=str(file))
     for where, overrides in {
         "train": settings.train, "increment.overrides": settings.increment.overrides,
         "full.overrides": settings.full.overrides,

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from recsys.base.errors import did_you_mean
-from recsys.base.validated import StrictSettings
+from recsys.base.parsing import StrictSettings
 from recsys.evaluation import metrics_table
 from recsys.evaluation.resampling import Groups, Means, Measured, Predictions, deviations, normal_bound
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from recsys.base.validated import StrictSettings
+from recsys.base.parsing import StrictSettings
 from recsys.evaluation.resampling import hanley_mcneil
 from recsys.follow.column_reference import ColumnDrift, Frame, LabelFigures, Reference, Vocabularies, compare_rows
 

@@ -47,8 +47,10 @@ def write_columns(cfg: DictConfig, names: Sequence[str], output: Path) -> None:
     if not names:
         return
     data = RunConfig.of(cfg).data
-    per = None if data.sequences is None else "group"  # the value of a sequence's last row
-    features = {f"{FEATURE}{i}": SparseConfig(column=n, model=False, per=per) for i, n in enumerate(names)}
+    features = {
+        f"{FEATURE}{i}": SparseConfig(column=n, model=False, per=None if data.sequences is None else "group")
+        for i, n in enumerate(names)  # of a sequence, the value of its last row
+    }
     build = plan_build(replace(data, sparse={**data.sparse, **features}))  # features that no model reads
     if not is_grouped(build.data):  # rows of other splits do not change the order of these
         build = replace(build, chunks=[c for c in build.chunks if c.split == TEST])

@@ -38,7 +38,7 @@ def make_scheduler(cfg: RunConfig, total_steps: int | None) -> Callable[..., Any
 
     The scheduler gets total_steps if it accepts it and the config does not set it.
     """
-    node = cfg.optim.scheduler
+    node = cfg.optim.scheduler or {}
     build = make(node, "optim.scheduler")
     takes_total = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
     return partial(build, total_steps=total_steps) if takes_total and node.get("total_steps") is None else build

@@ -16,10 +16,7 @@ from recsys.base.secrets import still_masked, variable
 from recsys.config.safe_targets import moved
 from recsys.data.raw.vector_files import table_widths
 from recsys.job.run_config import RunConfig
-from recsys.labels import CALIBRATIONS
-from recsys.ranges import check_values
 from recsys.schema.class_facts import LossFacts, losses_by_name, own_loss, own_model
-from recsys.schema.run_schema import TrainConfig
 
 OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
@@ -57,9 +54,6 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
     if cfg.loader.balance_lists and cfg.data.together:
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
     _check_metrics(cfg)
-    methods = ("none", *CALIBRATIONS)
-    if cfg.calibration not in methods:
-        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, methods)}")
     if cfg.calibration == "none":
         return cfg
     if not (cfg.kind.scores_rows and any(label.is_calibrated for label in cfg.data.label_kinds.values())):
@@ -81,7 +75,6 @@ def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunC
     if key := still_masked(cfg.plain, but):
         hint = f"set it on the command line, or in the environment variable {variable(key)}"
         raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
-    check_values(cfg.plain, TrainConfig)
     check_data(cfg.data)
     return cfg
 

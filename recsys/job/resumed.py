@@ -8,9 +8,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
-from recsys.config.plain import flatten_config
 from recsys.files.run_files import CONFIG
 from recsys.job.run_config import RunConfig
+from recsys.schema.fields import flatten
 
 AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
@@ -86,7 +86,7 @@ def config_of_run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> D
         groups = {name for name in names if name not in cfg and loader.get_group_options(name)}
     keys = OWN | (names - groups)
     if groups:
-        composed, default = (flatten_config(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
+        composed, default = (flatten(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
         keys |= {key for key, value in composed.items() if key not in default or default[key] != value}
     with open_dict(run):
         for key in sorted(keys):  # a key comes before those within it

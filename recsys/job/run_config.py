@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recsys.base.errors import UserError
-from recsys.config.plain import from_plain
+from recsys.base.parsing import parse
+from recsys.config.compose import values_of
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.job.settings import data_of, device_of, precision_of
 from recsys.schema import run_schema
-from recsys.schema.data_schema import EngineConfig
+from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.fields import plain
 
 if TYPE_CHECKING:
     from recsys.job.kinds import ModelKind
@@ -56,11 +58,8 @@ class RunConfig:
     @classmethod
     def of(cls, cfg: DictConfig) -> RunConfig:
         """Return the config of a run. Raises UserError if a value is missing."""
-        plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-        if missing := sorted(_missing_keys(plain)):
-            raise UserError(f"{missing[0]}: must be set")
-        values = {name: _typed(name, value) for name, value in plain.items() if name != "data"}
-        return cls(data=data_of(plain["data"]), plain=plain, **values)
+        parsed = parse(run_schema.TrainConfig, values_of(cfg))
+        return cls(**vars(parsed) | {"data": data_of(parsed.data)}, plain=plain(parsed))
 
     @cached_property
     def kind(self) -> ModelKind:
@@ -95,31 +94,53 @@ class RunConfig:
 
     def changed(self, values: Mapping[str, Any]) -> RunConfig:
         """Return a copy with other values. values: by dotted key, such as trainer.devices; not keys of data"""
-        plain = deepcopy(self.plain)
+        changed = deepcopy(self.plain)
         for key, value in values.items():
             *parents, name = key.split(".")
-            node = plain
+            node = changed
             for parent in parents:
                 node = node[parent]
             node[name] = value
-        parts = {key.split(".")[0] for key in values}
-        return replace(self, plain=plain, **{name: _typed(name, plain[name]) for name in parts})
+        parsed = vars(parse(run_schema.TrainConfig, changed))
+        return replace(self, plain=changed, **{name: parsed[name] for name in {key.split(".")[0] for key in values}})
 
 
-HINTS = get_type_hints(run_schema.TrainConfig)
-SCHEMAS = {f.name for f in fields(run_schema.TrainConfig) if hasattr(HINTS[f.name], "__dataclass_fields__")}
+def data_of(config: DataConfig) -> ResolvedData:
+    """Return a data config with its features resolved, and with the features, files and splits of data.spec."""
+    from recsys.data.features import resolve
+    from recsys.data.raw.nvidia_spec import expand_spec
+
+    return resolve(expand_spec(config))
 
 
-def _typed(name: str, value: Any) -> Any:
-    if name in SCHEMAS:
-        return from_plain(HINTS[name], value)
-    return value or {} if name == "logger" else value
+def seconds_of(max_time: str) -> float:
+    """Return the seconds of DD:HH:MM:SS. Raises UserError for any other text."""
+    if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
+        raise UserError(f"trainer.max_time={max_time}: must have the form DD:HH:MM:SS, such as 00:01:30:00")
+    days, hours, minutes, seconds = map(int, m.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _missing_keys(value: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
-    if value == MISSING:
-        yield key
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        yield from _missing_keys(item, f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."))
+def device_of(accelerator: str) -> str:
+    """Return cpu or gpu for the value of trainer.accelerator, of which `auto` depends on the machine."""
+    import torch
+
+    if accelerator == "auto":
+        return "gpu" if torch.cuda.is_available() else "cpu"
+    return "gpu" if accelerator == "cuda" else accelerator
+
+
+def precision_of(precision: str | None, accelerator: str) -> str:
+    """Return Lightning's name of trainer.precision, of which null and `auto` depend on the machine."""
+    import torch
+
+    if precision is None and accelerator == "cpu":
+        return "32-true"
+    if precision not in (None, "auto"):
+        return precision
+    if accelerator == "gpu":
+        multiplies = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        features = torch.cpu.get_capabilities()
+        multiplies = bool(features.get("amx_bf16") or features.get("avx512_bf16"))
+    return "bf16-mixed" if multiplies else "32-true"

@@ -9,31 +9,28 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
 from recsys.cli import command_line
+from recsys.schema.command_schemas import LoadTestConfig
+from recsys.schema.fields import MISSING
 
 MODULES = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(LoadTestConfig)
+def _command(settings: LoadTestConfig) -> None:
     """Run the load test, print its table and write its files."""
-    from recsys.schema.command_schemas import LoadTestConfig
-
     for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
-        if OmegaConf.is_missing(cfg, key):
+        if getattr(settings, key) == MISSING:
             raise UserError(f"{key}: is missing; add {key}={example}")
     check_extra("serve", "recsys.loadtest", *MODULES)
-    settings = OmegaConf.to_object(cfg)
-    assert isinstance(settings, LoadTestConfig)
 
     from recsys.files.outputs import check_output
+    from recsys.loadtest.load_page import FILES, write_results
     from recsys.loadtest.measure_loads import run
     from recsys.loadtest.table import make_parts_table, make_table, notes
-    from recsys.loadtest.write_results import FILES, write_results
 
     output = settings.output
     if output is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recsys.base.console import bar, say
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.loadtest.answers import ExpectedAnswer, problem_of
 from recsys.loadtest.client_processes import Clients, Load
 from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers
@@ -31,9 +31,6 @@ from recsys.schema.command_schemas import LoadTestConfig
 
 if TYPE_CHECKING:
     from recsys.loadtest.grpc_target import GrpcTarget
-
-PROTOCOLS = ("http", "grpc", "rows")
-ARRIVALS = ("poisson", "fixed")
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,6 @@ def prepare(settings: LoadTestConfig) -> Plan:
     Raises:
         UserError: as `run`.
     """
-    for key, choices in (("protocol", PROTOCOLS), ("arrivals", ARRIVALS)):
-        if (value := getattr(settings, key)) not in choices:
-            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
     loads = list(make_loads(settings))
     endpoint = parse_target(settings.target, settings.protocol, settings.token, settings.tls_ca)
     rows, histories = read_rows(Path(settings.rows)), read_histories(Path(settings.rows))
@@ -142,27 +136,11 @@ def prepare(settings: LoadTestConfig) -> Plan:
 
 def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
     """Yield the loads: rates if there are any, otherwise numbers of connections, for each batch size."""
-    sizes, rates = _whole("batch_sizes", settings.batch_sizes), _numbers("rate", settings.rate)
-    poisson = settings.arrivals == "poisson"
-    for size in sizes:
-        if rates:
-            yield from (Load(size, settings.connections, rate, poisson) for rate in rates)
-        else:
-            yield from (Load(size, n) for n in _whole("concurrency", settings.concurrency))
-
-
-def _whole(key: str, value: Any) -> list[int]:
-    numbers = _numbers(key, value)
-    if not numbers or any(n != int(n) for n in numbers):
-        raise UserError(f"{key}={value}: must be a whole number or a list of them, such as {key}=[1,8]")
-    return [int(n) for n in numbers]
-
-
-def _numbers(key: str, value: Any) -> list[float]:
-    items = [] if value is None else value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in items):
-        raise UserError(f"{key}={value}: must be a number or a list of numbers, such as {key}=[100,200]")
-    return [float(v) for v in dict.fromkeys(items)]
+    for size in dict.fromkeys(settings.batch_sizes):
+        for rate in dict.fromkeys(settings.rate):
+            yield Load(size, settings.connections, rate, settings.arrivals == "poisson")
+        if not settings.rate:
+            yield from (Load(size, n) for n in dict.fromkeys(settings.concurrency))
 
 
 def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: TargetModel, retrieval: bool) -> Encode:

@@ -5,6 +5,7 @@ https://arxiv.org/abs/2109.12613.
 from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
@@ -17,7 +18,7 @@ from recsys.losses.retrieval import (
     sample_ids,
     sample_shared,
 )
-from recsys.ranges import Range
+from recsys.ranges import Count
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
 
@@ -40,9 +41,9 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         self,
         *,
         negatives: str = "uniform",
-        count: Annotated[int, Range(at_least=1)] = 1000,
-        margin: Annotated[float, Range(at_least=-1, at_most=1)] = 0.4,
-        weight: Annotated[float, Range(at_least=0)] = 150.0,
+        count: Count = 1000,
+        margin: Annotated[float, Field(ge=-1, le=1)] = 0.4,
+        weight: NonNegativeFloat = 150.0,
         shared: bool = True,
     ) -> None:
         super().__init__()

@@ -3,10 +3,10 @@ https://arxiv.org/abs/1809.03672.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import torch
 import torch.fx
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -16,7 +16,7 @@ from recsys.models.common.layers import MLP
 from recsys.models.common.lists import from_start, list_softmax, repeat_rows
 from recsys.models.common.recurrent import AUGRU, gru_states
 from recsys.models.protocols import AuxiliaryLoss
-from recsys.ranges import Deviation, Range, Share, Width
+from recsys.ranges import Deviation, Share, Width
 
 
 class DIEN(nn.Module, AuxiliaryLoss):
@@ -46,7 +46,7 @@ class DIEN(nn.Module, AuxiliaryLoss):
         history: Mapping[str, str] | None = None,
         dim: Width = 16,
         hidden: Width = 32,
-        auxiliary: Annotated[float, Range(at_least=0)] = 1.0,
+        auxiliary: NonNegativeFloat = 1.0,
         activation: str = "prelu",
         deep_mlp: Sequence[Width] = (200, 80),
         batch_norm: bool = False,

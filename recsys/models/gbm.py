@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -20,11 +21,10 @@ from recsys.features import FeatureSpec
 from recsys.labels import BinaryLabel, Label, NumberLabel
 from recsys.models.common.boosters import BoosterSettings, Fitting, TreeColumns, TreeRows, Trees, booster_of
 from recsys.models.protocols import Batches, FittedRankingModel
-from recsys.ranges import Range
 
 Library = Literal["lightgbm", "xgboost", "catboost"]
-Count = Annotated[int, Range(at_least=1, limit=2**20)]
-Part = Annotated[float, Range(above=0, at_most=1)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Part = Annotated[float, Field(gt=0, le=1)]
 
 
 class GBM(nn.Module, FittedRankingModel):
@@ -56,13 +56,13 @@ class GBM(nn.Module, FittedRankingModel):
         *,
         library: Library = "lightgbm",
         trees: Count = 2000,
-        leaves: Annotated[int, Range(at_least=2, limit=2**17)] = 63,
-        learning_rate: Annotated[float, Range(above=0, at_most=1)] = 0.05,
+        leaves: Annotated[int, Field(ge=2, le=2**17)] = 63,
+        learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.05,
         min_rows: Count = 20,
-        l2: Annotated[float, Range(at_least=0)] = 0.0,
+        l2: NonNegativeFloat = 0.0,
         row_share: Part = 1.0,
         column_share: Part = 1.0,
-        max_categories: Annotated[int, Range(at_least=0, limit=2**24)] = 10_000,
+        max_categories: Annotated[int, Field(ge=0, le=2**24)] = 10_000,
         patience: Count | None = 50,
         device: torch.device | None = None,
     ) -> None:

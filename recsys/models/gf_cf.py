@@ -1,15 +1,14 @@
 """GF-CF: Shen et al., How Powerful is Graph Convolution for Recommendation?, 2021, https://arxiv.org/abs/2108.07567."""
 
-from typing import Annotated
-
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Range
+from recsys.ranges import Count
 
 _SPARE = 64  # singular vectors that are computed in addition, so that the last ones that are kept are exact
 _ITERATIONS = 10  # of the subspace; more change the vectors that are kept by less than single precision does
@@ -41,8 +40,8 @@ class GFCF(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
-        k: Annotated[int, Range(at_least=1)] = 256,
-        low_pass: Annotated[float, Range(at_least=0)] = 0.3,
+        k: Count = 256,
+        low_pass: NonNegativeFloat = 0.3,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ https://arxiv.org/abs/2002.02126.
 from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -15,7 +16,7 @@ from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, user_feature
 from recsys.models.common.user_item_graph import SymmetricProduct, normalised_adjacency
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Range, Width
+from recsys.ranges import Deviation, Width
 
 
 class PropagatedItems(nn.Module):
@@ -112,8 +113,8 @@ class LightGCN(nn.Module, RetrievalModel):
         *,
         user: str | None = None,
         dim: Width = 64,
-        layers: Annotated[int, Range(at_least=0, limit=16)] = 3,
-        l2: Annotated[float, Range(at_least=0)] = 1e-4,
+        layers: Annotated[int, Field(ge=0, le=16)] = 3,
+        l2: NonNegativeFloat = 1e-4,
         normalise: bool = False,
         init_std: Deviation = 0.1,
         device: torch.device | None = None,

@@ -1,9 +1,9 @@
 """Mult-VAE: Liang et al., Variational Autoencoders for Collaborative Filtering, 2018, https://arxiv.org/abs/1802.05814."""
 
 from dataclasses import replace
-from typing import Annotated
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -15,7 +15,7 @@ from recsys.models.common.layers import MLP
 from recsys.models.common.lists import first_kept
 from recsys.models.common.pairs import chosen_items
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Range, Share, Width
+from recsys.ranges import Deviation, Natural, Share, Width
 
 
 class MultVAE(nn.Module, RetrievalModel):
@@ -40,8 +40,8 @@ class MultVAE(nn.Module, RetrievalModel):
         hidden: Width = 600,
         latent: Width = 200,
         dropout: Share = 0.5,
-        beta: Annotated[float, Range(at_least=0)] = 0.2,
-        anneal: Annotated[int, Range(at_least=0)] = 2000,
+        beta: NonNegativeFloat = 0.2,
+        anneal: Natural = 2000,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:

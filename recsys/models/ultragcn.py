@@ -4,9 +4,9 @@ https://arxiv.org/abs/2110.15114.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.batch import Batch, Interactions
@@ -16,9 +16,9 @@ from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.common.user_item_graph import item_neighbours
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Deviation, Range, Width
+from recsys.ranges import Count, Deviation, Width
 
-Weight = Annotated[float, Range(at_least=0)]
+Weight = NonNegativeFloat
 
 
 class UltraGCN(nn.Module, RetrievalModel):
@@ -53,7 +53,7 @@ class UltraGCN(nn.Module, RetrievalModel):
         dim: Width = 64,
         pair_weights: Sequence[Weight] = (1e-6, 1.0, 1e-6, 1.0),
         negative_weight: Weight = 1.0,
-        neighbours: Annotated[int, Range(at_least=1)] = 10,
+        neighbours: Count = 10,
         neighbour_weight: Weight = 5e-4,
         init_std: Deviation = 1e-4,
         device: torch.device | None = None,

@@ -5,19 +5,19 @@ features and the split, each with the reason. Where the files do not tell, it as
 model= and experiment= write skeletons. Nothing is overwritten.
 """
 
-from dataclasses import fields
-
-from omegaconf import DictConfig, OmegaConf
+from dataclasses import asdict
 
 from recsys.cli import command_line
+from recsys.schema.command_schemas import NewConfig
 
 
-def _command(cfg: DictConfig) -> None:
+@command_line.takes(NewConfig)
+def _command(cfg: NewConfig) -> None:
     from recsys.base.errors import NeedsAnswer, UserError
     from recsys.new.questions import Answers
     from recsys.new.write_config import new_data, new_experiment, new_model
 
-    given = {k: v for k, v in cfg.create.items() if v is not None}
+    given = {k: v for k, v in asdict(cfg.create).items() if v is not None}
     if len(given) != 1:
         hint = f"not {' and '.join(f'{k}=' for k in given)}" if given else "such as data=mine files='logs/*.csv'"
         raise UserError(f"recsys.new: type exactly one of data=NAME, model=NAME and experiment=NAME, {hint}")
@@ -26,16 +26,14 @@ def _command(cfg: DictConfig) -> None:
         advice = "; for retrieval, set label=null" if what == "data" else ""
         raise UserError(f"kind={cfg.kind}: applies only to model=NAME{advice}")
     if what == "data":
-        files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files
-        positive = cfg.positive if cfg.positive in ("auto", None) else tuple(command_line.strings(cfg.positive))
+        positive = "auto" if cfg.positive == ["auto"] else tuple(cfg.positive) if cfg.positive else None
         answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, positive, cfg.header, cfg.yes)
-        if not new_data(name, files, answers):
+        if not new_data(name, cfg.files, answers):
             raise SystemExit(NeedsAnswer.status)
         return
-    unset = {"files": None, "yes": False} | {f.name: f.default for f in fields(Answers) if f.name != "sure"}
-    for key, default in unset.items():
-        if cfg[key] != default:
-            raise UserError(f"{key}={cfg[key]}: applies only to data=NAME; leave it out")
+    for key, default in asdict(NewConfig()).items():
+        if key not in ("create", "kind") and (value := getattr(cfg, key)) != default:
+            raise UserError(f"{key}={value}: applies only to data=NAME; leave it out")
     if what == "model":
         new_model(name, cfg.kind)
     else:

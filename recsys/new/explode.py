@@ -24,7 +24,7 @@ from recsys.new.roles import counts_up
 from recsys.new.sample_frames import thinned
 from recsys.new.statistics import mean
 from recsys.new.value_marks import Marks
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 MOST_ROWS = 400_000  # of the sample, after it is exploded
 TOKENS = r"^\S+-[01]( \S+-[01])*$"  # MIND: N55689-1 N35729-0

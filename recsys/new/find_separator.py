@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from recsys.data.raw.dialect import BREAK, CARRIAGE, SPACES, without_breaks, without_carriages
-from recsys.schema.data_schema import TextConfig
+from recsys.schema.source_schema import TextConfig
 
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one

@@ -28,7 +28,7 @@ from recsys.files.json_text import parse_json
 from recsys.new import raw_bytes
 from recsys.new.find_separator import plain_quotes
 from recsys.new.sample_frames import Sample, json_array, json_frame, thinned
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 Key = tuple[str, ...]  # what files of the same columns have in common
 

@@ -3,10 +3,10 @@
 import keyword
 import re
 import sys
+from collections import Counter
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
@@ -18,19 +18,18 @@ SHOWN = 60  # rows of the table of columns
 MOST_FILES = 10  # of those that are left out
 
 
-def new_data(name: str, files: Any, answers: Answers) -> bool:
+def new_data(name: str, files: list[str], answers: Answers) -> bool:
     """Look at the files, write conf/data/NAME.yaml, and print the columns and the command that trains.
 
     Return False if a question is open, which is printed and written into the file.
     """
     from recsys.new.document import document, table
     from recsys.new.propose import propose
-    from recsys.new.read_back import verify
 
     path = _config_path("data", name)
-    if files is None or files in ("", []):
+    if files in ([], [""]):
         raise UserError("files: missing; type files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]")
-    proposal = propose([str(f) for f in files] if isinstance(files, list) else [str(files)], answers)
+    proposal = propose(files, answers)
     results.print(table(proposal, SHOWN))
     if len(proposal.columns) > SHOWN:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
@@ -128,3 +127,41 @@ def _write(texts: dict[Path, str]) -> None:
                 f.write(text)
         except OSError as e:
             raise UserError(f"{path}: cannot be written ({e.strerror})") from e
+
+
+FIRST_BYTES = 1 << 20
+WIDE = 1 << 16  # bytes of a YAML that Hydra takes seconds to compose, as it has thousands of features
+
+
+def verify(name: str, path: Path) -> tuple[int, list[str]]:
+    """Return the number of parsed rows, and the most frequent reasons why other rows could not be parsed.
+
+    Raises:
+        UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
+    """
+    import yaml
+
+    from recsys.base.parsing import parse
+    from recsys.config.compose import compose, values_of
+    from recsys.data.prepare.bad_rows import parse_first_block
+    from recsys.data.prepare.check_data import check_data, check_files
+    from recsys.data.raw.complete_config import completed
+    from recsys.data.raw.formats import FORMATS
+    from recsys.job.run_config import data_of
+    from recsys.schema.data_schema import DataConfig
+
+    try:
+        if path.stat().st_size < WIDE:  # as training composes it
+            data = data_of(parse(DataConfig, values_of(compose("train", [f"data={name}"]).data)))
+        else:
+            data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
+        check_data(data)
+        file, _ = check_files(data)[0]
+        data = completed(data, file)
+        few = FORMATS[data.source.format].head(data.source, file, FIRST_BYTES)
+        rows, bad = parse_first_block(data, file, few)
+        reasons = Counter(f"{b.column} {b.problem}" if b.column else b.reason for b in bad)
+    except UserError as e:
+        draft = path.replace(path.with_suffix(".draft"))
+        raise UserError(f"{draft}: holds a YAML that does not read the files yet: {e}") from e
+    return rows, [f"{reason} ({count:,} rows)" for reason, count in reasons.most_common(3)]

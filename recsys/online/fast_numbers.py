@@ -29,7 +29,7 @@ from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats
 from recsys.ranges import FLOAT32_MAX
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
 EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64

@@ -16,7 +16,7 @@ from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
 from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import Reader, RowError, reader
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 Row = Mapping[str, Any]
 Cells = Sequence[Any]  # the values of one column

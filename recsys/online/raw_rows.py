@@ -24,7 +24,7 @@ from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table, steps
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.files import manifest
-from recsys.schema.data_schema import JoinConfig
+from recsys.schema.source_schema import JoinConfig
 
 # column -> its values, and a mask of the rows that have a value of their own
 Given = Mapping[str, tuple[pl.Series, pl.Series]]

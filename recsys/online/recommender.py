@@ -235,8 +235,7 @@ def _trained(
     from recsys.training.trainer import restored_module
 
     module = restored_module(cfg, fitted, checkpoint)
-    assert module.dmp is not None
-    task = module.dmp.module
+    task = module.sharded.task
     n = len(task.candidates)
     items = task.item_vectors(range(n), n).float()
     alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))

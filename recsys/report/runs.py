@@ -16,12 +16,12 @@ from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.base.secrets import mask_overrides, mask_text, masked
-from recsys.config.plain import flatten_config
 from recsys.evaluation import metrics_table
 from recsys.files import manifest
 from recsys.files.atomic import finite
 from recsys.files.json_text import read_json
 from recsys.files.run_files import RESULTS, config_text
+from recsys.schema.fields import flatten
 
 NAMELESS = ("model", "optim", "trainer")  # groups whose keys say enough without them
 WORDS = {"null": "unset", "None": "unset", "true": "on", "True": "on", "false": "off", "False": "off"}
@@ -184,7 +184,7 @@ def _run(path: Path, name: str) -> ReportedRun:
     if not isinstance(curves, dict):
         raise UserError(f"{path / 'curves.json'}: test is not a mapping; evaluate the run again")
     plan, history = _json(path / "plan.json"), _history(path)
-    run = ReportedRun(path, name, flatten_config(config), text, metrics, curves, plan, history)
+    run = ReportedRun(path, name, flatten(config), text, metrics, curves, plan, history)
     if run.test:
         return run
     logged: list[str] = []

@@ -1,365 +1,394 @@
 """Schemas of the commands other than train."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from omegaconf import MISSING
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic.dataclasses import dataclass
 
-from recsys.ranges import folder, number
+from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.fields import CHECKED, LISTED, MISSING, Name, Names, Node, Texts, field
 from recsys.schema.run_schema import MOST_ROWS, OptimConfig, ShardingConfig, TrainerConfig
 
+TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
-@dataclass
+
+@dataclass(config=CHECKED)
 class ClusterConfig:
     """The machines that a plan is made for. GiB are 2^30 bytes, GB/s 10^9 bytes per second."""
 
-    name: str = MISSING
-    nodes: int = number(1, at_least=1, limit=2**20)
-    device: str = "cuda"  # cuda | cpu
-    devices: int = number(1, at_least=1, limit=2**20)  # per node
-    hbm_gib: float | None = number(None, at_least=0)  # per device
-    ddr_gib: float | None = number(None, above=0)  # per node
-    hbm_gbs: float = number(2000.0, at_least=0)
-    ddr_gbs: float = number(200.0, above=0)  # per node
-    pcie_gbs: float = number(25.0, at_least=0)  # per device
-    intra_node_gbs: float = number(300.0, above=0)  # per device, one way
-    inter_node_gbs: float = number(25.0, above=0)  # per device, one way
-    # peak of a device's matrix products; null: only the time in the tables is predicted
-    half_tflops: float | None = number(None, above=0)  # of float16 and bfloat16, without sparsity
-    float32_tflops: float | None = number(None, above=0)  # of float32
-    tf32_tflops: float | None = number(None, above=0)  # of float32 with trainer.tf32; null for GPUs before Ampere
-    launch_us: float = number(5.0, at_least=0)  # time of the host for the launch of a kernel
+    name: str
+    nodes: int = field(1, ge=1, le=2**20)
+    device: Literal["cpu", "cuda"] = "cuda"
+    devices: int = field(1, "per node", ge=1, le=2**20)
+    hbm_gib: NonNegativeFloat | None = field(None, "per device")
+    ddr_gib: PositiveFloat | None = field(None, "per node")
+    hbm_gbs: NonNegativeFloat = 2000.0
+    ddr_gbs: PositiveFloat = field(200.0, "per node")
+    pcie_gbs: NonNegativeFloat = field(25.0, "per device")
+    intra_node_gbs: PositiveFloat = field(300.0, "per device, one way")
+    inter_node_gbs: PositiveFloat = field(25.0, "per device, one way")
+    half_tflops: PositiveFloat | None = field(None, "of float16 and bfloat16, without sparsity")
+    float32_tflops: PositiveFloat | None = field(None, "of float32")
+    tf32_tflops: PositiveFloat | None = field(None, "of float32 with trainer.tf32; null for GPUs before Ampere")
+    launch_us: NonNegativeFloat = field(5.0, "time of the host for the launch of a kernel")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class EvaluateTrainerConfig:
     """Trainer settings that replace the run's; null keeps the run's setting."""
 
     accelerator: str | None = None
-    devices: int | None = number(None, at_least=1)
-    eval_batch_size: int | None = number(None, at_least=1, limit=MOST_ROWS)
-    threads: int | None = number(None, at_least=1, limit=4096)
+    devices: Count | None = None
+    eval_batch_size: int | None = field(None, ge=1, le=MOST_ROWS)
+    threads: int | None = field(None, ge=1, le=4096)
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class EvaluateProtocolConfig:
     """Protocol settings that replace the run's; null keeps the run's setting."""
 
     candidates: list[str] | None = None
     k: list[int] | None = None
-    negatives: int | None = number(None, at_least=1)
+    negatives: Count | None = None
     filter_history: bool | None = None
-    seed: int | None = number(None, at_least=0)
+    seed: Natural | None = None
     lists: list[str] | None = None
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class EvaluateMetricsConfig:
     """Metric settings that replace the run's; null keeps the run's setting."""
 
     gauc: str | None = None
     k: list[int] | None = None
     slices: list[str] | None = None
-    slice_values: int | None = number(None, at_least=1)
-    bins: int | None = number(None, at_least=1, limit=1_000_000)
-    exact_rows: int | None = number(None, at_least=1, limit=2**53)
+    slice_values: Count | None = None
+    bins: int | None = field(None, ge=1, le=1_000_000)
+    exact_rows: int | None = field(None, ge=1, le=2**53)
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    # a run or, to average their predictions, a list of runs
-    run: Any = folder(MISSING, "name the folder of a run")  # noqa: RUF009
-    split: str = "test"  # train | validation | test
-    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
-    trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
-    protocol: EvaluateProtocolConfig = field(default_factory=EvaluateProtocolConfig)
-    metrics: EvaluateMetricsConfig = field(default_factory=EvaluateMetricsConfig)
-    sharding: ShardingConfig | None = None  # null: the run's sharding
+    run: Names = field(MISSING, "a run or, to average their predictions, a list of runs")
+    split: str = field("test", "train | validation | test")
+    checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
+    trainer: EvaluateTrainerConfig = field(EvaluateTrainerConfig)
+    protocol: EvaluateProtocolConfig = field(EvaluateProtocolConfig)
+    metrics: EvaluateMetricsConfig = field(EvaluateMetricsConfig)
+    sharding: ShardingConfig | None = field(None, "null: the run's sharding")
 
 
-@dataclass
+@dataclass(config=CHECKED, kw_only=True)
 class PlanConfig:
     """Config of `python -m recsys.plan`."""
 
-    data: DataConfig = MISSING
-    model: Any = MISSING
-    loss: Any = None
-    dims: Any = None
-    numeric: Any = None
-    sharding: ShardingConfig = field(default_factory=ShardingConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    features: str | None = None  # a features.json of prepared data; null: data.sparse.*.rows
-    output: Any = None  # a .json or .html file, or a list of them
+    data: DataConfig
+    model: dict[str, Node]
+    loss: dict[str, Node] | None = None
+    dims: Node = None
+    numeric: dict[str, Node] | None = None
+    sharding: ShardingConfig = field(ShardingConfig)
+    optim: OptimConfig
+    trainer: TrainerConfig = field(TrainerConfig)
+    cluster: ClusterConfig
+    features: str | None = field(None, "a features.json of prepared data; null: data.sparse.*.rows")
+    output: Texts = field(list, "a .json or .html file, or a list of them")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class PreprocessConfig:
     """Config of `python -m recsys.preprocess`."""
 
-    data: DataConfig = MISSING
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    report: bool = False  # write an HTML page that describes the data
-    output: str | None = None  # HTML file of the report; null: report.html in the folder of prepared data
-    export: str | None = None  # a new folder for the data in the layout of NVIDIA's DLRM
+    data: DataConfig
+    engine: EngineConfig = field(EngineConfig)
+    report: bool = field(False, "write an HTML page that describes the data")
+    output: str | None = field(None, "HTML file of the report; null: report.html in the folder of prepared data")
+    export: str | None = field(None, "a new folder for the data in the layout of NVIDIA's DLRM")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    # a run or, to average their predictions, a list of runs
-    run: Any = folder(MISSING, "name the folder of a run")  # noqa: RUF009
-    input: Any = MISSING  # a file, folder or glob, or a list of them
-    output: str = folder("predictions.parquet", "name a Parquet file")
-    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
-    # number of rows or queries per batch; null: the run's trainer.eval_batch_size
-    batch_size: int | None = number(None, at_least=1, limit=MOST_ROWS)
-    # retrieval models: length of the lists; null: the largest of the run's protocol.k
-    k: int | None = number(None, at_least=1)
-    filter_history: bool | None = None  # retrieval models: leave out the history; null: the run's protocol
-    user: Any = None  # retrieval models: print the items for one user; input is then the run's own raw files by default
+    run: Names = field(MISSING, "a run or, to average their predictions, a list of runs")
+    input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
+    output: Name = field("predictions.parquet", "a Parquet file")
+    checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
+    batch_size: int | None = field(
+        None, "number of rows or queries per batch; null: the run's trainer.eval_batch_size", ge=1, le=MOST_ROWS
+    )
+    k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
+    filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
+    user: Any = field(
+        None, "retrieval models: print the items for one user; input is then the run's own raw files by default"
+    )
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class ExportConfig:
     """Config of `python -m recsys.export run=RUN_DIR output=DIR`, `... verify DIR` and `... apply BASE DELTA`."""
 
-    action: str = "write"  # write | verify | apply
-    artefact: str | None = folder(None, "name the folder of an artefact")  # verify, apply
-    delta: str | None = folder(None, "name the folder of a delta")  # apply
-    run: str = folder(MISSING, "name the folder of a run")
-    output: str = folder(MISSING, "name a folder to write")
-    # write only what differs from this artefact, which was exported from a run that this one goes on from
-    delta_from: str | None = folder(None, "name the folder of an artefact")
-    events_until: str | None = None  # time of the newest training event, such as 2026-03-07T12:00:00Z
-    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
-    name: str | None = None  # under which a server offers the model; null: the model's class in lower case
-    version: str = "1"  # under which a server offers the model
-    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list
-    precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
-    tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
-    # index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch | milvus; null: none
-    index: str | None = None
-    index_url: str | None = None  # the server of index=milvus, http://HOST:PORT
-    recall_target: float = number(0.98, above=0, at_most=1)  # share of the best items that a search of it shall find
-    # files of raw rows, which are recorded and compared; null: the raw files of the run
-    rows: Any = None
-    triton: bool = False  # also write a model repository for NVIDIA Triton
-    dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python | fil
-    # folder from which Triton's Python imports recsys; empty: it is installed there | bundle: the repository carries it
-    python_path: str = ""
+    action: Literal["write", "verify", "apply"] = "write"
+    artefact: Name | None = field(None, "verify, apply")
+    delta: Name | None = field(None, "apply")
+    run: Name = field(MISSING, "the folder of a run")
+    output: Name = field(MISSING, "a folder to write")
+    delta_from: Name | None = field(
+        None, "write only what differs from this artefact, which was exported from a run that this one goes on from"
+    )
+    events_until: str | None = field(None, "time of the newest training event, such as 2026-03-07T12:00:00Z")
+    checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
+    name: str | None = field(None, "under which a server offers the model; null: the model's class in lower case")
+    version: str = field("1", "under which a server offers the model")
+    format: Annotated[list[Literal["onnx", "single_graph", "torchscript", "aoti"]], LISTED] = field(
+        lambda: ["onnx"], "onnx, and further forms: single_graph | torchscript | aoti, or a list"
+    )
+    precision: Literal["fp32", "fp16", "bf16"] = field("fp32", "type of the dense weights")
+    tables: TableType = field("fp32", "type of the tables' rows")
+    index: str | None = field(
+        None,
+        "index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch | milvus; null: none",
+    )
+    index_url: str | None = field(None, "the server of index=milvus, http://HOST:PORT")
+    recall_target: float = field(0.98, "share of the best items that a search of it shall find", gt=0, le=1)
+    rows: Texts = field(list, "files of raw rows, which are recorded and compared; null: the raw files of the run")
+    triton: bool = field(False, "also write a model repository for NVIDIA Triton")
+    dense_backend: Literal["onnxruntime", "pytorch", "python", "fil"] = field(
+        "onnxruntime", "Triton's backend of the graph"
+    )
+    python_path: str = field(
+        "",
+        "folder from which Triton's Python imports recsys; empty: it is installed there | bundle: the repository "
+        "carries it",
+    )
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class FeatureStoreConfig:
     """Config of `python -m recsys.feature_store materialise|follow|join|get|feast`."""
 
-    action: str = MISSING  # materialise | follow | join | get | feast
-    definition: str = MISSING  # a YAML file of views
-    store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
-    until: str | None = None  # materialise: leave out values of later times
-    views: Any = None  # follow: a view, or a list of them; null: all that have a stream
-    # materialise, follow, join: append events that cannot be read to this file, instead of ending
-    rejected: str | None = None
-    until_end: bool = False  # follow: end after the events that are there now
-    kafka_properties: str | None = None  # follow: a file of key=value lines, settings of librdkafka
-    keys: Any = None  # get: a key, or a list of them, to look up
-    input: str | None = None  # join: a Parquet file of rows or, for engine=spark, a folder of them
-    time: str | None = None  # join: the column with the time of each row
-    # join: the Parquet file (for engine=spark, folder) to write; feast: the folder; it must not exist yet
-    output: str | None = None
-    engine: EngineConfig = field(default_factory=EngineConfig)  # join: engine=polars | engine=spark
+    action: Literal["materialise", "follow", "join", "get", "feast"] = MISSING
+    definition: str = field(MISSING, "a YAML file of views")
+    store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
+    until: str | None = field(None, "materialise: leave out values of later times")
+    views: Texts = field(list, "follow: a view, or a list of them; null: all that have a stream")
+    rejected: str | None = field(
+        None, "materialise, follow, join: append events that cannot be read to this file, instead of ending"
+    )
+    until_end: bool = field(False, "follow: end after the events that are there now")
+    kafka_properties: str | None = field(None, "follow: a file of key=value lines, settings of librdkafka")
+    keys: Texts = field(list, "get: a key, or a list of them, to look up")
+    input: str | None = field(None, "join: a Parquet file of rows or, for engine=spark, a folder of them")
+    time: str | None = field(None, "join: the column with the time of each row")
+    output: str | None = field(
+        None, "join: the Parquet file (for engine=spark, folder) to write; feast: the folder; it must not exist yet"
+    )
+    engine: EngineConfig = field(EngineConfig, "join: engine=polars | engine=spark")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class RegistryConfig:
     """Config of `python -m recsys.registry list|show|promote|rollback`."""
 
-    action: str = MISSING  # list | show | promote | rollback
-    root: str = folder(MISSING, "name the folder of models")  # folder of models, NAME/VERSION
-    name: str | None = None  # name of the model; null: the only one, or for list all of them
-    version: str | None = None  # show, promote: the version
-    why: str = ""  # promote, rollback: one sentence for the history
-    mlflow: str | None = None  # address of an MLflow server, or a database, that gets the versions and aliases, too
-    wandb: bool = False  # set the aliases of the versions' W&B artifacts, too
+    action: Literal["list", "show", "promote", "rollback"] = MISSING
+    root: Name = field(MISSING, "folder of models, NAME/VERSION")
+    name: str | None = field(None, "name of the model; null: the only one, or for list all of them")
+    version: str | None = field(None, "show, promote: the version")
+    why: str = field("", "promote, rollback: one sentence for the history")
+    mlflow: str | None = field(
+        None, "address of an MLflow server, or a database, that gets the versions and aliases, too"
+    )
+    wandb: bool = field(False, "set the aliases of the versions' W&B artifacts, too")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class FollowCommandConfig:
     """Config of `python -m recsys.follow FILE`, `status FILE` and `demo`."""
 
-    action: str = "run"  # run | status | demo
-    file: str | None = folder(None, "name the YAML file of continuous training")  # run, status: the settings
-    cycles: int | None = number(None, at_least=1)  # run: the most cycles to end in one look; null: no limit
-    watch: bool = False  # run: look again and again, until the process is stopped
-    seconds: float = number(60.0, above=0)  # run: time between two looks
-    readmit: list[str] = field(default_factory=list)  # run: refused or rejected partitions to look at again
-    root: str | None = folder(None, "name a folder")  # demo: a new folder
-    seed: int = number(0, at_least=0)  # demo: of the sample
+    action: Literal["run", "status", "demo"] = "run"
+    file: Name | None = field(None, "run, status: the settings")
+    cycles: Count | None = field(None, "run: the most cycles to end in one look; null: no limit")
+    watch: bool = field(False, "run: look again and again, until the process is stopped")
+    seconds: PositiveFloat = field(60.0, "run: time between two looks")
+    readmit: list[str] = field(list, "run: refused or rejected partitions to look at again")
+    root: Name | None = field(None, "demo: a new folder")
+    seed: Natural = field(0, "demo: of the sample")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 
-    devices: int | None = number(None, at_least=1)  # number of processes; null: the number that wrote the checkpoint
+    devices: Count | None = field(None, "number of processes; null: the number that wrote the checkpoint")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class CheckpointToolConfig:
     """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
-    action: str = MISSING  # inspect | reshard | export-embeddings
-    run: str = folder(MISSING, "name the folder of a run")
-    checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
-    # folder to write: a new run folder (reshard) or the tables (export-embeddings)
-    output: str | None = folder(None, "name a folder to write")
-    sharding: ShardingConfig | None = None  # reshard; null: the run's sharding
-    trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
-    format: str = "parquet"  # export-embeddings: parquet | safetensors
-    tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all
+    action: Literal["inspect", "reshard", "export-embeddings"] = MISSING
+    run: Name = field(MISSING, "the folder of a run")
+    checkpoint: str = field("last", "best | last | a folder under the run's checkpoints/")
+    output: Name | None = field(None, "folder to write: a new run folder (reshard) or the tables (export-embeddings)")
+    sharding: ShardingConfig | None = field(None, "reshard; null: the run's sharding")
+    trainer: ReshardTrainerConfig = field(ReshardTrainerConfig)
+    format: Literal["parquet", "safetensors"] = field("parquet", "of export-embeddings")
+    tables: list[str] = field(list, "export-embeddings: globs; empty: all")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class ReportConfig:
     """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
 
-    runs: list[str] = field(default_factory=list)  # folders of runs or sweeps; runs are compared with the first
-    output: str = folder("report.html", "name an HTML file")
-    resamples: int = number(1000, at_least=100, limit=10**7)  # number of bootstrap resamples
-    seed: int = number(0, at_least=0)  # seed of the bootstrap
+    runs: list[str] = field(list, "folders of runs or sweeps; runs are compared with the first")
+    output: Name = field("report.html", "an HTML file")
+    resamples: int = field(1000, "number of bootstrap resamples", ge=100, le=10**7)
+    seed: Natural = field(0, "seed of the bootstrap")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class DashboardConfig:
     """Config of `python -m recsys.dashboard`."""
 
-    project: str = "recsys"  # the project in W&B
-    entity: str | None = None  # a team; null: the account's default
-    name: str = "recsys"  # the workspace's name
-    columns: list[str] = field(  # config keys shown as axes of the parallel coordinates plot
-        default_factory=lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"]
+    project: str = field("recsys", "the project in W&B")
+    entity: str | None = field(None, "a team; null: the account's default")
+    name: str = field("recsys", "the workspace's name")
+    columns: list[str] = field(
+        lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"],
+        "config keys shown as axes of the parallel coordinates plot",
     )
-    metric: str = "best/test/auc"  # key of a run's summary by which runs are sorted
-    output: str = "dashboard.json"  # file of the definition, written if you are not logged in to W&B
+    metric: str = field("best/test/auc", "key of a run's summary by which runs are sorted")
+    output: str = field("dashboard.json", "file of the definition, written if you are not logged in to W&B")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class CreateConfig:
     """The object that `python -m recsys.new` creates: exactly one of these."""
 
-    data: str | None = None  # conf/data/NAME.yaml, from `files`
-    model: str | None = None  # NAME.py and conf/model/NAME.yaml
-    experiment: str | None = None  # conf/experiment/NAME.yaml
+    data: str | None = field(None, "conf/data/NAME.yaml, from `files`")
+    model: str | None = field(None, "NAME.py and conf/model/NAME.yaml")
+    experiment: str | None = field(None, "conf/experiment/NAME.yaml")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class NewConfig:
     """Config of `python -m recsys.new data=NAME files=FILES [label=COLUMN]`, `model=NAME` and `experiment=NAME`."""
 
-    create: CreateConfig = field(default_factory=CreateConfig)  # on the command line without `create.`
-    files: Any = None  # a file, folder or glob, or a list of them
-    # the column, or columns; auto: choose | null: there is none (without a label, the data are for retrieval)
-    label: str | None = "auto"
-    user: str | None = "auto"  # the column of users, as above
-    item: str | None = "auto"  # the column of items, as above
-    time: str | None = "auto"  # the column of times, as above
-    positive: Any = "auto"  # the value, or values, of the label that are positive; null: each value is a class
-    header: bool | None = None  # whether the first line of text names the columns; null: look at it
-    kind: str = "ranking"  # of a new model: ranking | retrieval
-    yes: bool = False  # take the likeliest answer where the files do not tell, instead of asking
+    create: CreateConfig = field(CreateConfig, "on the command line without `create.`")
+    files: Texts = field(list, "a file, folder or glob, or a list of them")
+    label: str | None = field(
+        "auto",
+        "the column, or columns; auto: choose | null: there is none (without a label, the data are for retrieval)",
+    )
+    user: str | None = field("auto", "the column of users, as above")
+    item: str | None = field("auto", "the column of items, as above")
+    time: str | None = field("auto", "the column of times, as above")
+    positive: Texts | None = field(
+        lambda: ["auto"], "the value, or values, of the label that are positive; null: each value is a class"
+    )
+    header: bool | None = field(None, "whether the first line of text names the columns; null: look at it")
+    kind: Literal["ranking", "retrieval"] = field("ranking", "of a new model")
+    yes: bool = field(False, "take the likeliest answer where the files do not tell, instead of asking")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class DoctorConfig:
     """Config of `python -m recsys.doctor`."""
 
-    data: DataConfig = MISSING
+    data: DataConfig
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class ServeConfig:
     """Config of `python -m recsys.serve MODEL`."""
 
-    # An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a group in conf/.
-    models: str = folder(MISSING, "name the folder of an exported model")
-    # Instead of a model: the YAML file of a pipeline of stages (recsys.pipeline); typed as pipeline=FILE.
-    pipeline_file: str | None = folder(None, "name the YAML file of a pipeline")
-    overrides: list[str] = field(default_factory=list)  # of the pipeline's keys, such as [root=DIR,order=dpp]
-    host: str = folder("127.0.0.1", "name an address, such as 127.0.0.1")  # address of this machine to listen on
-    port: int = number(8000, at_least=0, at_most=65535)  # HTTP; 0: a free port
-    grpc_port: int | None = number(8001, at_least=0, at_most=65535)  # 0: a free port; null: no gRPC
-    workers: int = number(1, at_least=1, limit=1024)  # number of processes that share the ports
-    threads: int = number(1, at_least=1, limit=4096)  # number of threads of a model in each worker
-    device: str = "auto"  # auto: a GPU if onnxruntime has CUDA's provider and finds one | cpu | cuda
-    # batching
-    max_batch: int = number(1024, at_least=1, limit=2**20)  # most rows of a batch
-    max_delay_us: int = number(0, at_least=0, limit=10**7)  # how long a batch waits for more rows
-    preferred_batch: list[int] = field(default_factory=list)  # numbers of rows that a batch should have
-    queue: int = number(16384, at_least=1, limit=2**24)  # most rows that wait for a model
-    timeout_us: int | None = number(None, at_least=1)  # deadline of requests that name none
-    # versions, if the folder is that of one model
-    canary: str | None = folder(None, "write FOLDER:SHARE")  # FOLDER:SHARE, such as models/new:0.05
-    # folder of an exported model that computes the same requests, and never answers
-    shadow: str | None = folder(None, "name the folder of an exported model")
-    # security and limits
-    token: str | None = None  # requests need `Authorization: Bearer TOKEN`
-    # names that requests may have in `Host` and `Origin`, such as that of a proxy; [*]: any, as with a token
-    allowed_hosts: list[str] = field(default_factory=list)
-    tls_cert: str | None = folder(None, "name a PEM file")  # PEM file of the certificate
-    tls_key: str | None = folder(None, "name a PEM file")  # PEM file of its key
-    max_body_mb: int = number(16, at_least=1, limit=2**11 - 1)  # MiB of a request
-    max_rows: int = number(4096, at_least=1, limit=2**20)  # most rows, or queries, of a request
-    max_list: int = number(10_000, at_least=1, limit=2**24)  # most elements of a value that is a list
-    max_header_kb: int = number(32, at_least=1, limit=1024)  # KiB of headers
-    read_s: float = number(10.0, above=0)  # how long the headers of a request, and its body, may take
-    drain_s: float = number(10.0, at_least=0)  # how long a stopped server answers what it has
-    # a YAML file of views: stored features, which are joined to the rows of requests (recsys.feature_store)
-    definition: str | None = folder(None, "name a YAML file of views")
-    store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
-    # logs
-    log: str = "errors"  # errors | requests
-    sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
-    sample_dir: str | None = folder(None, "name a folder")  # folder of Parquet files
-    feedback: str | None = folder(None, "name a folder")  # folder of JSON lines of what POST /feedback gets
-    feedback_wait_s: float = number(300.0, above=0, limit=10**7)  # after which a request without a click has none
-    feedback_window: int = number(200_000, at_least=1, limit=10**8)  # most requests that wait for their feedback
-    # an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318
-    traces: str | None = folder(None, "write an address, such as http://localhost:4318")
-    trace_share: float = number(1.0, at_least=0, at_most=1)  # share of the requests without a traceparent
-    loader: str = "recsys.export.artefact:load"  # MODULE:FUNCTION that returns the Servable of a folder
+    models: Name = field(
+        MISSING,
+        "An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a "
+        "group in conf/.",
+    )
+    pipeline_file: Name | None = field(
+        None, "Instead of a model: the YAML file of a pipeline of stages (recsys.pipeline); typed as pipeline=FILE."
+    )
+    overrides: list[str] = field(list, "of the pipeline's keys, such as [root=DIR,order=dpp]")
+    host: Name = field("127.0.0.1", "address of this machine to listen on")
+    port: int = field(8000, "HTTP; 0: a free port", ge=0, le=65535)
+    grpc_port: int | None = field(8001, "0: a free port; null: no gRPC", ge=0, le=65535)
+    workers: int = field(1, "number of processes that share the ports", ge=1, le=1024)
+    threads: int = field(1, "number of threads of a model in each worker", ge=1, le=4096)
+    device: Literal["auto", "cpu", "cuda"] = field(
+        "auto", "auto: a GPU if onnxruntime has CUDA's provider and finds one | cpu | cuda"
+    )
+    max_batch: int = field(1024, "most rows of a batch", ge=1, le=2**20)
+    max_delay_us: int = field(0, "how long a batch waits for more rows", ge=0, le=10**7)
+    preferred_batch: list[int] = field(list, "numbers of rows that a batch should have")
+    queue: int = field(16384, "most rows that wait for a model", ge=1, le=2**24)
+    timeout_us: Count | None = field(None, "deadline of requests that name none")
+    canary: Name | None = field(None, "FOLDER:SHARE, such as models/new:0.05")
+    shadow: Name | None = field(None, "folder of an exported model that computes the same requests, and never answers")
+    token: str | None = field(None, "requests need `Authorization: Bearer TOKEN`")
+    allowed_hosts: list[str] = field(
+        list, "names that requests may have in `Host` and `Origin`, such as that of a proxy; [*]: any, as with a token"
+    )
+    tls_cert: Name | None = field(None, "PEM file of the certificate")
+    tls_key: Name | None = field(None, "PEM file of its key")
+    max_body_mb: int = field(16, "MiB of a request", ge=1, le=2**11 - 1)
+    max_rows: int = field(4096, "most rows, or queries, of a request", ge=1, le=2**20)
+    max_list: int = field(10_000, "most elements of a value that is a list", ge=1, le=2**24)
+    max_header_kb: int = field(32, "KiB of headers", ge=1, le=1024)
+    read_s: PositiveFloat = field(10.0, "how long the headers of a request, and its body, may take")
+    drain_s: NonNegativeFloat = field(10.0, "how long a stopped server answers what it has")
+    definition: Name | None = field(
+        None, "a YAML file of views: stored features, which are joined to the rows of requests (recsys.feature_store)"
+    )
+    store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
+    log: Literal["errors", "requests"] = "errors"
+    sample: float = field(0.0, "share of the requests that are written to sample_dir", ge=0, le=1)
+    sample_dir: Name | None = field(None, "folder of Parquet files")
+    feedback: Name | None = field(None, "folder of JSON lines of what POST /feedback gets")
+    feedback_wait_s: PositiveFloat = field(300.0, "after which a request without a click has none", le=10**7)
+    feedback_window: int = field(200_000, "most requests that wait for their feedback", ge=1, le=10**8)
+    traces: Name | None = field(
+        None, "an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318"
+    )
+    trace_share: float = field(1.0, "share of the requests without a traceparent", ge=0, le=1)
+    loader: str = field("recsys.export.artefact:load", "MODULE:FUNCTION that returns the Servable of a folder")
 
 
-@dataclass
+@dataclass(config=CHECKED)
 class LoadTestConfig:
     """Config of `python -m recsys.loadtest`."""
 
-    target: str = folder(MISSING, "name a server, such as http://127.0.0.1:8000")
-    # typed as model=NAME, which is a group in conf/; null: the server's only model
-    model_name: str | None = folder(None, "name a model")
-    version: str | None = folder(None, "name a version")  # null: the version that answers by default
-    # a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model
-    rows: str = folder(MISSING, "name a file of rows")
-    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: /predict, /recommend of recsys.serve
-    binary: bool = True  # http: send the tensors in binary form; false: in JSON
-    token: str | None = None  # sent as `Authorization: Bearer TOKEN`
-    tls_ca: str | None = folder(None, "name a PEM file")  # of the authorities that are trusted; null: the system's
-    # A number or a list. Closed loop: numbers of connections, each of which sends its next request after the answer.
-    concurrency: Any = field(default=None, metadata=number(None, at_least=1, limit=65536).metadata)
-    batch_sizes: Any = field(default=None, metadata=number(None, at_least=1, limit=2**20).metadata)  # rows of a request
-    rate: Any = field(default=None, metadata=number(None, above=0, limit=10**7).metadata)  # open loop: requests/s
-    arrivals: str = "poisson"  # open loop: poisson | fixed
-    connections: int = number(64, at_least=1, limit=65536)  # open loop
-    seconds: float = number(5.0, above=0, limit=86400)  # of each measurement
-    warmup_s: float = number(1.0, at_least=0, limit=86400)  # before each measurement, with the same load
-    timeout_s: float = number(5.0, above=0, limit=86400)  # of a request, from when it is due
-    same_values: bool = True  # count an answer as an error if its values differ from the first answer's; false: do not
-    processes: int = number(1, at_least=1, limit=1024)  # client processes
-    slo_ms: float | None = number(None, above=0)  # report the most rows per second whose p99 is within this
-    metrics: str | None = folder(None, "write an address, such as http://127.0.0.1:8002/metrics")  # of the server
-    output: str | None = folder(None, "name a folder")  # for results.csv, results.json and load_test.html
+    target: Name = field(MISSING, "a server, such as http://127.0.0.1:8000")
+    model_name: Name | None = field(
+        None, "typed as model=NAME, which is a group in conf/; null: the server's only model"
+    )
+    version: Name | None = field(None, "null: the version that answers by default")
+    rows: Name = field(MISSING, "a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model")
+    protocol: Literal["http", "grpc", "rows"] = field(
+        "http", "http | grpc: the open inference protocol v2 | rows: /predict, /recommend of recsys.serve"
+    )
+    binary: bool = field(True, "http: send the tensors in binary form; false: in JSON")
+    token: str | None = field(None, "sent as `Authorization: Bearer TOKEN`")
+    tls_ca: Name | None = field(None, "of the authorities that are trusted; null: the system's")
+    concurrency: Annotated[list[Count], LISTED, Field(min_length=1)] = field(
+        lambda: [1, 2, 4, 8, 16],
+        "closed loop: numbers of connections, each of which sends its next request after the answer",
+    )
+    batch_sizes: Annotated[list[Count], LISTED, Field(min_length=1)] = field(lambda: [1, 8, 64], "rows of a request")
+    rate: Annotated[list[PositiveFloat], LISTED] = field(list, "open loop: requests per second, instead of concurrency")
+    arrivals: Literal["poisson", "fixed"] = field("poisson", "of the open loop")
+    connections: int = field(64, "open loop", ge=1, le=65536)
+    seconds: PositiveFloat = field(5.0, "of each measurement", le=86400)
+    warmup_s: NonNegativeFloat = field(1.0, "before each measurement, with the same load", le=86400)
+    timeout_s: PositiveFloat = field(5.0, "of a request, from when it is due", le=86400)
+    same_values: bool = field(
+        True, "count an answer as an error if its values differ from the first answer's; false: do not"
+    )
+    processes: int = field(1, "client processes", ge=1, le=1024)
+    slo_ms: PositiveFloat | None = field(None, "report the most rows per second whose p99 is within this")
+    metrics: Name | None = field(None, "of the server")
+    output: Name | None = field(None, "for results.csv, results.json and load_test.html")

@@ -68,12 +68,8 @@ def check_settings(settings: ServeConfig) -> None:
     open_source(Path(settings.models), settings.canary, settings.shadow)
     if (Path(settings.models) / CONFIG).is_file():
         raise UserError(f"model={settings.models}: is a run; export it with python -m recsys.export run=RUN output=DIR")
-    if settings.definition is None and settings.store != ServeConfig.store:
+    if settings.definition is None and settings.store != ServeConfig().store:
         raise UserError(f"store={settings.store}: also name the views in it, definition=FILE")
-    if settings.device not in ("auto", "cpu", "cuda"):
-        raise UserError(f"device={settings.device}: must be auto, cpu or cuda")
-    if settings.log not in ("errors", "requests"):
-        raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:
         raise UserError(f"sample={settings.sample}: also name the folder of the samples, sample_dir=FOLDER")
     sample_dir = settings.sample_dir if settings.sample > 0 else None

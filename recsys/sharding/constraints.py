@@ -1,19 +1,15 @@
 """Planner constraints of each table, from the config's `sharding` and its rules for single tables."""
 
-from dataclasses import fields
 from fnmatch import fnmatchcase
 
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from torchrec.distributed.planner import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.ranges import check_values
 from recsys.schema.run_schema import ShardingConfig, TableRule
 from recsys.sharding.sharders import KERNELS, SEQUENCE_TYPES, TYPES
-from recsys.sharding.tables import PADDINGS, TableInfo, check_table_dtype
+from recsys.sharding.tables import TableInfo, check_table_dtype
 
 UNPOOLED = {
     "table_row_wise": "row_wise",
@@ -28,11 +24,8 @@ MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 def check_sharding(sharding: ShardingConfig) -> None:
     """Raise UserError for an invalid name or number in `sharding`."""
     check_table_dtype(sharding.table_dtype)
-    if sharding.padding not in PADDINGS:
-        raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
-    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in _rules_of(sharding).items()}
+    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in sharding.per_table.items()}
     for where, rule in rules.items():
-        check_values(rule, type(rule), where)
         for t in rule.types or ():
             if t not in (*TYPES, "none"):
                 raise UserError(f"{where}.types: no such sharding type: {t}{did_you_mean(t, (*TYPES, 'none'))}")
@@ -41,27 +34,6 @@ def check_sharding(sharding: ShardingConfig) -> None:
                 raise UserError(f"{where}.kernels: no such kernel: {k}{did_you_mean(k, KERNELS)}")
         if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
-
-
-def _rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
-    """Return the rules of sharding.per_table as TableRule objects.
-
-    Raises UserError for unknown keys and ill-typed values.
-    """
-    rules = {}
-    for name, given in sharding.per_table.items():
-        where = f"sharding.per_table.{name}"
-        if not isinstance(given, dict):
-            raise UserError(f"{where}: must be a mapping, such as {{types: [row_wise]}}")
-        keys = [f.name for f in fields(TableRule)]
-        for key in given:
-            if key not in keys:
-                raise UserError(f"{where}.{key}: no such key{did_you_mean(str(key), keys)}")
-        try:
-            rules[name] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TableRule), given))
-        except OmegaConfBaseException as e:
-            raise UserError(f"{where}: {str(e).splitlines()[0]}") from e
-    return rules  # type: ignore[return-value]
 
 
 def _matches(glob: str, table: TableInfo) -> bool:
@@ -73,7 +45,7 @@ def _rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
     """Return the rule for one table: that for all tables, overridden by the matching rules, the last one first."""
     rule = TableRule(types=list(sharding.types), kernels=list(sharding.kernels), column_block=sharding.column_block)
     rows, size = table.rows, table.bytes
-    for name, other in _rules_of(sharding).items():
+    for name, other in sharding.per_table.items():
         if not _matches(other.match or name, table):
             continue
         if rows < (other.min_rows or 0) or size < (other.min_bytes or 0):
@@ -107,7 +79,7 @@ def constraints(
         nodes: number of machines.
         load_factors: share of rows to cache, by vocabulary. A rule's own cache_load_factor takes precedence.
     """
-    for name, given in _rules_of(sharding).items():
+    for name, given in sharding.per_table.items():
         if not any(_matches(given.match or name, table) for table in tables.values()):
             near = did_you_mean(name, [t.vocabulary for t in tables.values()])
             raise UserError(f"sharding.per_table.{name}: matches no table{near}")

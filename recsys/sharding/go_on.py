@@ -8,25 +8,18 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.errors import UserError
-from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import SafeReader, TensorsOnly
 from recsys.sharding.sharded_checkpoint import column_edges, local_tables
+from recsys.sharding.sharded_model import ShardedModel
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
 from recsys.sharding.table_shards import TableShards
-from recsys.sharding.tables import TableInfo
 
 
 def go_on(
-    path: Path,
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
-    optimizer: SparseOptimizer,
-    row_optimizer: RowOptimizer | None,
-    fresh: Mapping[str, np.ndarray],
+    path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | None, fresh: Mapping[str, np.ndarray]
 ) -> None:
     """Load dense weights, and the rows and optimizer states of all values that kept their rows. Collective.
 
@@ -35,24 +28,23 @@ def go_on(
 
     Args:
         path: the checkpoint; any plan may have written it.
-        dmp: the sharded model, with initial weights.
-        optimizer: the tables' optimizer, which must be the checkpoint's.
+        sharded: the model with initial weights; the optimizer of its tables must be the checkpoint's.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
         fresh: rows that have got a new value, by vocabulary.
     """
     check_files(path)
-    stored = StoredCheckpoint(path)
+    stored, optimizer = StoredCheckpoint(path), sharded.optimizer
     if stored.plan["optimizer"] != optimizer.name:
         theirs = stored.plan["optimizer"]
         raise UserError(f"optim.sparse.name={optimizer.name}: start_from goes on with {theirs}, as {path} was written")
-    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    weights, states = local_tables(sharded, row_optimizer)
     entries = {t["parameter"]: t for t in stored.plan["tables"]}
-    for table in infos.values():
+    for table in sharded.tables.values():
         there = entries.get(table.parameter)
         if there is None or there["dim"] != table.dim or there["rows"] > table.rows:
             text = "missing" if there is None else f"{there['rows']} rows x {there['dim']}"
             raise UserError(f"{path}: table {table.name} is {text}, but here {table.rows} rows x {table.dim}")
-    by_parameter = {i.parameter: i for i in infos.values()}
+    by_parameter = {i.parameter: i for i in sharded.tables.values()}
     shards = {f"model.{k}": w for k, w in weights.items()} | {f"tables.{k}": s for k, s in states.items()}
     for key, part in shards.items():
         parameter, _, state = key.partition(".")[2].partition("/")
@@ -64,7 +56,7 @@ def go_on(
                 part.convert(read, info.dim, column_edges(entry))
             else:
                 part.fill(read, info.dim)
-    tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
+    tensors = {k: v for k, v in sharded.dmp.state_dict().items() if k not in weights}
     for name, weight in tensors.items():
         if isinstance(weight, Tensor) and f"model.{name}" in stored.tensors:
             size = stored.size(f"model.{name}")
@@ -75,7 +67,7 @@ def go_on(
     dcp.load(
         {f"model.{k}": v for k, v in tensors.items()}, storage_reader=SafeReader(stored.path), planner=TensorsOnly()
     )
-    for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
+    for lookup in (x for m in sharded.dmp.modules() for x in getattr(m, "_lookups", ())):
         getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
 
 

@@ -17,7 +17,6 @@ from torch.optim.adamw import adamw
 from torchrec import optim as trec_optim
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.ranges import check_values
 from recsys.schema.run_schema import SparseOptimConfig
 
 # the fused kernel reads and writes each row once, PyTorch's single operations do so several times
@@ -203,7 +202,6 @@ def sparse_optimizer(config: SparseOptimConfig) -> SparseOptimizer:
     >>> sparse_optimizer(SparseOptimConfig(name="adagrad")).state_bytes(rows=1000, dim=16)
     64000
     """
-    check_values(config, SparseOptimConfig, "optim.sparse")
     if config.name not in OPTIMIZERS:
         raise UserError(f"optim.sparse.name={config.name}: unknown{did_you_mean(config.name, OPTIMIZERS)}")
     return OPTIMIZERS[config.name](config)

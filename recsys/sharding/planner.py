@@ -23,11 +23,10 @@ from recsys.sharding.comms import check_comms
 from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
-from recsys.sharding.recat import keep_recats
 from recsys.sharding.sharders import SequenceSharder, Sharder
 from recsys.sharding.tables import TableInfo, tables
+from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
-from recsys.sharding.unequal_gathers import gather_unequal_parts
 
 
 def make_planner(

@@ -28,7 +28,6 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -36,39 +35,29 @@ from recsys.distributed.ranks import gather_values
 from recsys.files import manifest
 from recsys.files.atomic import beside, put_in_place
 from recsys.files.manifest import DamagedFile
-from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
+from recsys.sharding.sharded_model import ShardedModel
 from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint, check_files
 from recsys.sharding.table_shards import TableShards, table_shards_of
-from recsys.sharding.tables import TableInfo
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 
 
-def save(
-    path: Path,
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
-    optimizer: SparseOptimizer,
-    row_optimizer: RowOptimizer | None,
-    state: dict[str, Any],
-    plan: list[dict[str, Any]],
-) -> None:
+def save(path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | None, state: dict[str, Any]) -> None:
     """Write a checkpoint to `path` atomically. Collective.
 
     Args:
         row_optimizer: optimizer of the tables with dense kernels, if there are any.
         state: contents of state.pt.
-        plan: tables of plan.json.
     """
     building = beside(path)
     if dist.get_rank() == 0:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
     dist.barrier()
-    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
-    model = dmp.state_dict() | {name: shards.to_save() for name, shards in weights.items()}
+    weights, states = local_tables(sharded, row_optimizer)
+    model = sharded.dmp.state_dict() | {name: shards.to_save() for name, shards in weights.items()}
     tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     rank = dist.get_rank()
@@ -84,8 +73,12 @@ def save(
     torch.save(random_state, files[0])
     if rank == 0:
         torch.save(state, building / "state.pt")
-        about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer.name}
-        (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
+        about = {
+            "step": state.get("global_step"),
+            "world_size": dist.get_world_size(),
+            "optimizer": sharded.optimizer.name,
+        }
+        (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": sharded.plan}, indent=1) + "\n")
         files += [building / name for name in ("state.pt", PLAN, METADATA)]
     entries = gather_values(manifest.entries_of(building, files))
     if rank == 0:
@@ -94,8 +87,8 @@ def save(
     dist.barrier()
 
 
-def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
-    """Check a checkpoint's files and load its weights into `dmp`, whatever plan wrote them. Collective."""
+def load_model(path: Path, sharded: ShardedModel) -> None:
+    """Check a checkpoint's files and load its weights, whatever plan wrote them. Collective."""
     try:
         check_files(path)
     except DamagedFile as e:
@@ -103,18 +96,10 @@ def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, Table
         hint = f"; choose another one with checkpoint=NAME: {', '.join(others)}" if others else ""
         raise DamagedFile(e.file, f"{e.problem}{hint}") from None
     stored = StoredCheckpoint(path)
-    weights, _ = local_tables(dmp, infos, None, None)
-    _load(stored, dmp, infos, weights, {}, {})
+    _load(stored, sharded, table_weights(sharded), {}, {})
 
 
-def load_all(
-    path: Path,
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
-    optimizer: SparseOptimizer,
-    row_optimizer: RowOptimizer | None,
-    step: int,
-) -> None:
+def load_all(path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | None, step: int) -> None:
     """Restore weights, table optimizers and this rank's random state. Collective.
 
     Row-wise optimizers have one number per row and column block. If the blocks differ from the checkpoint's, a new
@@ -126,13 +111,13 @@ def load_all(
         step: step of the checkpoint.
     """
     stored = StoredCheckpoint(path)
-    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    weights, states = local_tables(sharded, row_optimizer)
     if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
         raise UserError(
             f"{path}: has no optimizer state {missing[0]}; "
             f"it was written with optim.sparse.name={stored.plan['optimizer']}"
         )
-    _load(stored, dmp, infos, weights, states, optimizer.rowwise)
+    _load(stored, sharded, weights, states, sharded.optimizer.rowwise)
     wrote, read = len(list(path.glob("rank-*.pt"))), dist.get_world_size()
     if wrote != read:
         why = "dropout and sampling will draw other random numbers than without the interruption"
@@ -151,21 +136,20 @@ def load_all(
 
 def _load(
     stored: StoredCheckpoint,
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
+    sharded: ShardedModel,
     weights: dict[str, TableShards],
     states: dict[str, TableShards],
     rowwise: Mapping[str, bool],
 ) -> None:
     """Load tensors of unchanged size through torch.distributed.checkpoint, and others by streaming rows."""
-    dims = {i.parameter: i.dim for i in infos.values()}
+    dims = {i.parameter: i.dim for i in sharded.tables.values()}
     old = {t["parameter"]: column_edges(t) for t in stored.plan["tables"]}
     sizes = {t["parameter"]: (t["rows"], t["dim"]) for t in stored.plan["tables"]}
-    for i in infos.values():
+    for i in sharded.tables.values():
         if sizes.get(i.parameter) != (i.rows, i.dim):
             size = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "missing"
             raise UserError(f"{stored.path}: table {i.name} is {size}, but the model's is {i.rows} rows x {i.dim}")
-    tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
+    tensors = {k: v for k, v in sharded.dmp.state_dict().items() if k not in weights}
     stored.check_dense(tensors)
     tensors = {f"model.{k}": v for k, v in tensors.items()}
     for key, shards in [(f"model.{k}", w) for k, w in weights.items()] + [
@@ -189,7 +173,7 @@ def _load(
         if mistakes:
             raise mistakes[0] from None
         raise
-    for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
+    for lookup in (x for m in sharded.dmp.modules() for x in getattr(m, "_lookups", ())):
         getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
 
 
@@ -198,23 +182,21 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
     return [*sorted({s["offsets"][1] for s in entry["shards"]} or {0}), entry["width"]]
 
 
+def table_weights(sharded: ShardedModel) -> dict[str, TableShards]:
+    """Return this rank's shards of the weights of all tables, by parameter."""
+    values = sharded.dmp.state_dict()
+    return {i.parameter: table_shards_of(values[i.parameter]) for i in sharded.tables.values()}
+
+
 def local_tables(
-    dmp: DistributedModelParallel,
-    infos: dict[str, TableInfo],
-    optimizer: SparseOptimizer | None,
-    row_optimizer: RowOptimizer | None,
+    sharded: ShardedModel, row_optimizer: RowOptimizer | None
 ) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
     """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state.
 
-    Args:
-        optimizer: the tables' optimizer; None leaves out the states.
-        row_optimizer: optimizer of the tables with dense kernels; None if there are none.
+    row_optimizer: optimizer of the tables with dense kernels; None if there are none
     """
-    values = dmp.state_dict()
-    weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
-    states: dict[str, TableShards] = {}
-    if optimizer is None:
-        return weights, states
+    weights, states = table_weights(sharded), dict[str, TableShards]()
+    dmp, optimizer = sharded.dmp, sharded.optimizer
     for parameter, fused in dmp.fused_optimizer.state_dict()["state"].items():
         for key, value in fused.items():
             local = [s.tensor for s in value.local_shards()] if isinstance(value, ShardedTensor) else [value]

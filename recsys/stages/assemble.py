@@ -12,7 +12,8 @@ import polars as pl
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.config.plain import from_plain
+from recsys.base.parsing import parse
+from recsys.config.compose import values_of
 from recsys.job.build import make
 from recsys.job.check import check_target
 from recsys.schema.pipeline_schema import PipelineConfig
@@ -82,10 +83,7 @@ def _part(node: Any, key: str, base: type) -> Any:
 
 def plain_config(cfg: DictConfig) -> PipelineConfig:
     """Return the config as an object, without the parts that `build_parts` builds."""
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    if OmegaConf.is_missing(cfg, "run"):
-        plain["run"] = ""
-    return from_plain(PipelineConfig, plain)
+    return parse(PipelineConfig, values_of(cfg))
 
 
 def tables_root(config: PipelineConfig) -> Path:

@@ -11,14 +11,14 @@ from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Range
 from recsys.stages.order import Order, Place, Ranked, Share
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
-Draws = Annotated[int, Range(at_least=0, limit=10_000)]
+Draws = Annotated[int, Field(ge=0, le=10_000)]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Thompson(Order):
     explores = True
 
     def __init__(
-        self, strength: Annotated[float, Range(above=0)] = 50.0, successes: str | None = None,
+        self, strength: PositiveFloat = 50.0, successes: str | None = None,
         trials: str | None = None, candidates: Place | None = 100, draws: Draws = 200,
     ) -> None:  # fmt: skip
         self._strength, self._columns, self._most, self._draws = strength, (successes, trials), candidates, draws

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import numpy as np
 import polars as pl
+from pydantic import Field
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
 from recsys.data.raw.derive import is_true
 from recsys.files.input_files import problem_of
-from recsys.ranges import Range
+from recsys.ranges import Count
 from recsys.stages.expressions import Condition
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
@@ -43,8 +44,8 @@ class Seen(Filter):
     """
 
     def __init__(
-        self, where: str | None = None, bloom: Annotated[int, Range(at_least=1, limit=2**53)] = 50_000_000,
-        errors: Annotated[float, Range(above=0, below=1)] = 0.01,
+        self, where: str | None = None, bloom: Annotated[int, Field(ge=1, le=2**53)] = 50_000_000,
+        errors: Annotated[float, Field(gt=0, lt=1)] = 0.01,
     ) -> None:  # fmt: skip
         self._where, self._bloom, self._errors = where, bloom, errors
 
@@ -102,7 +103,7 @@ class MostPer(Filter):
         most: number of candidates of one value.
     """
 
-    def __init__(self, column: str, most: Annotated[int, Range(at_least=1)]) -> None:
+    def __init__(self, column: str, most: Count) -> None:
         self._column, self._most = column, most
 
     def bind(self, resources: Resources, key: str) -> None:

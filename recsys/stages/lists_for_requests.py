@@ -12,7 +12,6 @@ from omegaconf import DictConfig
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
-from recsys.cli.command_line import strings
 from recsys.data.prepare.writer import Output
 from recsys.files.outputs import check_output
 from recsys.online.predict_files import input_files
@@ -31,7 +30,7 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     Its columns are the columns of the input, and items, scores, sources (the names of the sources of each item) and, if
     the pipeline explores, propensities.
     """
-    files = input_files(strings(cfg.input)) if cfg.input is not None else []
+    files = input_files(cfg.input) if cfg.input else []
     if not files:
         raise UserError(f"input: is missing; name a file with the column {cfg.user}, such as input=users.csv")
     check_output(output, (".parquet",), inputs=files)

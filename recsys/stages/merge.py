@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
+from pydantic import NonNegativeFloat
 
-from recsys.ranges import Range
 from recsys.stages.sources import Found
 
 
@@ -48,7 +47,7 @@ class ReciprocalRank(Merge):
         c: lowers the lead of the first ranks.
     """
 
-    def __init__(self, c: Annotated[float, Range(at_least=0)] = 60.0) -> None:
+    def __init__(self, c: NonNegativeFloat = 60.0) -> None:
         self._c = c
 
     def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Range
+from recsys.ranges import Count
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition
 from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
-Share = Annotated[float, Range(at_least=0, at_most=1)]
-Place = Annotated[int, Range(at_least=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Place = Count
 
 
 class Draw(Protocol):
@@ -157,7 +158,7 @@ class DPP(Order):
     """
 
     def __init__(
-        self, relevance: Annotated[float, Range(at_least=0, below=1)] = 0.7, vectors: str | None = None,
+        self, relevance: Annotated[float, Field(ge=0, lt=1)] = 0.7, vectors: str | None = None,
         column: str | None = None, separator: str | None = None, candidates: Place | None = 200,
     ) -> None:  # fmt: skip
         self._relevance, self._most = relevance, candidates
@@ -261,7 +262,7 @@ class Boost(Order):
     """
 
     def __init__(
-        self, where: str | None = None, factor: Annotated[float, Range(above=0)] = 1.0, add: float = 0.0,
+        self, where: str | None = None, factor: PositiveFloat = 1.0, add: float = 0.0,
         column: str | None = None,
     ) -> None:  # fmt: skip
         self._where, self._factor, self._add, self._column = where, factor, add, column

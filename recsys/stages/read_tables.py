@@ -25,7 +25,7 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
 
     Raises UserError for a file or a column that is not there, or a file that cannot be read.
     """
-    given = [table.file] if isinstance(table.file, str) else list(table.file or [])
+    given = table.file
     files: list[Path] = []
     for name in given:
         named = root / name

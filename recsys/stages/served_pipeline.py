@@ -13,7 +13,6 @@ from recsys.config.compose import compose_file
 from recsys.files import manifest
 from recsys.files.atomic import write_text
 from recsys.online.servable import Features, Query, Row, TensorSpec
-from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import build_parts, plain_config, tables_root
 from recsys.stages.assemble import load as load_pipeline
 from recsys.stages.open_models import EXPORTED
@@ -47,7 +46,7 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
 
 def load(folder: str | Path, *, threads: int = 1, before: object = None) -> PipelineServable:  # noqa: ARG001
     """Load the pipeline of a folder that `write_folder` wrote. before: what answers now; nothing is shared"""
-    cfg = OmegaConf.merge(OmegaConf.structured(PipelineConfig), OmegaConf.load(Path(folder) / CONFIG))
+    cfg = OmegaConf.load(Path(folder) / CONFIG)
     assert isinstance(cfg, DictConfig)
     cfg.threads = threads
     return PipelineServable(load_pipeline(cfg), str(cfg.name), list(cfg.context))

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import numpy as np
 import polars as pl
+from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
 from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.online.servable import Query
-from recsys.ranges import Range
 from recsys.stages.catalogue import ABSENT, unit
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Models
@@ -20,8 +20,8 @@ from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
 Found = tuple[np.ndarray, np.ndarray]  # items (n,) as numbers, best first, and their scores (n,)
-Count = Annotated[int, Range(at_least=1, limit=1_000_000)]
-Weight = Annotated[float, Range(above=0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Weight = PositiveFloat
 NOTHING: Found = (np.zeros(0, np.int64), np.zeros(0))
 
 

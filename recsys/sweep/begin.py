@@ -7,19 +7,19 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
+from recsys.base.parsing import parse
 from recsys.cli import command_line
-from recsys.config.compose import compose_sweep
+from recsys.config.compose import compose_sweep, values_of
 from recsys.distributed import failures
 from recsys.evaluation import metrics_table
 from recsys.job.check import check
 from recsys.job.kinds import check_leads, monitor_of
 from recsys.job.run_config import RunConfig
-from recsys.ranges import check_values
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
@@ -28,8 +28,6 @@ from recsys.sweep.schedule import Schedule
 from recsys.sweep.search import FixedTrials, Study, check_method
 from recsys.sweep.slurm import Cluster
 from recsys.sweep.space import Space, composed, read_space
-
-METHODS, LAUNCHERS, DIRECTIONS = ("grid", "random", "optuna"), ("local", "slurm"), ("maximize", "minimize")
 
 
 def begin(arguments: list[str]) -> int:
@@ -43,8 +41,7 @@ def begin(arguments: list[str]) -> int:
             raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
         cfg, default = _config(space, arguments)
-        settings = OmegaConf.to_object(cfg.sweep)
-        assert isinstance(settings, SweepConfig)
+        settings = parse(SweepConfig, values_of(cfg.sweep), "sweep")
         check_settings(settings)
         check_method(space, settings)
         folder = Path(cfg.run_dir or default)
@@ -93,11 +90,6 @@ def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
 
 def check_settings(s: SweepConfig) -> None:
     """Raise UserError for values that the schema accepts but a sweep does not."""
-    direction = ("direction", s.direction or DIRECTIONS[0], DIRECTIONS)
-    for key, value, valid in (("method", s.method, METHODS), ("launcher", s.launcher, LAUNCHERS), direction):
-        if value not in valid:
-            raise UserError(f"sweep.{key}={value}: must be {', '.join(valid[:-1])} or {valid[-1]}")
-    check_values(s, SweepConfig, "sweep")
     if s.launcher == "slurm":
         check_extra("slurm", "sweep.launcher=slurm")
     elif s.slurm:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError
-from recsys.job.settings import device_of
+from recsys.job.run_config import device_of
 from recsys.sweep.processes import Process
 
 

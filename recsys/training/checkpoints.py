@@ -12,8 +12,8 @@ from recsys.base.console import say
 from recsys.evaluation.metrics_table import lower_is_better
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
-from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import DamagedFile
+from recsys.files.run_files import checkpoints_of
 from recsys.sharding.stored_checkpoint import check_files
 from recsys.training.callbacks import CLOCK_STEPS, over
 from recsys.training.module import RecsysModule

@@ -10,9 +10,8 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.tables import TableInfo
+from recsys.sharding.sharded_model import ShardedModel
 from recsys.training.module_settings import MakeOptimizer
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)  # which have a kernel for all weights on GPUs
@@ -22,7 +21,7 @@ class Optimizers:
     """The optimizers of a sharded task.
 
     Args:
-        plan: entries that `describe` returned.
+        sharded: the model.
         make_dense: builds the optimizer of the dense weights.
 
     Attributes:
@@ -31,15 +30,9 @@ class Optimizers:
         combined: one optimizer over all parameters, which Lightning steps.
     """
 
-    def __init__(
-        self,
-        dmp: DistributedModelParallel,
-        plan: list[dict[str, Any]],
-        tables: dict[str, TableInfo],
-        make_dense: MakeOptimizer,
-        sparse: SparseOptimizer,
-    ) -> None:
-        self.dense, rows = split_parameters(dmp, plan)
+    def __init__(self, sharded: ShardedModel, make_dense: MakeOptimizer) -> None:
+        tables, sparse = sharded.tables, sharded.optimizer
+        self.dense, rows = split_parameters(sharded.dmp, sharded.plan)
         if rows and sparse.config.clip is not None:
             name = next(t.name for t in tables.values() if t.parameter in rows)
             raise UserError(
@@ -54,7 +47,7 @@ class Optimizers:
 
         self._wrapper = KeyedOptimizerWrapper(self.dense, make)
         [self._dense_optimizer] = made
-        parts: list[Any] = [dmp.fused_optimizer, self._wrapper]
+        parts: list[Any] = [sharded.dmp.fused_optimizer, self._wrapper]
         self.rows: RowOptimizer | None = None
         if rows:
             shares = {rows[t.parameter]: t.dim / t.width for t in tables.values() if t.parameter in rows}

@@ -1,11 +1,10 @@
 """The LightningModule: builds and shards the task, trains and measures it, writes and reads checkpoints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
@@ -14,7 +13,7 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys.base.console import say_once
 from recsys.base.errors import NotFinite, UserError
-from recsys.batch import Batch, Interactions
+from recsys.batch import Batch
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.losses import LabelLosses
@@ -22,17 +21,14 @@ from recsys.models.common.items import NextItems
 from recsys.models.common.layers import has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
-from recsys.sharding.init import check_vectors, init_tables
-from recsys.sharding.optimizers import sparse_optimizer
-from recsys.sharding.planner import describe, make_plan, shard
 from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.tables import TableInfo, lay_out_tables, tables
+from recsys.sharding.sharded_model import Placement, ShardedModel
 from recsys.task import RetrievalTask, Task
 from recsys.training.combined_optimizer import Optimizers
 from recsys.training.compiled import CompiledModel, compiled_model
 from recsys.training.ema import Ema, averaged_weights
 from recsys.training.loss_scale import Float16, LossScale
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Beginning, Updates
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
 from recsys.training.recompute import recompute_blocks
@@ -47,23 +43,28 @@ class RecsysModule(pl.LightningModule):
             sharded.
         placement: settings of the tables and their sharding.
         updates: settings of the optimizers and schedules.
+        beginning: what a training begins with.
         evaluator: computes the metrics; a LabelsEvaluator by default.
         log_every_n_steps: number of steps between two logged losses.
     """
+
+    sharded: ShardedModel  # made by setup_model
+    dmp: DistributedModelParallel  # that of `sharded`
 
     def __init__(
         self,
         make_task: Callable[[], Task | RetrievalTask],
         placement: Placement,
         updates: Updates | None = None,
+        beginning: Beginning | None = None,
         *,
         evaluator: Evaluator | None = None,
         log_every_n_steps: int = 50,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self._make_task, self._placement, self._updates = make_task, placement, updates or Updates()
-        self.sparse_optimizer = sparse_optimizer(placement.sparse)
+        self._make_task, self._placement = make_task, placement
+        self._updates, self._beginning = updates or Updates(), beginning or Beginning()
         self.evaluator: Evaluator = evaluator or LabelsEvaluator()
         self._log_every = log_every_n_steps
         self.ema: Ema | None = None
@@ -74,21 +75,12 @@ class RecsysModule(pl.LightningModule):
         self._first, self._logs = True, False
         self._pipeline: Pipeline | None = None
         self._pipeline_kind: str | None = None  # sparse_dist or prefetch
-        self.dmp: DistributedModelParallel | None = None
-        self.plan: list[dict[str, Any]] = []
-        self.tables: dict[str, TableInfo] = {}
         self.last_checkpoint: Path | None = None
-        # state of the checkpoint that training resumes from, if it has already been read
-        self.start: RunState | None = None
-        # checkpoint of another run that training goes on from, and the rows that have new values, by vocabulary
-        self.goes_on_from: tuple[Path, Mapping[str, np.ndarray]] | None = None
         self._steps_before = 0  # of the runs that training goes on from
         self._optimizers: Optimizers | None = None
         self._loss: Tensor | None = None
         self.compiled: CompiledModel | None = None
         self.loss_scale: LossScale | None = None
-        # returns the training interactions of the feature that a model names as its user; None if nothing is trained
-        self.read_pairs: Callable[[str], Interactions] | None = None
 
     @property
     def row_optimizer(self) -> RowOptimizer | None:
@@ -96,40 +88,30 @@ class RecsysModule(pl.LightningModule):
         return None if self._optimizers is None else self._optimizers.rows
 
     def configure_model(self) -> None:
-        if self.dmp is None:
+        if not hasattr(self, "sharded"):
             self.setup_model(self.trainer.strategy.root_device)
 
     def setup_model(self, device: torch.device) -> None:
         """Build, plan and shard the task over the processes of the default group."""
-        p = self._placement
-        task = self._make_task()
-        lay_out_tables(task, p.sharding.padding, p.sharding.table_dtype)
-        self.tables = tables(task)
-        if p.sharding.table_dtype != "fp32" and device.type == "cpu" and self._updates.make_optimizer is not None:
+        seed = torch.initial_seed()
+        dtype = self._placement.sharding.table_dtype
+        if dtype != "fp32" and device.type == "cpu" and self._updates.make_optimizer is not None:
             why = "CPUs round to the nearest number, so that small steps of large weights are lost"
-            say_once(f"sharding.table_dtype={p.sharding.table_dtype}: {why}; GPUs round stochastically")
-        check_vectors(self.tables, p.vectors)
-        plan, sharders = make_plan(
-            task,
-            p.sharding,
-            self.sparse_optimizer,
-            device=device,
-            batch_size=p.batch_size,
-            local_world_size=p.local_world_size,
-            load_factors=p.load_factors,
+            say_once(f"sharding.table_dtype={dtype}: {why}; GPUs round stochastically")
+        self.sharded = ShardedModel(
+            self._make_task(),
+            self._placement,
+            device,
             accumulate=self._updates.accumulate,
             prefetch=self._updates.pipeline == PREFETCH,
             bfloat16=self._updates.precision == "bf16-mixed",
         )
-        self.plan = describe(plan, self.tables)
+        self.dmp, task = self.sharded.dmp, self.sharded.task
         self.timing = Timing(device)
-        self.dmp = shard(task, plan, sharders, device)
         if isinstance(task, RetrievalTask) and task.candidates is not None:
             task.set_candidates(task.candidates.to(device))
-            if self.read_pairs is not None and task.model.reads_interactions:
-                task.model.set_interactions(self.read_pairs(task.model.user).to(device))
-        seed = torch.initial_seed()
-        init_tables(self.dmp, self.tables, seed, p.vectors)
+            if (read_pairs := self._beginning.read_pairs) is not None and task.model.reads_interactions:
+                task.model.set_interactions(read_pairs(task.model.user).to(device))
         if self._updates.pipeline in KINDS:
             if (problem := Pipeline.problem(task)) is None:
                 self._pipeline_kind = self._updates.pipeline
@@ -146,12 +128,10 @@ class RecsysModule(pl.LightningModule):
     # --- optimizers ----------------------------------------------------------------------------------
 
     def configure_optimizers(self) -> Any:
-        assert self.dmp is not None and self._updates.make_optimizer is not None
-        self._optimizers = Optimizers(
-            self.dmp, self.plan, self.tables, self._updates.make_optimizer, self.sparse_optimizer
-        )
+        assert self._updates.make_optimizer is not None
+        self._optimizers = Optimizers(self.sharded, self._updates.make_optimizer)
         if self._updates.ema is not None:
-            self.ema = Ema(averaged_weights(self.dmp, self.plan), self._updates.ema)
+            self.ema = Ema(averaged_weights(self.dmp, self.sharded.plan), self._updates.ema)
         combined = self._optimizers.combined
         if self._updates.make_scheduler is None:
             return combined
@@ -160,8 +140,7 @@ class RecsysModule(pl.LightningModule):
     # --- steps ---------------------------------------------------------------------------------------
 
     def on_train_start(self) -> None:
-        assert self.dmp is not None
-        task = self.dmp.module
+        task = self.sharded.task
         if isinstance(task, RetrievalTask) and isinstance(task.model, NextItems) and self._pipeline_kind is None:
             self._loader.make_queries = task.model.queries_ahead
 
@@ -169,7 +148,6 @@ class RecsysModule(pl.LightningModule):
         return batch  # the loader has copied it
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        assert self.dmp is not None
         accumulate = self._updates.accumulate
         self._first = batch_idx % accumulate == 0
         self._logs = (batch_idx + 1) % (self._log_every * accumulate) == 0
@@ -190,7 +168,7 @@ class RecsysModule(pl.LightningModule):
         assert self._loss is not None
         if self._logs:
             self.log("train/loss", self._loss, rank_zero_only=True)
-            loss_of = getattr(self.dmp.module, "loss", None)
+            loss_of = getattr(self.sharded.task, "loss", None)
             for name, value in loss_of.logged().items() if isinstance(loss_of, LabelLosses) else ():
                 self.log(f"train/{name}", value, rank_zero_only=True)
         return self._loss
@@ -206,7 +184,6 @@ class RecsysModule(pl.LightningModule):
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch divided by the number of batches of a step, and the predictions."""
-        assert self.dmp is not None
         with self.timing.part("forward"), self._stance(batch.rows):
             loss, predictions = self.dmp(batch)
         self._loss = loss.detach()
@@ -271,25 +248,22 @@ class RecsysModule(pl.LightningModule):
     # --- evaluation ----------------------------------------------------------------------------------
 
     def _begin(self, loader: Any, brief: bool = False) -> None:
-        assert self.dmp is not None
         if self._pipeline is not None:
             self._pipeline.drain()
         self._refresh()
-        self.evaluator.begin(self.dmp.module, loader, brief)
+        self.evaluator.begin(self.sharded.task, loader, brief)
 
     def _refresh(self) -> None:
         """Let a model that trains compute the buffers that evaluation reads."""
-        assert self.dmp is not None
-        task = self.dmp.module
+        task = self.sharded.task
         reads = isinstance(task, RetrievalTask) and task.model.reads_interactions
         if reads and self.trainer.state.fn == "fit":
             task.model.refresh()
 
     def _evaluate(self, batch: Batch) -> None:
-        assert self.dmp is not None
         with self._stance(batch.rows):
             _, output = self.dmp(batch)
-        self.evaluator.update(self.dmp.module, output, batch)
+        self.evaluator.update(self.sharded.task, output, batch)
 
     def _log_metrics(self, split: str) -> None:
         try:
@@ -342,7 +316,7 @@ class RecsysModule(pl.LightningModule):
 
         `state` is Lightning's part of it: loops (with the loader's position), callbacks, schedulers.
         """
-        assert self.dmp is not None and self._optimizers is not None
+        assert self._optimizers is not None
         if (problem := first_problem(self.not_finite())) is not None:
             step = f"after step {self.global_step}, so no checkpoint was written"
             fail_together(NotFinite(f"{problem} {step}; {self._advice()}"))
@@ -353,26 +327,24 @@ class RecsysModule(pl.LightningModule):
             state["ema"] = self.ema.state_dict()
         if self.loss_scale is not None:
             state["loss_scale"] = self.loss_scale.state_dict()
-        sharded_checkpoint.save(
-            path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan
-        )
+        sharded_checkpoint.save(path, self.sharded, self.row_optimizer, state)
         self.last_checkpoint = path
 
     def on_fit_start(self) -> None:
         """Load what a training goes on from; weights, optimizers and their states exist by now."""
-        if self.goes_on_from is None:
+        if self._beginning.goes_on_from is None:
             return
-        assert self.dmp is not None and self._optimizers is not None
-        path, fresh = self.goes_on_from
-        go_on(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, fresh)
+        assert self._optimizers is not None
+        path, fresh = self._beginning.goes_on_from
+        go_on(path, self.sharded, self.row_optimizer, fresh)
         run_state = RunState.load(path)
         if "ema" in run_state.state:
-            Ema.put(averaged_weights(self.dmp, self.plan), run_state.state["ema"])
+            Ema.put(averaged_weights(self.dmp, self.sharded.plan), run_state.state["ema"])
         if self.ema is not None:
             self.ema.restart()
         self._optimizers.go_on(run_state.state["dense_optimizer"])
         self._steps_before = run_state.state["global_step"] + run_state.state.get("steps_before", 0)
-        if self.sparse_optimizer.counts_steps:
+        if self.sharded.optimizer.counts_steps:
             self.dmp.fused_optimizer.set_optimizer_step(self._steps_before)
         if self.row_optimizer is not None:
             self.row_optimizer.set_step(self._steps_before)
@@ -382,7 +354,6 @@ class RecsysModule(pl.LightningModule):
 
         On GPUs, training_step checks the loss only at logged steps; and no loss shows what the last step did.
         """
-        assert self.dmp is not None
         if self._loss is not None and not bool(torch.isfinite(self._loss)):
             return f"the loss is {float(self._loss)}"
         return sharded_checkpoint.not_finite(self.dmp.state_dict())
@@ -392,19 +363,18 @@ class RecsysModule(pl.LightningModule):
 
         If not `training`, only the weights are restored.
         """
-        assert self.dmp is not None
-        known, self.start = self.start, None
+        known = self._beginning.resumed
         run_state = known if known is not None and known.checkpoint == path else RunState.load(path)
         state = dict(run_state.state)
         if not training:
-            sharded_checkpoint.load_model(path, self.dmp, self.tables)
+            sharded_checkpoint.load_model(path, self.sharded)
             if "ema" in state:
-                Ema.put(averaged_weights(self.dmp, self.plan), state["ema"])
+                Ema.put(averaged_weights(self.dmp, self.sharded.plan), state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # only a run that resumes has this state
         assert self._optimizers is not None
         self._steps_before = state.get("steps_before", 0)
         steps = self._steps_before + state["global_step"]
-        sharded_checkpoint.load_all(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, steps)
+        sharded_checkpoint.load_all(path, self.sharded, self.row_optimizer, steps)
         self._optimizers.load_state_dict(state, self._schedulers())
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
@@ -412,7 +382,7 @@ class RecsysModule(pl.LightningModule):
         if self.loss_scale is not None and "loss_scale" in state:
             self.loss_scale.load_state_dict(state["loss_scale"])
             skipped = self.loss_scale.skipped
-        if self.sparse_optimizer.counts_steps:  # for Adam's bias correction
+        if self.sharded.optimizer.counts_steps:  # for Adam's bias correction
             self.dmp.fused_optimizer.set_optimizer_step(self._steps_before + run_state.batches - skipped)
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema", "loss_scale")}

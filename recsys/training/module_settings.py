@@ -1,36 +1,19 @@
-"""Settings of a RecsysModule, in two groups: tables and weight updates."""
+"""Settings of a RecsysModule: weight updates, and what a training begins with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.batch import Interactions
+from recsys.training.run_state import RunState
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], Any]
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Settings of the tables: their sharding, and the optimizer that is fused into them.
-
-    sharding, sparse: `sharding` and `optim.sparse` of the config
-    batch_size: rows per process and step, for the planner
-    local_world_size: number of processes per host
-    load_factors: share of rows that GPUs cache, by vocabulary (data.load_factors)
-    vectors: pretrained vectors that tables start from, by vocabulary
-    """
-
-    sharding: ShardingConfig
-    sparse: SparseOptimConfig
-    batch_size: int
-    local_world_size: int
-    load_factors: dict[str, float] | None = None
-    vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,3 +50,18 @@ class Updates:
     precision: str = "32-true"
     loss_scale: float | None = None
     pipeline: str = "none"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a training begins with.
+
+    read_pairs: returns the training interactions of the feature that a model names as its user
+    resumed: state of the checkpoint that the training resumes from
+    goes_on_from: checkpoint of another run that the training goes on from, and the rows that have new values, by
+        vocabulary
+    """
+
+    read_pairs: Callable[[str], Interactions] | None = None
+    resumed: RunState | None = None
+    goes_on_from: tuple[Path, Mapping[str, np.ndarray]] | None = None

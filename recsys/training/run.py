@@ -17,8 +17,7 @@ from recsys.files import manifest
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths
 from recsys.job.resumed import run_to_resume, run_to_start_from
-from recsys.job.run_config import RunConfig
-from recsys.job.settings import device_of
+from recsys.job.run_config import RunConfig, device_of
 
 if TYPE_CHECKING:
     from recsys.data.prepare.check_data import SplitFiles

@@ -19,18 +19,17 @@ from omegaconf import OmegaConf
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.compose import load_config, without_secrets
-from recsys.config.plain import flatten_config
 from recsys.data.features.feature_specs import feature_spec
 from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.prepare.prepared import Prepared
 from recsys.files import manifest
 from recsys.files.atomic import whole_file
-from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
 from recsys.files.json_text import read_json
 from recsys.files.manifest import DamagedFile
-from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
+from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS, best_checkpoint, newest_checkpoint
 from recsys.job.resumed import AUTO, names_a_run, run_to_resume
 from recsys.job.run_config import RunConfig
+from recsys.schema.fields import flatten
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 
@@ -103,7 +102,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     hold(path, key)
     if (path / CONFIG).exists():
         there = RunConfig.of(load_config(path / CONFIG))
-        old, new = (flatten_config(without_secrets(c.plain)) for c in (there, cfg))
+        old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
         for name in sorted(set(old) | set(new)):
             is_free = any(name == f or name.startswith(f + ".") for f in FREE)
             if not is_free and old.get(name) != new.get(name):

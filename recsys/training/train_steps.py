@@ -10,11 +10,12 @@ from recsys.data.loader.training_interactions import training_pairs
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.evaluation.calibration import save as save_calibration
-from recsys.files.checkpoint_folders import best_checkpoint, newest_checkpoint
+from recsys.files.run_files import best_checkpoint, newest_checkpoint
 from recsys.job.resumed import run_to_start_from
 from recsys.job.run_config import RunConfig
 from recsys.training.advice import cut_lists, short_training, slow_validations
 from recsys.training.checkpoints import newest_intact_checkpoint
+from recsys.training.module_settings import Beginning
 from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
@@ -33,8 +34,6 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     if not folder.resumed:
         training.start_reading()
     steps = steps_of(cfg, len(training))
-    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
-    module.read_pairs = partial(training_pairs, prepared)
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
         counts = prepared.fitted.item_vocabulary["count"].to_numpy()
@@ -46,19 +45,22 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     start = folder.start
     if newest is not None and (start is None or start.checkpoint != newest):
         start = RunState.load(newest)
+    goes_on_from = None
+    if start is None and (before := run_to_start_from(cfg)) is not None:
+        checkpoint = best_checkpoint(before) or newest_checkpoint(before)
+        if checkpoint is None:
+            raise UserError(f"start_from={before}: has no complete checkpoint; resume it first")
+        goes_on_from = checkpoint, fresh_rows(prepared.fitted)
+    beginning = Beginning(partial(training_pairs, prepared), start, goes_on_from)
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps, beginning)
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {newest}")
         # Lightning does not restore the loader from a checkpoint at the end of an epoch
         training.load_state_dict(start.loader_position)
-        module.start = start
-    elif (before := run_to_start_from(cfg)) is not None:
-        checkpoint = best_checkpoint(before) or newest_checkpoint(before)
-        if checkpoint is None:
-            raise UserError(f"start_from={before}: has no complete checkpoint; resume it first")
-        say(f"starting from {checkpoint}")
-        module.goes_on_from = checkpoint, fresh_rows(prepared.fitted)
+    elif goes_on_from is not None:
+        say(f"starting from {goes_on_from[0]}")
     try:
         trainer.fit(module, training, validation, ckpt_path=newest)
     except NotFinite:

@@ -20,14 +20,14 @@ from recsys.evaluation.metrics_table import COUNTS
 from recsys.files.atomic import write_json
 from recsys.job.build import make, make_scheduler
 from recsys.job.kinds import monitor_of
-from recsys.job.run_config import RunConfig
-from recsys.job.settings import seconds_of
+from recsys.job.run_config import RunConfig, seconds_of
+from recsys.sharding.sharded_model import Placement
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.loss_scale import Float16
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Beginning, Updates
 from recsys.training.pipelines import AHEAD, BASE, KINDS, NONE
 from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
@@ -37,13 +37,19 @@ COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several p
 
 
 def build_module(
-    cfg: RunConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
+    cfg: RunConfig,
+    fitted: Fitted,
+    ranks: Ranks,
+    folder: Path | None = None,
+    total_steps: int | None = None,
+    beginning: Beginning | None = None,
 ) -> RecsysModule:
     """Return the module for fitted data, after seeding. Its tables are created by setup_model, which the Trainer calls.
 
     Args:
         folder: folder with the vocabularies, for sharding.cache_hit_rate.
         total_steps: number of steps of the whole training.
+        beginning: what a training begins with.
     """
     features, kind = fitted.features, cfg.kind
     candidates = kind.candidates(fitted)
@@ -75,6 +81,7 @@ def build_module(
             loss_scale=cfg.trainer.loss_scale,
             pipeline=cfg.pipeline,
         ),
+        beginning,
         evaluator=kind.evaluator(cfg, features, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
     )
@@ -284,7 +291,11 @@ class _Record(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, RecsysModule)
         if trainer.is_global_zero:
-            plan: dict[str, Any] = {"world_size": trainer.world_size, "hosts": trainer.num_nodes, "tables": module.plan}
+            plan: dict[str, Any] = {
+                "world_size": trainer.world_size,
+                "hosts": trainer.num_nodes,
+                "tables": module.sharded.plan,
+            }
             write_json(self.path / "plan.json", plan)
             for logger in trainer.loggers[1:]:
                 logger.log_hyperparams({"plan": plan})

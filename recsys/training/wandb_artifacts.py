@@ -48,10 +48,10 @@ class Tracking(pl.Callback):
         """
         if trainer.state.fn != "fit":
             return
-        assert isinstance(module, RecsysModule) and module.dmp is not None
-        weights, states = local_tables(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
+        assert isinstance(module, RecsysModule)
+        weights, states = local_tables(module.sharded, module.row_optimizer)
         values: dict[str, float] = {}
-        for name, info in module.tables.items():
+        for name, info in module.sharded.tables.items():
             shards = weights[info.parameter]
             measured = not shards.replicated or dist.get_rank() == 0
             squares = [float(t.double().square().sum()) for t in shards.local_tensors if measured]

@@ -4,29 +4,23 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from omegaconf import OmegaConf
+from data_configs import data_from
 
 from recsys.data.features import (
     Fitted,
     InMemory,
-    ResolvedData,
     fit,
     parse_rows,
-    resolve,
 )
 from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.dictionary import TextCoder
-from recsys.schema.data_schema import DataConfig, LabelConfig
+from recsys.schema.data_schema import DataConfig
 
 
 def of_yaml(text: str) -> DataConfig:
     """A config as Hydra would read it; its label is a number, because `rows` makes all labels equal."""
-    schema = ResolvedData(name="t", label=LabelConfig("y", kind="regression"))
-    merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))
-    data = resolve(OmegaConf.to_object(merged))
-    assert isinstance(data, DataConfig)
-    return data
+    return data_from({"label": {"column": "y", "kind": "regression"}}, text)
 
 
 def rows(data: DataConfig, **columns: Any) -> pl.DataFrame:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from data_configs import data_from
 from entries import assert_same, moved
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData, resolve
+from recsys.data.features import GROUP, ORDER, PLACE, ResolvedData
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.data.features.group_features import arrange, next_item_queries
 from recsys.data.prepare.check_data import check_data
@@ -29,8 +29,7 @@ Event = tuple[str, int, float | None]  # user, order, time
 
 
 def config(text: str, **more: Any) -> ResolvedData:
-    merged = OmegaConf.merge(OmegaConf.structured(ResolvedData(name="t")), OmegaConf.create(text), more)
-    data = resolve(OmegaConf.to_object(merged))  # type: ignore[arg-type]
+    data = data_from(text, more)
     check_data(data)
     return data
 

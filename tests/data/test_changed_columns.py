@@ -15,7 +15,8 @@ from recsys.data.raw import read_sources
 from recsys.data.raw.derive import steps
 from recsys.new.propose import propose
 from recsys.online.row_transforms import RowTransforms
-from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
 

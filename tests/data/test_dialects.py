@@ -25,7 +25,8 @@ from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.dialect import read_head
-from recsys.schema.data_schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
+from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 FEW = settings(max_examples=examples(60), deadline=None)
 TWO = [("1", "2", 2), ("0", "3", 3)]
@@ -198,7 +199,7 @@ def test_labels(tmp_path: Path, labels: list[str], config: LabelConfig, expected
 def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("y,item\n" + "1,7\n0,8\n" * 50)
     (tmp_path / "items.dat").write_bytes("7::käse::1,5\n8::brot::2\n".encode("latin-1"))
-    join = JoinConfig("items.dat", "item", names=["item", "name", "price"], separator="::", encoding="latin-1")
+    join = JoinConfig(file="items.dat", key="item", names=["item", "name", "price"], separator="::", encoding="latin-1")
     data = DataConfig(
         name="t",
         root=str(tmp_path),
@@ -222,7 +223,7 @@ def test_two_joins_without_columns(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("y,item,user\n" + "1,7,a\n0,8,b\n" * 50)
     (tmp_path / "items.csv").write_text("item,price\n7,1\n8,2\n")
     (tmp_path / "users.json").write_text('{"user": "a", "age": 30}\n{"user": "b", "age": 40}\n')
-    joins = [JoinConfig("items.csv", "item"), JoinConfig("users.json", "user", format="jsonl")]
+    joins = [JoinConfig(file="items.csv", key="item"), JoinConfig(file="users.json", key="user", format="jsonl")]
     data = DataConfig(
         name="t",
         root=str(tmp_path),

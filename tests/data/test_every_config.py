@@ -10,13 +10,13 @@ import feature_specs
 import polars as pl
 import public_rows
 import pytest
+from data_configs import data_config
 from entries import check_entries, check_histories, moved
 
 from recsys.config.compose import compose, conf_dir
 from recsys.data.prepare.check_data import SAMPLES
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import clicks
-from recsys.job.settings import data_config
 from recsys.schema.data_schema import SplitConfig
 
 RealData = Callable[[str], Path]

@@ -6,13 +6,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
+from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle
@@ -28,9 +28,7 @@ Event = tuple[str, str, int]  # user, item, time
 
 
 def config(text: str, **more: Any) -> DataConfig:
-    merged = OmegaConf.merge(OmegaConf.structured(ResolvedData(name="t")), OmegaConf.create(text), more)
-    data = resolve(OmegaConf.to_object(merged))
-    assert isinstance(data, DataConfig)
+    data = data_from(text, more)
     check_data(data)
     return data
 
@@ -235,7 +233,6 @@ def test_one_by_one_with_their_history(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("dense: {x: {lag: 1}}", "data.dense.x.lag=1: needs data.group"),
-    ("group: {by: u}\ndense: {x: {lag: 0}}", "data.dense.x.lag=0: must be at least 1"),
     ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference cannot be combined"),
     ("group: {by: u}\nsparse: {x: {difference: 1}}", "set quantiles"),
     ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, but split makes several"),
@@ -248,12 +245,12 @@ MISTAKES = [
     ),
     (
         "group: {by: u}\nsequences: {max_length: 3, pad: both}\nsparse: {x: {}}",
-        "data.sequences.pad=both: must be left or right",
+        "sequences.pad=both: must be left or right",
     ),
     ("group: {by: u}\nsequences: {max_length: 1, min_length: 4}\nsparse: {x: {}}", "must be at most max_length"),
     (
         "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: user}}",
-        "data.sparse.x.per=user: must be item or group",
+        "sparse.x.per=user: must be item or group",
     ),
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "needs a sparse feature of the items"),
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),

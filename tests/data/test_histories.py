@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from omegaconf import OmegaConf
+from data_configs import data_from
 
-from recsys.data.features import ResolvedData, resolve
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.models.common.behaviour import history_pairs
@@ -16,10 +15,7 @@ ROWS, USERS, LAST = 300, 12, 5
 
 
 def prepared_data(text: str, folder: Path) -> Prepared:
-    merged = OmegaConf.merge(
-        OmegaConf.structured(ResolvedData(name="t", root=str(folder / "raw"))), OmegaConf.create(text)
-    )
-    data = resolve(OmegaConf.to_object(merged))  # type: ignore[arg-type]
+    data = data_from({"root": str(folder / "raw")}, text)
     data.prepared = str(folder / "prepared")
     check_data(data)
     return prepare(data)

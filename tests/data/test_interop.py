@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from data_configs import data_config
 from examples import examples
 from feature_specs import CARDINALITIES, NUMBERS, Rows
 from forks import run_forked
@@ -24,7 +25,6 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import fixed_width, text
 from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.raw.raw_format import RawFormat
-from recsys.job.settings import data_config
 from recsys.online.predictor import Predictor
 from recsys.online.row_transforms import RowTransforms
 from recsys.preprocess import preprocess
@@ -415,7 +415,6 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     ("of", "expected"),
     [
         ({"encode": "id"}, r"rows: missing; encode=id needs it"),
-        ({"encode": "id", "rows": 0}, r"rows=0: must be from 1 to"),
         ({"encode": "id", "rows": 3, "min_count": 2}, r"min_count=2: does not apply to encode=id"),
         ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: does not apply to encode=id"),
         ({"encode": "id", "rows": 3, "cross": ["p", "q"]}, r"cross=.*: cannot be combined with encode=id"),

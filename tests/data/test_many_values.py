@@ -20,7 +20,8 @@ import resource, sys
 from pathlib import Path
 import polars as pl
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import SourceConfig
 
 folder, rows = Path(sys.argv[1]), int(sys.argv[2])
 place = pl.int_range(rows, dtype=pl.Int64)

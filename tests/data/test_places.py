@@ -13,11 +13,10 @@ from typing import Any
 import fsspec
 import polars as pl
 import pytest
+from data_configs import data_from
 from every_transform import CSV, PARQUET, write_csv, write_parquet
-from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.data.features import resolve
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources
 from recsys.data.raw.digests import digests
@@ -64,11 +63,7 @@ def memory() -> Iterator[Any]:
 
 def of_yaml(text: str, root: str, home: Path) -> DataConfig:
     known = {"name": "t", "root": root, "prepared": str(home), "label": {"column": "y"}}
-    data = resolve(
-        OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(text), known))
-    )
-    assert isinstance(data, DataConfig)
-    return data
+    return data_from(text, known)
 
 
 def upload(fs: Any, folder: Path, root: str) -> str:

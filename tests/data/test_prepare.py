@@ -10,11 +10,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from data_configs import data_from
 from forks import warm_python
 from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.data.features import LABEL, ResolvedData, resolve
+from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
@@ -29,10 +30,10 @@ from recsys.schema.data_schema import (
     GroupConfig,
     LabelConfig,
     SequenceConfig,
-    SourceConfig,
     SparseConfig,
     SplitConfig,
 )
+from recsys.schema.source_schema import SourceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "validation", "test")
@@ -316,11 +317,11 @@ print(len(calls), done.folder)
 
 
 def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
-    from recsys.schema.data_schema import JoinConfig, SourceConfig
+    from recsys.schema.source_schema import JoinConfig, SourceConfig
 
     raw = write(tmp_path / "raw")
     (raw / "side.txt").write_text("s,k\nv1,p\n")
-    source = SourceConfig(files=["*.csv"], joins=[JoinConfig("side.txt", "s", {"k": "k"})])
+    source = SourceConfig(files=["*.csv"], joins=[JoinConfig(file="side.txt", key="s", columns={"k": "k"})])
     data = config(tmp_path, source=source, sparse={"k": SparseConfig()})
     first = prepare(data)
     (raw / "side.txt").write_text("s,k\nv1,p\nv2,q\n")
@@ -372,9 +373,7 @@ print(len(built), sum(done.info["rows"].values()), done.folder)
 
 def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     given = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given)))
-    assert isinstance(data, DataConfig)
-    return replace(data, root=str(root), prepared=str(tmp_path))
+    return replace(data_from(given), root=str(root), prepared=str(tmp_path))
 
 
 @pytest.mark.few(2)

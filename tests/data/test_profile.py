@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from data_configs import data_from
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from raw_rows import learn
 
 from recsys.cli import command_line
 from recsys.config.compose import compose, conf_dir
-from recsys.data.features import LABEL, ResolvedData, resolve
+from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.distributions import from_axis, histogram
@@ -298,8 +299,7 @@ def test_any_values(given: list[Any], data: st.DataObject) -> None:
 
 def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     given = OmegaConf.load(conf_dir() / "data" / f"{name}.yaml")
-    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given)))
-    assert isinstance(data, DataConfig)
+    data = data_from(given)
     data.root, data.prepared = str(root), str(tmp_path)
     return data
 

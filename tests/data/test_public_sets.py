@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
+from data_configs import data_config
 from public_rows import OVERRIDES, ROWS, WRITERS
 
 from recsys.config.compose import compose, conf_dir
@@ -12,7 +13,6 @@ from recsys.data.features.label_columns import label_columns
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.prepare.split import SPLITS
-from recsys.job.settings import data_config
 
 
 class Case(NamedTuple):

@@ -12,7 +12,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE
 from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.data.raw.slots import HEAD_LINES
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 SLOTS = ("user", "item", "210", "7", "dense_feature")
 FIELDS = st.lists(st.tuples(st.sampled_from(SLOTS), st.sampled_from(["0", "1", "77", "0.5", "x-y"])), max_size=8)

@@ -20,15 +20,8 @@ from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.online.predict_files import input_files
-from recsys.schema.data_schema import (
-    DataConfig,
-    DenseConfig,
-    JoinConfig,
-    LabelConfig,
-    SourceConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 
 def config(
@@ -358,11 +351,6 @@ def test_files(tmp_path: Path) -> None:
         ({"dense": {"label": None}}, "'label' is not a valid name"),
         ({"sparse": {"p/q": None}}, "'p/q' is not a valid name"),
         ({"sparse": {"p": SparseConfig(table="q.r")}}, "'q.r' is not a valid name"),
-        ({"sparse": {"p": SparseConfig(pooling="max")}}, "sum or mean"),
-        ({"sparse": {"p": SparseConfig(min_count=-1)}}, "min_count"),
-        ({"sparse": {"p": SparseConfig(max_length=0)}}, "max_length"),
-        ({"max_bad_rows": 1.5}, "must be from 0 to 1"),
-        ({"split": SplitConfig(by="user")}, "split.by"),
         ({"split": SplitConfig(by="time")}, "split.column"),
         ({"split": SplitConfig(by="files")}, "train_files"),
         ({"split": SplitConfig(validation=0.5, test=0.5)}, "below 1"),
@@ -390,7 +378,7 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
         files=["f.txt"],
         separator=" ",
         columns=["user", "item"],
-        joins=[JoinConfig("side.json", "item", {"item": "key", "tags": "value"})],
+        joins=[JoinConfig(file="side.json", key="item", columns={"item": "key", "tags": "value"})],
     )
     data = replace(
         data, label=LabelConfig(None), dense={}, sparse={"item": SparseConfig(), "tags": SparseConfig(split=" ")}

@@ -16,14 +16,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from data_configs import data_from
 from every_transform import CSV, PARQUET, write_csv, write_parquet
 from failing import fails
 from forks import warm_python
-from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.features import resolve
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
@@ -90,11 +89,7 @@ def _session() -> Iterator[None]:
 
 def of_yaml(text: str, tmp_path: Path, **more: Any) -> DataConfig:
     named = {"name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")}
-    data = resolve(
-        OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), named, OmegaConf.create(text)))
-    )
-    assert isinstance(data, DataConfig)
-    return replace(data, **more)
+    return replace(data_from(named, text), **more)
 
 
 def both(data: DataConfig, tmp_path: Path) -> tuple[Prepared, Prepared]:

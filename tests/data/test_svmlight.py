@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE
 from recsys.data.raw.formats import FORMATS, column_names, read
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 SOURCE = SourceConfig(format="svmlight")
 

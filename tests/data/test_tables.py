@@ -16,7 +16,8 @@ from recsys.data.prepare import stored_tables
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import databases
-from recsys.schema.data_schema import JoinConfig, SourceConfig, SparseConfig
+from recsys.schema.data_schema import SparseConfig
+from recsys.schema.source_schema import JoinConfig, SourceConfig
 
 QUERY = "SELECT l.*, p.plan FROM log l JOIN plans p ON p.code = l.code WHERE l.price >= 0 ORDER BY l.n"
 
@@ -119,7 +120,7 @@ ENDLESS = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELEC
 
 GIVEN_UP = """
 import sys, time
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 from recsys.data.raw import databases
 from recsys.base.errors import UserError
 databases.BATCH_ROWS = 1000
@@ -179,7 +180,7 @@ def test_mistakes_in_the_config(tmp_path: Path) -> None:
         (data(tmp_path, "x", format="sql", query="DROP TABLE log"), "must be one query that reads rows"),
         (data(tmp_path, "x", format="sql", query="SELECT 1; DROP TABLE log"), "must be one query that reads rows"),
         (data(tmp_path, None, format="delta"), "needs the folder of the table"),  # type: ignore[arg-type]
-        (data(tmp_path, "x", format="delta", joins=[JoinConfig("f.csv", "k")]), "takes no side files"),
+        (data(tmp_path, "x", format="delta", joins=[JoinConfig(file="f.csv", key="k")]), "takes no side files"),
     ):
         with pytest.raises(UserError, match=expected):
             check_data(config)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from data_configs import data_config
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
 
 from recsys.config.compose import compose
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples import graded_queries, interactions, sales
-from recsys.job.settings import data_config
 from recsys.training.bayes import best_metrics
 from recsys.training.run import train
 

@@ -21,14 +21,8 @@ from recsys.data.raw import read_sources, text
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_format import RawFormat
 from recsys.online.row_transforms import RowTransforms
-from recsys.schema.data_schema import (
-    ArrayConfig,
-    DenseConfig,
-    LabelConfig,
-    SourceConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import DenseConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import ArrayConfig, SourceConfig
 
 ROWS = 300
 

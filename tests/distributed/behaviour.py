@@ -15,9 +15,10 @@ from recsys.models.hstu_rank import HSTURank
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 STEPS, ROWS = 3, 16  # rows a step, over all ranks
 ITEMS, KINDS = 31, 6
@@ -82,10 +83,9 @@ def train_all(rank: int, world_size: int, names: list[str]) -> list[tuple[list[T
             Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
         )
         module.setup_model(torch.device("cpu"))
-        assert module.dmp is not None
         optimizer: Any = module.configure_optimizers()
         logits = [_step(module.dmp, optimizer, batch(step, rank, world_size)) for step in range(STEPS)]
-        found.append((logits, {table["type"] for table in module.plan}))
+        found.append((logits, {table["type"] for table in module.sharded.plan}))
     return found
 
 

@@ -13,9 +13,10 @@ from recsys.batch import Batch
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 STEPS, ROWS = 3, 12  # rows a step, over all ranks
 SPEC = FeatureSpec(
@@ -210,7 +211,6 @@ class Trained:
             Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
         )
         module.setup_model(self.device)
-        assert module.dmp is not None
         self.module, self.dmp, self.optimizer = module, module.dmp, module.configure_optimizers()
         self.fill(weights(case.dim))
 
@@ -256,7 +256,7 @@ def train_all(rank: int, world_size: int, cases: list[Case], on: str = "cpu") ->
         trained = Trained(case, on)
         logits = [trained.step(step) for step in range(STEPS)]
         assert trained.module.not_finite() is None  # every checkpoint asks this; a rank may hold no shard of a table
-        results.append({"logits": logits, "tables": trained.tables(), "plan": trained.module.plan})
+        results.append({"logits": logits, "tables": trained.tables(), "plan": trained.module.sharded.plan})
         dist.barrier()
     return results
 
@@ -293,7 +293,6 @@ def initial_tables(rank: int, world_size: int, kinds: list[str]) -> list[dict[st
             Placement(case.sharding, case.optim, ROWS // world_size, world_size),
         )
         module.setup_model(torch.device("cpu"))
-        assert module.dmp is not None
         state = module.dmp.state_dict().items()
         found.append({n: [(p.clone(), at) for p, at in pieces(v)] for n, v in state if ".embedding" in n})
     return found

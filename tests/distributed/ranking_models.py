@@ -13,9 +13,10 @@ from recsys.labels import BinaryLabel
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 ROWS = 8  # of a step, over all ranks
 FEATURES = FeatureSpec(
@@ -71,7 +72,6 @@ def _train(
         Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
     )
     module.setup_model(torch.device("cpu"))
-    assert module.dmp is not None
     optimizer = module.configure_optimizers()
     for step in range(2):
         optimizer.zero_grad()

@@ -18,9 +18,10 @@ from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import RetrievalTask
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 N, ROWS, LENGTH = 31, 8, 5
 ABOUT = FeatureSpec(
@@ -103,7 +104,6 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
         evaluator=evaluator,
     )
     module.setup_model(torch.device("cpu"))
-    assert module.dmp is not None
     optimizer = module.configure_optimizers()
     for step in range(3):
         optimizer.zero_grad()
@@ -142,7 +142,6 @@ def train_unequal(rank: int, world_size: int) -> Tensor:
         Updates(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1)),
     )
     module.setup_model(torch.device("cpu"))
-    assert module.dmp is not None
     optimizer, items = module.configure_optimizers(), module.dmp.module.model.items
     for step in range(2):
         optimizer.zero_grad()

@@ -18,10 +18,10 @@ from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.reshard import rewrite
+from recsys.sharding.sharded_model import Placement
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 
@@ -39,14 +39,14 @@ EACH, LAST = 3, 20  # steps with each plan of a chain, and with its last
 def save(trained: Trained, path: Path, step: int) -> None:
     m = trained.module
     state: dict[str, Any] = {"global_step": step}
-    sharded_checkpoint.save(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state, m.plan)
+    sharded_checkpoint.save(path, m.sharded, m.row_optimizer, state)
 
 
 def load(trained: Trained, path: Path) -> int:
     m = trained.module
     state = torch.load(path / "state.pt", weights_only=False)
-    sharded_checkpoint.load_all(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state["global_step"])
-    if m.sparse_optimizer.counts_steps:
+    sharded_checkpoint.load_all(path, m.sharded, m.row_optimizer, state["global_step"])
+    if m.sharded.optimizer.counts_steps:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])
 
@@ -66,7 +66,7 @@ def stage(rank: int, world_size: int, folder: str, number: int) -> dict[str, Any
                     assert load(trained, place / f"step-{step}") == step
                 steps = LAST if kind == "data_parallel" else EACH
                 logits += [trained.step(step + i) for i in range(steps)]
-                blocks += [blocks_of(trained.module.plan)] * steps
+                blocks += [blocks_of(trained.module.sharded.plan)] * steps
                 step += steps
                 save(trained, place / f"step-{step}", step)
             found[chain, optimizer] = logits, blocks
@@ -144,7 +144,7 @@ def test_a_kill_during_the_save_leaves_the_previous_one_loadable(tmp_path: Path)
 def read_one(rank: int, world_size: int, path: str) -> Any:
     trained = Trained(Case("none", "rowwise_adagrad"))
     trained.step(5)
-    sharded_checkpoint.load_model(Path(path), trained.dmp, trained.module.tables)
+    sharded_checkpoint.load_model(Path(path), trained.module.sharded)
     return trained.predict()
 
 
@@ -167,18 +167,15 @@ def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, floa
         Placement(ShardingConfig(types=[kind]), SparseOptimConfig(), batch_size=8, local_world_size=world_size),
     )
     module.setup_model(torch.device("cpu"))
-    assert module.dmp is not None
     [weight] = [v for k, v in module.dmp.state_dict().items() if k.endswith("t_a.weight")]
     shards = [s.tensor for s in weight.local_shards()]
     before = reset_peak()
     if not Path(path).exists():
-        sharded_checkpoint.save(
-            Path(path), module.dmp, module.tables, module.sparse_optimizer, None, {"global_step": 1}, module.plan
-        )
+        sharded_checkpoint.save(Path(path), module.sharded, None, {"global_step": 1})
     else:
         for s in shards:
             s.zero_()
-        sharded_checkpoint.load_all(Path(path), module.dmp, module.tables, module.sparse_optimizer, None, step=1)
+        sharded_checkpoint.load_all(Path(path), module.sharded, None, step=1)
     taken = (peak() - before) / 2**30
     return taken, sum(s.nbytes for s in shards) / 2**30, float(sum(s.square().sum(dtype=torch.float64) for s in shards))
 

@@ -19,9 +19,10 @@ from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
 from recsys.sharding.optimizers import OPTIMIZERS
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 OLD, NEW, DIM, ROWS = 37, 50, 8, 12
 FRESH = np.array([3, 19])  # rows of the old table that new values take
@@ -55,7 +56,6 @@ class Training:
             Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
         )
         module.setup_model(torch.device("cpu"))
-        assert module.dmp is not None
         self.dmp, self.optimizer = module.dmp, module.configure_optimizers()
         full = torch.randn(NEW, DIM, generator=torch.Generator().manual_seed(seed))
         [value] = [v for n, v in self.dmp.state_dict().items() if ".embedding" in n]
@@ -77,14 +77,12 @@ class Training:
 
     def save(self, path: Path) -> None:
         m = self.module
-        sharded_checkpoint.save(
-            path, self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, {"global_step": 4}, m.plan
-        )
+        sharded_checkpoint.save(path, m.sharded, m.row_optimizer, {"global_step": 4})
 
     def go_on(self, path: Path, fresh: np.ndarray) -> None:
         m = self.module
-        go_on(path, self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, {"a": fresh})
-        if m.sparse_optimizer.counts_steps:
+        go_on(path, m.sharded, m.row_optimizer, {"a": fresh})
+        if m.sharded.optimizer.counts_steps:
             self.dmp.fused_optimizer.set_optimizer_step(4)
         if m.row_optimizer is not None:
             m.row_optimizer.set_step(4)
@@ -92,7 +90,7 @@ class Training:
     def local(self) -> dict[str, Any]:
         """This rank's pieces of the weights and of each optimizer state, with their first row and column."""
         m = self.module
-        weights, states = sharded_checkpoint.local_tables(self.dmp, m.tables, m.sparse_optimizer, m.row_optimizer)
+        weights, states = sharded_checkpoint.local_tables(m.sharded, m.row_optimizer)
         parts = {"weight": next(iter(weights.values()))} | {k.rpartition("/")[2]: s for k, s in states.items()}
         return {
             name: [((r.row, r.column), t.clone()) for r, t in zip(s.local_regions, s.local_tensors, strict=True)]

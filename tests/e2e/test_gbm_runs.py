@@ -187,7 +187,7 @@ def test_a_run_that_cannot_predict_leaves_no_output(home: Path, commands: Comman
         ("predict run=[gbm,nix] input=raw/log.csv", "run=nix: is not a run folder"),
         ("train model=gbm {shop} trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
         ("train model=gbm {shop} loss=focal", "this model is fitted without a loss; leave loss= out"),
-        ("train model=gbm {shop} model.library=lgbm", "input should be 'lightgbm', 'xgboost' or 'catboost'"),
+        ("train model=gbm {shop} model.library=lgbm", "must be lightgbm, xgboost or catboost"),
         ("train model=gbm {shop} model.learning_rate=2", "model.learning_rate=2: must be above 0 and at most 1"),
         ("train model=gbm data=sample_sequences", "the rows have no label, but this model predicts one"),
         ("evaluate run=gbm trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),

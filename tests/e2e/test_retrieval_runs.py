@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.schema.data_schema import DataConfig
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
@@ -144,7 +143,7 @@ def test_what_is_cold_is_ranked_by_its_features(tmp_path: Path) -> None:
     found = {}
     for model in ("two_tower", "mf"):
         cfg = compose("train", ["data=movielens_100k_retrieval", f"model={model}"])
-        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(COLD))
+        cfg.data = OmegaConf.create(COLD)
         cfg.data.root, cfg.data.prepared, cfg.run_dir = str(raw), str(tmp_path / "prepared"), str(tmp_path / model)
         cfg.trainer.max_epochs, cfg.trainer.threads = 30, 1
         if model == "mf":

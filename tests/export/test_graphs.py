@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnxruntime as ort
@@ -24,7 +24,6 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.batch_tensors import BatchTensors
 from recsys.export.artefact.inputs import check_feed, graph_inputs
 from recsys.export.artefact.signature import feature_inputs
-from recsys.export.choices import TABLES
 from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
@@ -59,6 +58,7 @@ from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
 from recsys.models.ultragcn import UltraGCN
+from recsys.schema.command_schemas import TableType
 from recsys.sharding.tables import tables
 
 LABELS = (BinaryLabel("click"), NumberLabel("stars", mean=3.0, std=2.0), ClassLabel("kind", ("a", "b", "c")))
@@ -291,7 +291,7 @@ def test_a_graph_takes_long_lists(name: str, tmp_path: Path) -> None:
     assert np.isfinite(wanted).all() and np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-4
 
 
-@pytest.mark.parametrize("type_", TABLES)
+@pytest.mark.parametrize("type_", get_args(TableType))
 def test_stored_rows_are_those_of_fbgemm(type_: Any) -> None:
     """int8 and int4 rows are what FBGEMM reads of its own quantised rows; fp16 is IEEE's."""
     rows = torch.randn(50, 12) * torch.rand(50, 1) * 10

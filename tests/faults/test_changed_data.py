@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.online.predictor import Predictor
-from recsys.schema.data_schema import DataConfig
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
@@ -43,7 +42,7 @@ def run(tmp_path: Path) -> Any:
 
     def call(*more: str) -> Any:
         cfg = compose("train", ["model=wide_deep", "trainer.batch_size=60", "trainer.threads=1", *more])
-        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(DATA))
+        cfg.data = OmegaConf.create(DATA)
         cfg.data.root, cfg.data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
         return train(cfg)
 

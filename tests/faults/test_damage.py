@@ -14,8 +14,8 @@ from storage_faults import flip
 from recsys.data.loader.row_groups import row_groups
 from recsys.data.raw.digests import digests
 from recsys.files import manifest
-from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import BackgroundCheck, DamagedFile
+from recsys.files.run_files import checkpoints_of
 from recsys.training.evaluate_run import evaluate
 
 RNG = np.random.default_rng(0)

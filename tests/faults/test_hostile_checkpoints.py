@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from recsys.base.errors import UserError
 from recsys.files import manifest
-from recsys.files.checkpoint_folders import checkpoints_of
+from recsys.files.run_files import checkpoints_of
 from recsys.online.predictor import Predictor
 from recsys.sharding.safe_reader import METADATA, load_plain, read_metadata
 from recsys.sharding.stored_checkpoint import StoredCheckpoint

@@ -11,8 +11,8 @@ import pytest
 from forks import WARM, Command
 from small_run import SMALL
 
-from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import check
+from recsys.files.run_files import checkpoints_of
 
 LONG = [
     *SMALL,
@@ -25,7 +25,7 @@ SIGNALS_WHILE_READING = """
 import os, signal, time
 from recsys.base import interrupts
 interrupts.install()
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 from recsys.data.raw.dialect import _fields
 for n in range(100):
     interrupts.install()  # as the signal before was the last that is handled

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from data_configs import data_config
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
 from recsys.data.prepare.check_data import check_data
-from recsys.job.settings import data_config
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, ItemsConfig, SparseConfig
 

@@ -16,8 +16,8 @@ from filelock import FileLock
 from forks import WARM, Command, run_forked
 from small_run import SMALL, Home
 
-from recsys.files.checkpoint_folders import checkpoints_of
 from recsys.files.manifest import check
+from recsys.files.run_files import checkpoints_of
 from recsys.training.run_lock import LOCK
 
 LONG = [

@@ -11,10 +11,11 @@ from recsys.batch import Batch
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.dlrm import DLRM
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.sharding.sharders import TYPES
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 RANKS, BATCH = 4, 3
 ROWS = {"a": 2, "b": 2, "c": 5}  # 5 rows in 4 shards of at most 2 rows would leave one of them empty
@@ -41,7 +42,6 @@ def losses(rank: int, kind: str, optimizer: str) -> tuple[dict[str, str], list[f
     )
     module.setup_model(torch.device("cpu"))
     [combined] = [module.configure_optimizers()]
-    assert module.dmp is not None
     found = []
     for step in range(3):
         combined.zero_grad()
@@ -49,7 +49,7 @@ def losses(rank: int, kind: str, optimizer: str) -> tuple[dict[str, str], list[f
         loss.backward()
         combined.step()
         found.append(float(loss))
-    return {t["vocabulary"]: t["type"] for t in module.plan}, found
+    return {t["vocabulary"]: t["type"] for t in module.sharded.plan}, found
 
 
 def batch(rank: int, step: int) -> Batch:

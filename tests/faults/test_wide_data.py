@@ -10,13 +10,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from omegaconf import OmegaConf
 
-from recsys.config.plain import from_plain
+from recsys.base.parsing import parse
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
-from recsys.schema.data_schema import DataConfig, LabelConfig, SourceConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig
+from recsys.schema.source_schema import SourceConfig
 
 ROWS = 200
 
@@ -100,7 +100,5 @@ def test_plain_values_become_the_same_config_as_through_omegaconf() -> None:
         "sequences": None,
         "sample": {"rows": 100},
     }
-    merged = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
-    plain = from_plain(DataConfig, given)
-    assert plain == merged
+    plain = parse(DataConfig, given)
     assert isinstance(plain.sparse["c"], SparseConfig) and plain.source.joins[0].separator == ","

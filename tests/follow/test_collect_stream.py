@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mock_kafka import kafka_cluster, produce
 
 from recsys.base.errors import UserError
-from recsys.base.validated import validated
+from recsys.base.parsing import parse
 from recsys.files import atomic
 from recsys.follow import collect_stream
 from recsys.follow.collect_stream import collect, partition_name
@@ -24,7 +24,7 @@ START = 1_767_225_600  # 2026-01-01T00:00:00Z
 def config(folder: Path, **more: Any) -> PartitionsConfig:
     given = {"folder": folder / "logs", "stream": str(folder / "events.jsonl"), "delay": "1h", **more}
     (folder / "logs").mkdir(exist_ok=True)
-    return validated(PartitionsConfig, given, "follow.yaml")
+    return parse(PartitionsConfig, given, file="follow.yaml")
 
 
 def send(folder: Path, times: list[Any], first: int = 0) -> None:

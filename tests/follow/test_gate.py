@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
 from recsys.base.errors import UserError
-from recsys.base.validated import validated
+from recsys.base.parsing import parse
 from recsys.evaluation.binary import binary_metrics
 from recsys.follow.artefact_check import check_artefact
 from recsys.follow.gate import DEFAULT_CHANGE, GateConfig, GateResult, QueryWindow, RowWindow, decide
@@ -182,19 +182,23 @@ def replace_config(config: GateConfig, **changes: object) -> GateConfig:
             {"slices": {"user": {"ne": -1}}},
             "gate.yaml: slices.user.ne=-1.0: is the largest worsening, which must be 0 or above, such as 0.002",
         ),
-        ({"mode": "best"}, "gate.yaml: mode='best': must be 'not_worse' or 'better'"),
-        ({"confidence": 1}, "gate.yaml: confidence=1: must be less than 1"),
-        ([1], "gate.yaml=[1]: must be a mapping, such as {key: value}"),
+        ({"mode": "best"}, "gate.yaml: mode=best: must be not_worse or better; did you mean better?"),
+        ({"confidence": 1}, "gate.yaml: confidence=1: must be below 1"),
+        (
+            [1],
+            "gate.yaml: must have the keys at_least, at_most, change, slices, mode, confidence, resamples, seed, min_rows, "
+            "min_slice_rows, max_values, latency_ms, size_mb",
+        ),
     ],
 )
 def test_mistakes_in_settings(value: object, message: str) -> None:
     with pytest.raises(UserError) as raised:
-        validated(GateConfig, value, "gate.yaml")
+        parse(GateConfig, value, file="gate.yaml")
     assert str(raised.value) == message
 
 
 def test_defaults() -> None:
-    assert validated(GateConfig, {}, "x") == GateConfig()
+    assert parse(GateConfig, {}) == GateConfig()
     for limits in DEFAULT_CHANGE.values():
         GateConfig(change=limits)
 

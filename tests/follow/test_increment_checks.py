@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from recsys.base.errors import UserError
-from recsys.base.validated import validated
+from recsys.base.parsing import parse
 from recsys.data.samples.drifting import DriftingTeacher, write_days
 from recsys.data.samples.interactions import Shown
 from recsys.evaluation.binary import binary_metrics
@@ -266,13 +266,13 @@ def test_alert(reference: Reference, days: list[pl.DataFrame], tmp_path: Path) -
     [
         ({"psi": {"warm": 1}}, "f.yaml: psi.warm: no such key; did you mean warn?"),
         ({"psi": {"warn": 1, "fail": 0.5}}, "f.yaml: psi: warn=1: must not be above fail=0.5"),
-        ({"ks": {"warn": "x"}}, "f.yaml: ks.warn='x': must be a valid number"),
+        ({"ks": {"warn": "x"}}, "f.yaml: ks.warn=x: must be a number"),
         ({"volume": 1}, "f.yaml: volume: no such key; valid: "),
     ],
 )  # fmt: skip
 def test_mistakes_in_settings(value: object, message: str) -> None:
     with pytest.raises(UserError) as raised:
-        validated(CheckConfig, value, "f.yaml")
+        parse(CheckConfig, value, file="f.yaml")
     assert str(raised.value).startswith(message)
 
 

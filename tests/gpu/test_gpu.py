@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import torch
 import torchrec
+from data_configs import data_config
 from parity import Case, Trained, assert_equal, train_all
 from table_steps import after_small_steps
 from torchrec.modules.embedding_configs import DataType
@@ -24,7 +25,6 @@ from recsys.config.compose import compose
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import prepare
 from recsys.distributed.ranks import process_group
-from recsys.job.settings import data_config
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.sharders import KERNELS
@@ -73,12 +73,10 @@ def test_what_is_loaded_is_what_is_read(kernel: str, tmp_path: Path) -> None:
         trained.step(0)
         expected = trained.predict()
         state = {"global_step": 1}
-        sharded_checkpoint.save(
-            tmp_path / "a", trained.dmp, module.tables, module.sparse_optimizer, None, state, module.plan
-        )
+        sharded_checkpoint.save(tmp_path / "a", module.sharded, None, state)
         trained.step(1)
         assert not torch.allclose(trained.predict(), expected)
-        sharded_checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, module.sparse_optimizer, None, step=1)
+        sharded_checkpoint.load_all(tmp_path / "a", module.sharded, None, step=1)
         torch.testing.assert_close(trained.predict(), expected)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from recsys.files.checkpoint_folders import newest_checkpoint
+from recsys.files.run_files import newest_checkpoint
 
 
 def state(folder: Path, tmp: Path) -> dict[str, torch.Tensor]:

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from recsys.config.compose import compose
 from recsys.export.write_artefact import ExportSource, Form
 from recsys.job.resumed import composed_config
-from recsys.schema.data_schema import DataConfig
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -81,7 +80,7 @@ def _train(folder: Path, day: int, overrides: list[str], data: str) -> Path:
     own = [*([f"start_from={folder / f'run{day - 1}'}"] if day else []), f"run_dir={run}"]
     cfg: Any = composed_config(compose("train", [*overrides, *own]), own)
     if not day:
-        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(data))
+        cfg.data = OmegaConf.create(data)
     cfg.data.root, cfg.data.prepared = str(folder / f"day{day}"), str(folder / "prepared")
     train(cfg)
     return run

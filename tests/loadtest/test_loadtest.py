@@ -173,14 +173,6 @@ def config(toy: Toy, rows: Path, **changes: Any) -> LoadTestConfig:
     [
         ({"model_name": "tou"}, "model=tou: the server {address} has no such model; did you mean toy?"),
         ({"model_name": "toy", "version": "9"}, "model=toy, version 9: the server {address} has no such model"),
-        ({"protocol": "htp"}, "protocol=htp: must be http, grpc, rows; did you mean http?"),
-        ({"arrivals": "even"}, "arrivals=even: must be poisson, fixed"),
-        (
-            {"concurrency": None},
-            "concurrency=None: must be a whole number or a list of them, such as concurrency=[1,8]",
-        ),
-        ({"batch_sizes": 1.5}, "batch_sizes=1.5: must be a whole number or a list of them, such as batch_sizes=[1,8]"),
-        ({"rate": "fast"}, "rate=fast: must be a number or a list of numbers, such as rate=[100,200]"),
         ({"protocol": "grpc"}, "target={address}: "),
         ({"metrics": "h:1"}, "metrics=h:1: is not an address; write one such as http://127.0.0.1:8002/metrics"),
         (

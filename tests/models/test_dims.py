@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_configs import data_config
 from model_inputs import draw, randomise, spec, to_kjt
 from small_models import SMALL, TASKS
 
@@ -16,7 +17,6 @@ from recsys.features import FeatureSpec, SparseFeature
 from recsys.job.build import with_dims
 from recsys.job.check_early import check_early
 from recsys.job.run_config import RunConfig
-from recsys.job.settings import data_config
 from recsys.labels import BinaryLabel
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.din import DIN

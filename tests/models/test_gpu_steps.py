@@ -27,9 +27,9 @@ from recsys.job.run_config import RunConfig
 from recsys.models.common import layers
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.training.combined_optimizer import _fused
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement
 
 ROWS, IDS = 16, 40
 FIRST = re.compile(r"# python -m recsys\.train (.*)")
@@ -196,7 +196,6 @@ def test_no_lookup_has_few_bags(name: str, one_process: None, lookups: list[tupl
         Placement(ShardingConfig(), SparseOptimConfig(name="sgd", lr=0.1), ROWS, local_world_size=1),
     )
     module.setup_model(torch.device("cpu"))
-    assert module.dmp is not None
     task = module.dmp.module
     if not cfg.kind.scores_rows and task.model.reads_interactions:
         task.model.set_interactions(Interactions(torch.arange(1, IDS), torch.arange(1, IDS).flip(0)))

@@ -12,15 +12,8 @@ from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.two_tower import TwoTower
-from recsys.schema.data_schema import (
-    DataConfig,
-    GroupConfig,
-    ItemsConfig,
-    LabelConfig,
-    SourceConfig,
-    SparseConfig,
-    SplitConfig,
-)
+from recsys.schema.data_schema import DataConfig, GroupConfig, ItemsConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import SourceConfig
 
 ITEM, HISTORY = SparseFeature("item", 9, "item"), SparseFeature("seen", 9, "item", multi_valued=True)
 FEATURES = FeatureSpec(dense=(), sparse=(ITEM, HISTORY), labels=(), item="item")

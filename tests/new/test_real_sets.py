@@ -30,7 +30,7 @@ def check_that_it_trains(
     files: Path, model: str, expected: dict[str, Any], folder: Path, *, asks: bool = False
 ) -> None:
     """Write conf/data/mine.yaml in the working directory, and train a few steps with it. asks: with a question"""
-    assert new_data("mine", str(files), Answers()) is not asks
+    assert new_data("mine", [str(files)], Answers()) is not asks
     limits = ["debug=fast", "trainer.batch_size=256", f"data.prepared={folder / 'prepared'}"]
     cfg = compose("train", ["data=mine", f"model={model}", *limits])
     for key, value in expected.items():

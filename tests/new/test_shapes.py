@@ -4,17 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from data_configs import data_from
 from file_shapes import SHAPES, Shape
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.compose import compose
-from recsys.data.features.resolved_data import resolve
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.new.document import document
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
 from recsys.new.write_config import new_data
-from recsys.schema.data_schema import DataConfig
 from recsys.training.run import train
 
 EVERY_DAY = ("csv", "jsonl", "log of items", "side tables")
@@ -49,8 +48,7 @@ def test_files_are_understood(shape: Shape, raw: Path) -> None:
     proposal = propose([shape.files], asked(shape))
     assert [q.text for q in proposal.questions] == [] or shape.questions, proposal.questions
     text = document(proposal, "mine")
-    written = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(text))
-    data = resolve(OmegaConf.to_object(written))
+    data = data_from(text)
     check_data(data)
     check_files(data)
     for key, value in shape.expected.items():
@@ -65,7 +63,7 @@ def test_files_are_understood(shape: Shape, raw: Path) -> None:
 def written(shape: Shape, raw: Path) -> DictConfig:
     """Return the config of data=mine, which recsys.new writes for the shape."""
     shape.write(raw)
-    new_data("mine", shape.files, asked(shape))
+    new_data("mine", [shape.files], asked(shape))
     return compose("train", ["data=mine", f"model={shape.model}", *LIMITS])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -30,6 +29,7 @@ from served import free_port, serving
 
 from recsys.export.triton.python_packages import ALWAYS, RUNTIME
 from recsys.schema.command_schemas import ServeConfig
+from recsys.schema.fields import defaults
 from recsys.server.app import OPEN
 from recsys.server.supervisor import EXTRA_SECONDS
 
@@ -38,7 +38,7 @@ DEPLOY = ROOT / "docs" / "deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REQUIREMENTS = [line for line in (DEPLOY / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
-DEFAULTS = {f.name: f.default for f in dataclasses.fields(ServeConfig)}
+DEFAULTS = defaults(ServeConfig)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def check_plan(found: PlanReport, overrides: list[str], pooled: bool) -> None:
     assert {t.type for t in found.tables} <= types
     for t in found.tables:
         kernels = {"dense"} if t.type == "data_parallel" else set(sharding.kernels) or {"fused"}
-        kernels |= {o for rule in sharding.per_table.values() for o in rule.get("kernels") or ()}
+        kernels |= {o for rule in sharding.per_table.values() for o in rule.kernels or ()}
         assert t.kernel in kernels
         copies = found.world_size if t.type == "data_parallel" else 1
         assert sum(s["rows"] * s["columns"] for s in t.shards) == copies * t.rows * t.dim

@@ -16,16 +16,16 @@ from recsys.config.compose import compose
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.job.check_early import check_early
-from recsys.job.run_config import RunConfig
-from recsys.job.settings import precision_of
+from recsys.job.run_config import RunConfig, precision_of
 from recsys.models.common import layers
 from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 from recsys.models.dnn import DNN
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.task import Task
 from recsys.training import compiled, module
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 from recsys.training.run import train
 from recsys.training.trainer import _set_tf32
 
@@ -144,7 +144,7 @@ def test_pooled_lists_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
             Updates(make_optimizer=torch.optim.SGD, compile=True),
         )
         made.setup_model(torch.device("cpu"))
-        assert made.dmp is not None and made.compiled is not None
+        assert made.compiled is not None
         made.compiled.warm_up(batch_of_lists(3, 0, 1, 2))
         for lengths in ((1, 1, 1, 1), (0, 0, 0, 0), (9, 8, 7, 6)):
             with made.compiled.context(4, training=False):

@@ -96,5 +96,5 @@ def test_the_scale_grows_and_shrinks() -> None:
 
 
 def test_a_scale_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^trainer.loss_scale=0.0: must be above 0"):
+    with pytest.raises(UserError, match=r"^trainer.loss_scale=0: must be above 0"):
         run(tmp_path, "run", "trainer.loss_scale=0")

@@ -13,10 +13,9 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.export.artefact import load
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
-from recsys.files.checkpoint_folders import best_checkpoint
+from recsys.files.run_files import best_checkpoint
 from recsys.job.resumed import composed_config
 from recsys.online.predictor import Predictor
-from recsys.schema.data_schema import DataConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
@@ -57,7 +56,7 @@ def run(tmp: Path, name: str, day: str, *more: str, data: Any = None) -> Any:
     given = ["model=dlrm", "model.dim=8", "trainer.batch_size=50", "trainer.threads=1", f"run_dir={tmp / name}", *more]
     cfg = composed_config(compose("train", given), [*more, f"run_dir={tmp / name}"])
     if not any(m.startswith("start_from") for m in more):
-        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(DATA))
+        cfg.data = OmegaConf.create(DATA)
     cfg.data = OmegaConf.merge(cfg.data, OmegaConf.create(data or {}))
     cfg.data.root, cfg.data.prepared = str(tmp / day), str(tmp / "prepared")
     return train(cfg)

@@ -88,7 +88,7 @@ class LookedUpVector(DenseColumn):
     """
 
     is_number = False
-    vectors: VectorsConfig = field(default_factory=VectorsConfig)
+    vectors: VectorsConfig = field(kw_only=True)
     vectors_key: str = field(default="", compare=False)
 
     def spec(self, name: str, width: Callable[[str], int]) -> DenseFeature:

@@ -58,8 +58,6 @@ class Encoder(ABC):
         for f in fields(encoder):
             if f.default is MISSING and f.name not in options:
                 raise UserError(f"{where}.{f.name}: missing; {shown} needs it")
-        if options.get("evict") not in (None, *EVICT):
-            raise UserError(f"{where}.evict={c.evict}: unknown{did_you_mean(str(c.evict), EVICT)}")
         return encoder(**options)
 
     @property

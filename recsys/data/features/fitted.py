@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config.plain import from_plain
+from recsys.base.parsing import parse
 from recsys.data.features.column_names import ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
 from recsys.data.features.encoders import Hash, Lookup
@@ -315,7 +315,7 @@ class Fitted:
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
-        data = resolve(from_plain(DataConfig, state["data"]))
+        data = resolve(parse(DataConfig, state["data"]))
         tables = {c.table for c in data.sparse_columns.values() if c.encoder.known_rows is None}
 
         def table(kind: str, name: str) -> pl.DataFrame:

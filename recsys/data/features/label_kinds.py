@@ -13,7 +13,8 @@ from recsys.data.features.blocks import BLANK
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import as_number, as_value
 from recsys.labels import BinaryLabel, ClassLabel, Label, LabelKind, NumberLabel
-from recsys.schema.data_schema import LabelConfig, SourceConfig
+from recsys.schema.data_schema import LabelConfig
+from recsys.schema.source_schema import SourceConfig
 
 TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
 MOST_CLASSES = 10_000

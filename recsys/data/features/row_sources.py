@@ -11,7 +11,8 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import one_line
 from recsys.data.features.value_types import Check, RowNumber, Text, ValueType, as_value, parts_of
-from recsys.schema.data_schema import DenseConfig, SourceConfig, SparseConfig
+from recsys.schema.data_schema import DenseConfig, SparseConfig
+from recsys.schema.source_schema import SourceConfig
 
 C = TypeVar("C", DenseConfig, SparseConfig)
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator

@@ -58,14 +58,11 @@ class SparseColumn:
         if look_back is not None and look_back.is_difference and c.quantiles is None:
             given = "age=true" if c.age else f"difference={c.difference}"
             raise UserError(f"{key}.{given}: is a number; set quantiles to make it sparse")
-        if c.per is not None and (sequence is None or c.per not in ("item", "group")):
-            problem = "applies only with data.sequences" if sequence is None else "must be item or group"
-            raise UserError(f"{key}.per={c.per}: {problem}")
+        if c.per is not None and sequence is None:
+            raise UserError(f"{key}.per={c.per}: applies only with data.sequences")
         sequence = None if c.per == "group" else sequence
         if sequence is not None and isinstance(source, Separated):
             raise UserError(f"{key}: an item of a sequence has one value; set per=group, or remove split and pattern")
-        if c.pooling not in ("sum", "mean"):
-            raise UserError(f"{key}.pooling={c.pooling}: must be sum or mean")
         if c.vectors is not None:
             if not encoder.pretrained:
                 why = "because hashed values share rows of the table"

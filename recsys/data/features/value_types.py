@@ -13,7 +13,7 @@ from recsys.data.features.blocks import BLANK
 from recsys.data.features.times import as_time
 from recsys.data.features.vectors import normalise
 from recsys.ranges import FLOAT32_MAX
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 
 class Check(NamedTuple):

@@ -26,7 +26,6 @@ from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
 from recsys.files.names import check_name, name_problem, shown_name
-from recsys.ranges import check_values
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
@@ -52,12 +51,9 @@ def check_data(data: DataConfig) -> None:
     """
     data = resolve(data)
     key = data.key
-    check_values(data, DataConfig, key, finite=False)
     if data.sample is not None and data.sample.kind not in SAMPLES:
         hint = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
         raise UserError(f"{key}.sample.kind={data.sample.kind}: {hint}")
-    if data.verify not in ("stat", "content"):
-        raise UserError(f"{key}.verify={data.verify}: must be stat or content")
     _check_defaults(data)
     check_source(data)
     check_labels(data)
@@ -106,8 +102,6 @@ def _check_semantic_ids(data: ResolvedData) -> None:
         raise UserError(f"{key}: names vectors and codes; remove one of them")
     if c.vectors is not None:
         check_vectors(c.vectors, f"{key}.vectors")
-    if c.method not in METHODS:
-        raise UserError(f"{key}.method={c.method}: unknown{did_you_mean(c.method, METHODS)}")
     if data.item_feature is None and not c.column:
         raise UserError(f"{key}.column: missing; name the raw column that holds the items")
     if data.item_feature is not None and c.column:
@@ -206,8 +200,6 @@ def _check_items(data: ResolvedData) -> None:
         )
     if not item.model:
         raise UserError(f"{item.key}.model=false: models must see the feature whose values are retrieved; remove it")
-    if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
-        raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
     if not c.ids and not data.has_item_table:
         raise UserError("data.items.ids=false: items have no features; name a file of vectors in data.items.vectors")
     if c.file is None:
@@ -234,8 +226,6 @@ def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
     if c.min_length > c.max_length + 1:
         most = c.max_length + 1
         raise UserError(f"{where}.min_length={c.min_length}: must be at most max_length + 1 = {most}")
-    if c.pad not in (None, "left", "right"):
-        raise UserError(f"{where}.pad={c.pad}: must be left or right, or null")
     if not any(c.sequence for c in data.sparse_columns.values()):
         raise UserError(f"{where}: needs a sparse feature of the items, but all have per=group")
     split, by = data.split, data.group.by

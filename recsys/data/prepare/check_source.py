@@ -10,7 +10,7 @@ from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS
 from recsys.data.raw.nested import exploded_paths
 from recsys.data.raw.raw_format import repeated
-from recsys.schema.data_schema import SourceConfig, TextConfig
+from recsys.schema.source_schema import SourceConfig, TextConfig
 
 # A run's config may come from elsewhere, so its query must not write.
 READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)

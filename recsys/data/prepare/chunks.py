@@ -35,7 +35,7 @@ from recsys.data.raw.text import READERS, in_order
 from recsys.files import manifest
 from recsys.files.atomic import beside, remove_folder
 from recsys.files.manifest import DamagedFile, Entry
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 INFO = "chunk.json"
 READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently

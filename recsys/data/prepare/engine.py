@@ -11,7 +11,7 @@ from typing import TypeVar
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
 from recsys.data.features import sum_tables
 from recsys.data.features.resolved_data import ResolvedData
@@ -80,8 +80,6 @@ class OneMachine(Engine):
 
 def check_engine(config: EngineConfig) -> None:
     """Check the config of an engine, and that its packages are installed. Raises UserError if not."""
-    if config.name not in ENGINES:
-        raise UserError(f"engine.name={config.name}: unknown{did_you_mean(config.name, ENGINES)}")
     if config.name == "polars" and (config.master is not None or config.options):
         raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
     if config.name == "spark":

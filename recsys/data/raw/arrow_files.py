@@ -14,7 +14,7 @@ from recsys.data.features.blocks import Block, numbered, one_line
 from recsys.data.raw import nested
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat, check_names
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 BLOCK_ROWS = 250_000
 

@@ -3,7 +3,7 @@
 import polars as pl
 
 from recsys.data.features.blocks import BLANK, LINE
-from recsys.schema.data_schema import TextConfig
+from recsys.schema.source_schema import TextConfig
 
 
 def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:

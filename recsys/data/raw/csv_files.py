@@ -12,7 +12,7 @@ from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import SPACES, read_head, whole_lines
 from recsys.data.raw.raw_format import TextFormat, check_names
 from recsys.data.raw.text import read_csv
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 
 class Csv(TextFormat):

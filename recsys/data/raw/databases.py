@@ -21,7 +21,7 @@ from recsys.base.extras import check_extra, is_installed
 from recsys.base.secrets import mask_text
 from recsys.data.features.blocks import one_line
 from recsys.data.raw.storage import is_remote, natural_sort
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 TABLE_FORMATS = ("sql", "delta", "iceberg")
 BATCH_ROWS = 1 << 18

@@ -9,7 +9,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import one_line
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.row_sql import FAILURES, parse_sql
-from recsys.schema.data_schema import JoinConfig
+from recsys.schema.source_schema import JoinConfig
 
 
 def steps(joins: Sequence[JoinConfig], derive: Iterable[str]) -> list[int | str]:

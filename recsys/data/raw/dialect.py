@@ -18,7 +18,7 @@ from recsys.base import interrupts
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, NOT_TEXT, one_line
 from recsys.data.raw.byte_ranges import UNREADABLE, open_bytes
-from recsys.schema.data_schema import SourceConfig, TextConfig
+from recsys.schema.source_schema import SourceConfig, TextConfig
 
 if interrupts.installed():  # Arrow's own handlers lose a signal that comes while it finishes reading a block
     pa.enable_signal_handlers(False)

@@ -18,7 +18,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE, Block, one_line
 from recsys.data.raw.byte_ranges import FileRange, Projection
 from recsys.data.raw.raw_format import RawFormat
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 BLOCK_ROWS = 1 << 17
 

@@ -18,7 +18,7 @@ from recsys.data.raw.raw_format import RawFormat, check_names
 from recsys.data.raw.slots import Slots
 from recsys.data.raw.split_csv import SplitCsv
 from recsys.data.raw.svmlight import SvmLight
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 FORMATS: dict[str, RawFormat] = {
     f.name: f

@@ -21,7 +21,7 @@ from recsys.data.raw.nested import leaves
 from recsys.data.raw.raw_format import RawFormat, TextFormat
 from recsys.data.raw.text import read_csv
 from recsys.files.json_text import parse_json
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 HEAD_LINES = 10_000
 TEXT = "text"  # the column of a line's text

@@ -12,7 +12,7 @@ import polars.selectors as cs
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import ELEMENT, LINE, LIST, BadRow, Block
 from recsys.data.raw.byte_ranges import FileRange, Projection
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 MOST_ELEMENTS = 1 << 18  # rows of a block, if no single row has more elements
 BRACKETS, MARKS = "[](){} \t", " \t'\""  # around a list that is written as text, and around its elements

@@ -19,7 +19,8 @@ import yaml
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.raw.split_csv import SplitCsv
-from recsys.schema.data_schema import DataConfig, DenseConfig, PartConfig, SourceConfig, SparseConfig, SplitConfig
+from recsys.schema.data_schema import DataConfig, DenseConfig, SparseConfig, SplitConfig
+from recsys.schema.source_schema import PartConfig, SourceConfig
 
 NUMERICAL, CATEGORICAL, LABEL = CHANNELS = ("numerical", "categorical", "label")
 SECTIONS = ("feature_spec", "source_spec", "channel_spec")

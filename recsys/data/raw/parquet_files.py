@@ -12,7 +12,7 @@ from recsys.data.features.blocks import Block, one_line
 from recsys.data.raw import arrow_files
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 
 class Parquet(RawFormat):

@@ -12,7 +12,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import ELEMENT, LINE, Block
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection, is_compressed
 from recsys.data.raw.dialect import is_ascii_compatible
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 
 class RawFormat(ABC):

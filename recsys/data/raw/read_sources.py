@@ -24,7 +24,8 @@ from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.files.input_files import problem_of
-from recsys.schema.data_schema import JoinConfig, LabelConfig, SourceConfig, SplitConfig, text_options
+from recsys.schema.data_schema import LabelConfig, SplitConfig
+from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 
 MOST_COMPARED = 20  # files whose columns an error compares
 

@@ -19,7 +19,7 @@ from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.svmlight import HEAD_LINES, TEXT, column, pivoted
 from recsys.data.raw.text import read_csv
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 FIELD = r"^([^:]+):(.*)$"
 

@@ -11,7 +11,7 @@ from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.raw.byte_ranges import ALL, WHOLE, FileRange, Projection
 from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.text import read_csv
-from recsys.schema.data_schema import PartConfig, SourceConfig
+from recsys.schema.source_schema import PartConfig, SourceConfig
 
 
 class SplitCsv(TextFormat):

@@ -16,7 +16,7 @@ from recsys.data.raw.byte_ranges import ALL, FileRange, Projection
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.raw_format import TextFormat
 from recsys.data.raw.text import read_csv
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 HEAD_LINES = 10_000
 LABEL, TEXT = "label", "text"

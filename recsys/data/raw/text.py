@@ -35,7 +35,7 @@ from recsys.data.raw.dialect import (
     without_breaks,
     without_carriages,
 )
-from recsys.schema.data_schema import SourceConfig
+from recsys.schema.source_schema import SourceConfig
 
 BLOCK_BYTES = 16 << 20
 ESCAPED = ", with a backslash before a quote"  # ends the reason of a bad row

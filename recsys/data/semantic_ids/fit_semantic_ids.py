@@ -25,7 +25,8 @@ from recsys.data.raw.vector_files import read_coded_vectors, vector_path
 from recsys.data.semantic_ids.code_table import KEY, NO_CODE, CodeTable, read_codes, use_of_codes
 from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans
 from recsys.files.atomic import whole_folder
-from recsys.schema.data_schema import JoinConfig, SemanticIdsConfig
+from recsys.schema.data_schema import SemanticIdsConfig
+from recsys.schema.source_schema import JoinConfig
 
 TABLE, BOOKS, REPORT = "codes.parquet", "codebooks.npz", "report.json"
 VERSION = 1  # increase it if the same config and files give other codes

@@ -10,7 +10,7 @@ from pathlib import Path
 from recsys.export.artefact.folder import Artefact
 
 REQUIREMENTS = "requirements.txt"  # in the repository; Triton reads only its folders
-ALWAYS = ("numpy", "polars", "pyarrow", "omegaconf", "pydantic", "rich", "xxhash", "filelock")
+ALWAYS = ("numpy", "polars", "pyarrow", "pydantic", "rich", "xxhash", "filelock")
 RUNTIME = "onnxruntime"
 INDEXES = {"ivf": "faiss-cpu", "ivf_pq": "faiss-cpu", "hnsw": "faiss-cpu", "usearch": "usearch", "milvus": "pymilvus"}
 MODULES = {"faiss-cpu": "faiss"}  # of packages whose module has another name

@@ -8,14 +8,14 @@ and `numeric=periodic` replace each dense feature of any ranking model by a vect
 import math
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Annotated
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.ranges import Range, Width
+from recsys.ranges import Width
 
 
 class NumericEmbedding(nn.Module):
@@ -92,7 +92,7 @@ class Periodic(NumericEmbedding):
         *,
         dim: Width = 16,
         frequencies: Width = 16,
-        scale: Annotated[float, Range(above=0)] = 1.0,
+        scale: PositiveFloat = 1.0,
     ) -> None:
         super().__init__(features, dim, 2 * frequencies)
         self.frequencies = nn.Parameter(scale * torch.randn(len(self.numbers), frequencies))

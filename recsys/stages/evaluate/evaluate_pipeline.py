@@ -12,7 +12,6 @@ from rich.table import Table
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
-from recsys.cli.command_line import strings
 from recsys.files.atomic import finite, write_json, write_text
 from recsys.online.predict_files import input_files
 from recsys.schema.pipeline_schema import PipelineConfig
@@ -63,7 +62,7 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
 
 def requests_of(config: PipelineConfig) -> pl.DataFrame | None:
     """Return the requests of `input`, None without any."""
-    return None if config.input is None else read_requests(input_files(strings(config.input)), config.user)
+    return read_requests(input_files(config.input), config.user) if config.input else None
 
 
 def _evaluated(

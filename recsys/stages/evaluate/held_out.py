@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.filters import event_condition
@@ -85,9 +85,6 @@ def _divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame
     Raises UserError for a split that cannot be made.
     """
     e = config.evaluate
-    for key, value, choices in (("split", e.split, ("test", "validation")), ("by", e.by, ("time", "leave_one_out"))):
-        if value not in choices:
-            raise UserError(f"evaluate.{key}={value}: must be {' or '.join(choices)}{did_you_mean(value, choices)}")
     if config.time is not None:
         events = events.sort(config.time, maintain_order=True)
     if e.by == "time":
