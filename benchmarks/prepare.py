@@ -18,8 +18,7 @@ from omegaconf import OmegaConf
 from steady import Claim, Sample, measure, peer, timed
 
 from recsys.base.console import quiet
-from recsys.base.parsing import parse
-from recsys.config.compose import conf_dir, values_of
+from recsys.config.compose import conf_dir, object_of
 from recsys.data.prepare.prepared import prepare
 from recsys.data.samples.clicks import write_sample
 from recsys.schema.data_schema import DataConfig
@@ -29,7 +28,7 @@ PEER_ROWS = 300_000
 
 
 def config(folder: Path) -> DataConfig:
-    data = parse(DataConfig, values_of(OmegaConf.load(conf_dir() / "data" / "criteo.yaml")))
+    data = object_of(DataConfig, OmegaConf.load(conf_dir() / "data" / "criteo.yaml"))
     data.root, data.prepared = str(folder), str(folder / "prepared")
     return data
 

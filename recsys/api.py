@@ -144,13 +144,13 @@ class TrainedRun(Run):
             output: the folder to write.
             overrides: further overrides of `python -m recsys.export`, such as ["tables=int8"].
         """
-        from recsys.cli.command_line import parsed
+        from recsys.config.compose import object_of
         from recsys.export.__main__ import write
         from recsys.schema.command_schemas import ExportConfig
 
         cfg = _composed("export", ["run=run", "output=output", *overrides])
         cfg.run, cfg.output = str(self.path), str(output)
-        write(parsed(ExportConfig, cfg))
+        write(object_of(ExportConfig, cfg))
         return Path(output)
 
     def report(self, output: str | Path = "report.html", others: Sequence[str | Path | Run] = ()) -> Path:

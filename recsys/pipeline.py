@@ -13,19 +13,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
+from recsys.schema.pipeline_schema import PipelineConfig
 
 ACTIONS = ("run", "evaluate", "candidates", "demo")
 USAGE = "python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet; see --help"
 
 
-def _command(cfg: DictConfig) -> None:
-    from recsys.config.compose import check_schema
-
-    check_schema(cfg, Path(cfg.get("run", "the file")))
+@command_line.takes(PipelineConfig)
+def _command(cfg: PipelineConfig) -> None:
     if cfg.output is None:
         raise UserError(f"output: is missing; usage: {USAGE}")
     output = Path(cfg.output)
@@ -46,7 +43,8 @@ def _command(cfg: DictConfig) -> None:
     run_files(cfg, output)
 
 
-def _demo(cfg: DictConfig) -> None:
+@command_line.takes(PipelineConfig)
+def _demo(cfg: PipelineConfig) -> None:
     from recsys.stages.demo import demo
 
     if cfg.output is None:

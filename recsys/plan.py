@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import DoesNotFit, UserError
-from recsys.base.parsing import parse
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
@@ -43,7 +42,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     Raises DoesNotFit (a UserError) if no plan fits. The message says how much memory is missing and which small change
     of the config would make a plan fit; the exception's `infeasible` lists the tables.
     """
-    from recsys.config.compose import typed, values_of
+    from recsys.config.compose import object_of, typed
     from recsys.distributed.ranks import silence
     from recsys.job.check import check_parts
     from recsys.job.check_early import checked_data
@@ -57,7 +56,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     if run.kind.fitted_at_once:
         why = "this model is fitted at once and has no embedding table to shard; choose another model"
         raise UserError(f"model: {why}")
-    cluster = parse(ClusterConfig, values_of(cfg.cluster), "cluster")
+    cluster = object_of(ClusterConfig, cfg.cluster, "cluster")
     check_cluster(cluster)
     world = cluster.nodes * cluster.devices
     if run.trainer.batch_size % world:
@@ -246,9 +245,10 @@ def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
 
 
 def _command(choices: list[tuple[str, DictConfig]]) -> None:
+    from recsys.config.compose import object_of
     from recsys.sharding.estimate.terminal import show, show_side_by_side
 
-    outputs = [Path(p) for p in command_line.parsed(PlanConfig, choices[0][1]).output]
+    outputs = [Path(p) for p in object_of(PlanConfig, choices[0][1]).output]
     for path in outputs:
         check_output(path, (".json", ".html"))
     tried = try_all(choices)

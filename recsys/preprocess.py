@@ -32,12 +32,13 @@ def preprocess(given: DictConfig) -> Prepared:
 
     Write the report and the export if the config asks for them.
     """
+    from recsys.config.compose import object_of
     from recsys.data.prepare.check_data import check_data, check_files, check_installed, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.job.run_config import data_of
 
-    cfg = command_line.parsed(PreprocessConfig, given)
+    cfg = object_of(PreprocessConfig, given)
     if cfg.output is not None:
         if not cfg.report:
             why = "is used only with report=true; add report=true, or leave output out"

@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.base import interrupts
 from recsys.base.console import log_to
 from recsys.base.errors import UserError
-from recsys.base.parsing import WrongKey, parse
+from recsys.base.parsing import WrongKey
 from recsys.base.quoting import override
 from recsys.base.secrets import mask_overrides, remember
 from recsys.distributed import failures
@@ -94,16 +94,18 @@ def check_flags(arguments: Sequence[str]) -> None:
             sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
 
 
-def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[DictConfig], None]]:
+def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[Any], None]]:
     """Return a decorator of a command, which is given its config as an object of the schema."""
-    return lambda function: lambda cfg: function(parsed(schema, cfg))
 
+    def decorated(function: Callable[[C], None]) -> Callable[[Any], None]:
+        def command(cfg: Any) -> None:
+            from recsys.config.compose import object_of
 
-def parsed(schema: type[C], cfg: DictConfig) -> C:
-    """Return a command's config as an object of its schema; a key that is missing is MISSING."""
-    from recsys.config.compose import values_of
+            function(object_of(schema, cfg))
 
-    return parse(schema, values_of(cfg))
+        return command
+
+    return decorated
 
 
 def status(
@@ -117,7 +119,16 @@ def status(
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    from recsys.config.compose import COMMANDS, check_hydra, conf_dir, file_overrides, files_of_choices, named, register
+    from recsys.config.compose import (
+        COMMANDS,
+        check_hydra,
+        conf_dir,
+        file_overrides,
+        files_of_choices,
+        named,
+        object_of,
+        register,
+    )
     from recsys.config.overrides import free_keys
 
     silence()
@@ -136,7 +147,7 @@ def status(
         check_hydra(HydraConfig.get())
         with reported(command, sys.argv[1:]) as outcome:
             try:
-                parsed(COMMANDS[command], cfg)  # before slow imports
+                object_of(COMMANDS[command], cfg)  # before slow imports
             except WrongKey as e:
                 files = files_of_choices(HydraConfig.get().runtime.choices) if file is None else {"": file}
                 raise named(e, files, given) from e

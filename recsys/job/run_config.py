@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from recsys.base.errors import UserError
 from recsys.base.parsing import parse
-from recsys.config.compose import values_of
+from recsys.config.compose import object_of
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.schema import run_schema
 from recsys.schema.data_schema import DataConfig, EngineConfig
@@ -58,7 +58,7 @@ class RunConfig:
     @classmethod
     def of(cls, cfg: DictConfig) -> RunConfig:
         """Return the config of a run. Raises UserError if a value is missing."""
-        parsed = parse(run_schema.TrainConfig, values_of(cfg))
+        parsed = object_of(run_schema.TrainConfig, cfg)
         return cls(**vars(parsed) | {"data": data_of(parsed.data)}, plain=plain(parsed))
 
     @cached_property

@@ -142,7 +142,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     import yaml
 
     from recsys.base.parsing import parse
-    from recsys.config.compose import compose, values_of
+    from recsys.config.compose import compose, object_of
     from recsys.data.prepare.bad_rows import parse_first_block
     from recsys.data.prepare.check_data import check_data, check_files
     from recsys.data.raw.complete_config import completed
@@ -152,7 +152,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
 
     try:
         if path.stat().st_size < WIDE:  # as training composes it
-            data = data_of(parse(DataConfig, values_of(compose("train", [f"data={name}"]).data)))
+            data = data_of(object_of(DataConfig, compose("train", [f"data={name}"]).data))
         else:
             data = data_of(parse(DataConfig, yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)))  # nosec B506
         check_data(data)

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.parsing import parse
-from recsys.config.compose import values_of
 from recsys.job.build import make
 from recsys.job.check import check_target
 from recsys.schema.pipeline_schema import PipelineConfig
@@ -33,8 +30,6 @@ from recsys.store.request_features import OnlineFeatures
 from recsys.store.stores import open_store
 from recsys.store.views import View
 
-COMMAND_KEYS = ("run", "input", "output")
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -47,10 +42,8 @@ class Parts:
     order: Mapping[str, Order]
 
 
-def build_parts(cfg: DictConfig) -> Parts:
+def build_parts(cfg: PipelineConfig) -> Parts:
     """Build the parts that a config names. Raises UserError for a mistake, before anything is loaded."""
-    if missing := sorted(k for k in OmegaConf.missing_keys(cfg) if k not in COMMAND_KEYS):
-        raise UserError(f"{missing[0]}: is missing; add {missing[0]}=VALUE, or write it in the pipeline's YAML")
     if not cfg.sources:
         raise UserError("sources: is empty; add one, such as sources.mine._target_=recsys.stages.sources.Model")
     order = _named(cfg.order, "order", Order)
@@ -68,7 +61,7 @@ def build_parts(cfg: DictConfig) -> Parts:
 def _named(node: Any, key: str, base: type) -> dict[str, Any]:
     parts = {str(n): part for n, part in node.items() if part is not None}
     for name, part in parts.items():
-        if not OmegaConf.is_dict(part) or "_target_" not in part:
+        if not isinstance(part, dict) or "_target_" not in part:
             raise UserError(f"{key}.{name}: has no _target_; write its class, or leave it out with ~{key}.{name}")
     return {name: _part(part, f"{key}.{name}", base) for name, part in parts.items()}
 
@@ -81,23 +74,17 @@ def _part(node: Any, key: str, base: type) -> Any:
         raise UserError(f"{key}: {e}") from e
 
 
-def plain_config(cfg: DictConfig) -> PipelineConfig:
-    """Return the config as an object, without the parts that `build_parts` builds."""
-    return parse(PipelineConfig, values_of(cfg))
-
-
 def tables_root(config: PipelineConfig) -> Path:
     """Return the folder from which the paths of tables start."""
     return Path(config.root if config.data_root is None else config.data_root).expanduser()
 
 
-def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender:
+def load(config: PipelineConfig, past: pl.DataFrame | None = None) -> StagedRecommender:
     """Build and load a pipeline. Raises UserError for a mistake.
 
     past: events that replace the events of the config, such as the events before a test
     """
-    parts = build_parts(cfg)
-    config = plain_config(cfg)
+    parts = build_parts(config)
     models, root = Models(Path(config.root).expanduser(), config.threads), tables_root(config)
     items = users = events = None
     if config.items is not None:

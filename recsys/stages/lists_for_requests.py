@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from omegaconf import DictConfig
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
@@ -16,7 +15,7 @@ from recsys.data.prepare.writer import Output
 from recsys.files.outputs import check_output
 from recsys.online.predict_files import input_files
 from recsys.online.servable import Query
-from recsys.schema.pipeline_schema import TableConfig
+from recsys.schema.pipeline_schema import PipelineConfig, TableConfig
 from recsys.stages.assemble import load
 from recsys.stages.read_tables import read_table
 from recsys.stages.staged import PipelineAnswer, StagedRecommender
@@ -24,7 +23,7 @@ from recsys.stages.staged import PipelineAnswer, StagedRecommender
 BATCH = 256  # requests whose candidates are retrieved at a time
 
 
-def run_files(cfg: DictConfig, output: Path) -> None:
+def run_files(cfg: PipelineConfig, output: Path) -> None:
     """Write a Parquet file with the list for each row of the input.
 
     Its columns are the columns of the input, and items, scores, sources (the names of the sources of each item) and, if
@@ -34,7 +33,7 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     if not files:
         raise UserError(f"input: is missing; name a file with the column {cfg.user}, such as input=users.csv")
     check_output(output, (".parquet",), inputs=files)
-    requests = read_requests(files, str(cfg.user))
+    requests = read_requests(files, cfg.user)
     pipeline = load(cfg)
     out = Output(output)
     counts: Counter[str] = Counter()

@@ -6,16 +6,17 @@ rows, with the scores and ranks that the sources gave, and with the columns of u
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
-from omegaconf import DictConfig
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.prepare.writer import Output
 from recsys.files.outputs import check_output
-from recsys.stages.assemble import load, plain_config, tables_root
+from recsys.schema.pipeline_schema import PipelineConfig
+from recsys.stages.assemble import load, tables_root
 from recsys.stages.evaluate.evaluate_pipeline import requests_of
 from recsys.stages.evaluate.held_out import held_out
 from recsys.stages.lists_for_requests import BATCH
@@ -24,18 +25,16 @@ from recsys.stages.retrieved import Retrieved, column_names
 WANTED = "wanted"  # the label
 
 
-def write_candidates(cfg: DictConfig, output: Path) -> None:
+def write_candidates(config: PipelineConfig, output: Path) -> None:
     """Write a row for each candidate of each user of the split, by the sources and filters of a config.
 
     Its columns are the columns of the request and of the tables of users and items, SOURCE_score and SOURCE_rank for
     each source, and `wanted`, 1 for the targets. The rows of a user are one after another.
     """
     check_output(output, (".parquet",))
-    cfg.score = None
-    cfg.order = {}
-    config = plain_config(cfg)
+    config = replace(config, score=None, order={})
     wanted = held_out(config, tables_root(config))
-    pipeline = load(cfg, past=wanted.past)
+    pipeline = load(config, past=wanted.past)
     queries = wanted.queries(config, requests_of(config), config.k)
     out = Output(output)
     rows = hits = 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.config.compose import compose_file
+from recsys.config.compose import compose_file, object_of
 from recsys.files import manifest
 from recsys.files.atomic import write_text
 from recsys.online.servable import Features, Query, Row, TensorSpec
-from recsys.stages.assemble import build_parts, plain_config, tables_root
+from recsys.schema.fields import plain
+from recsys.schema.pipeline_schema import PipelineConfig
+from recsys.stages.assemble import build_parts
 from recsys.stages.assemble import load as load_pipeline
 from recsys.stages.open_models import EXPORTED
 from recsys.stages.staged import StagedRecommender
@@ -24,32 +27,29 @@ KEY = "pipeline"  # in manifest.json
 
 def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
     """Write what `load` reads: the composed config, with absolute paths. Raises UserError for a mistake in it."""
-    cfg = compose_file(file, overrides)
-    build_parts(cfg)
-    for key in ("root", "data_root"):
-        if cfg[key] is not None:
-            cfg[key] = str(Path(cfg[key]).expanduser().resolve())
-    write_text(folder / CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
+    config = compose_file(file, overrides)
+    build_parts(config)
+    root = Path(config.root).expanduser().resolve()
+    tables = root if config.data_root is None else Path(config.data_root).expanduser().resolve()
+    config = replace(config, root=str(root), data_root=str(tables))
+    write_text(folder / CONFIG, OmegaConf.to_yaml(plain(config)))
     # globs of the files from which the pipeline is loaded: a server loads it again when they change
-    config, root = plain_config(cfg), Path(str(cfg.root))
-    tables = tables_root(config)
-    found = [t.file for t in (config.items, config.users, config.events) if t is not None]
-    files = [str(tables / name) for given in found for name in ([given] if isinstance(given, str) else given)]
+    named = [t.file for t in (config.items, config.users, config.events) if t is not None]
+    files = [str(tables / name) for names in named for name in names]
     if config.features.definition is not None:
         files.append(str(tables / config.features.definition))
-    parts = [*cfg.sources.values(), *([cfg.score] if cfg.score is not None else [])]
-    runs = sorted({str(part.run) for part in parts if part is not None and part.get("run")})
-    files += [str(root / str(part.file)) for part in cfg.filters.values() if part is not None and part.get("file")]
+    parts = [part for part in (*config.sources.values(), config.score) if part is not None]
+    runs = sorted({str(part["run"]) for part in parts if part.get("run")})
+    filters = [part for part in config.filters.values() if part is not None]
+    files += [str(root / str(part["file"])) for part in filters if part.get("file")]
     files += [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
-    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name, manifest.MADE_FROM: files})
+    manifest.write(folder, manifest.entries_of(folder), {KEY: config.name, manifest.MADE_FROM: files})
 
 
 def load(folder: str | Path, *, threads: int = 1, before: object = None) -> PipelineServable:  # noqa: ARG001
     """Load the pipeline of a folder that `write_folder` wrote. before: what answers now; nothing is shared"""
-    cfg = OmegaConf.load(Path(folder) / CONFIG)
-    assert isinstance(cfg, DictConfig)
-    cfg.threads = threads
-    return PipelineServable(load_pipeline(cfg), str(cfg.name), list(cfg.context))
+    config = replace(object_of(PipelineConfig, OmegaConf.load(Path(folder) / CONFIG)), threads=threads)
+    return PipelineServable(load_pipeline(config), config.name, config.context)
 
 
 class PipelineServable:

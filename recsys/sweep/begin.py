@@ -12,9 +12,8 @@ from omegaconf import DictConfig
 from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
 from recsys.base.extras import check_extra
-from recsys.base.parsing import parse
 from recsys.cli import command_line
-from recsys.config.compose import compose_sweep, values_of
+from recsys.config.compose import compose_sweep, object_of
 from recsys.distributed import failures
 from recsys.evaluation import metrics_table
 from recsys.job.check import check
@@ -41,7 +40,7 @@ def begin(arguments: list[str]) -> int:
             raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
         cfg, default = _config(space, arguments)
-        settings = parse(SweepConfig, values_of(cfg.sweep), "sweep")
+        settings = object_of(SweepConfig, cfg.sweep, "sweep")
         check_settings(settings)
         check_method(space, settings)
         folder = Path(cfg.run_dir or default)

@@ -16,8 +16,7 @@ import pytest
 from forks import WARM, run_forked, warm_python
 
 from recsys.base import versions
-from recsys.cli.command_line import parsed
-from recsys.config.compose import compose
+from recsys.config.compose import compose, object_of
 from recsys.doctor import checks, probe
 from recsys.doctor.checks import Finding
 from recsys.schema.command_schemas import DoctorConfig
@@ -37,13 +36,13 @@ def test_here_everything_works(tmp_path: Path, run_command: Any) -> None:
 
 
 def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [found] = checks.data(parsed(DoctorConfig, compose("doctor", ["data=avazu", "data.root=/nowhere"])))
+    [found] = checks.data(object_of(DoctorConfig, compose("doctor", ["data=avazu", "data.root=/nowhere"])))
     assert found.state == "problem" and found.result == "data.root=/nowhere: no such folder or file"
     assert found.fix == "data.root=DIR, the folder of the raw files"
     (tmp_path / "train.csv").write_text("a,b\n1,2\n")
-    [found] = checks.data(parsed(DoctorConfig, compose("doctor", ["data=avazu", f"data.root={tmp_path}"])))
+    [found] = checks.data(object_of(DoctorConfig, compose("doctor", ["data=avazu", f"data.root={tmp_path}"])))
     assert found.state == "problem" and "there is no column hour" in found.result and not found.fix
-    [found] = checks.data(parsed(DoctorConfig, compose("doctor", ["data=avazu"])))
+    [found] = checks.data(object_of(DoctorConfig, compose("doctor", ["data=avazu"])))
     assert (found.state, found.result) == ("problem", "data.root is not set") and found.fix
 
 

@@ -336,7 +336,7 @@ def test_a_server_of_an_exploring_pipeline(world: Path, tmp_path: Path, capfd: p
         (["items.file=data/users.csv"], "items: "),
         (["events.file=data/items.csv"], "has no column user"),
         (["order.mmr.vectors=popular"], "order.mmr.vectors=popular: is not a source whose model has item vectors"),
-        (["order=calibrated"], "order.calibrated.column: is missing"),
+        (["order=calibrated"], "order.calibrated.column: must be set"),
         (["order=none", "order.mmr.relevance=0.5"], "order.mmr: has no _target_; write its class"),
         (["time=when"], "events: has no column when"),
         (

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from omegaconf import DictConfig
 from rich.table import Table
 
 from recsys.base.console import results, say
@@ -15,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.files.atomic import finite, write_json, write_text
 from recsys.online.predict_files import input_files
 from recsys.schema.pipeline_schema import PipelineConfig
-from recsys.stages.assemble import load, plain_config, tables_root
+from recsys.stages.assemble import load, tables_root
 from recsys.stages.evaluate.funnel_page import page
 from recsys.stages.evaluate.held_out import HeldOut, held_out
 from recsys.stages.evaluate.measure_stages import calibration, collect, latency, measured
@@ -29,14 +28,13 @@ from recsys.stages.staged import StagedRecommender
 JSON, HTML = "evaluation.json", "evaluation.html"
 
 
-def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
+def evaluate(config: PipelineConfig, output: Path) -> dict[str, Any]:
     """Measure the pipeline of a config, write two files to a folder, and return what evaluation.json holds."""
     if output.is_file() or (output / JSON).exists():
         raise UserError(f"output={output}: already has an {JSON}; name another folder")
-    config = plain_config(cfg)
     root = tables_root(config)
     wanted = held_out(config, root)
-    pipeline = load(cfg, past=wanted.past)
+    pipeline = load(config, past=wanted.past)
     if config.features.definition is not None:
         say("features: all requests get the values that the store has now, which may come from after the split")
     figures = _evaluated(pipeline, config, wanted, requests_of(config))
