@@ -12,7 +12,6 @@ import pytest
 from test_typed_formats import ROWS, content, flat, log, mine
 
 from recsys.base.errors import UserError
-from recsys.data.prepare import stored_tables
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import databases
@@ -74,8 +73,8 @@ def test_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = sqlite_file(tmp_path)
     reads: list[str] = []
-    read = databases.read_table
-    monkeypatch.setattr(stored_tables.databases, "read_table", lambda s, r: reads.append(r) or read(s, r))
+    read = databases.Sql.read
+    monkeypatch.setattr(databases.Sql, "read", lambda self, s, r: reads.append(r) or read(self, s, r))
     config = data(tmp_path, f"sqlite:///{file}", format="sql", query=QUERY)
     first = prepare(config)
     assert prepare(config).folder == first.folder and len(reads) == 1
@@ -84,8 +83,7 @@ def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatc
     connection.close()
     assert sum(prepare(config).info["rows"].values()) == 200 and len(reads) == 2
     # a server does not say whether its rows have changed
-    monkeypatch.setattr(stored_tables.databases, "database_file", lambda *_: None)
-    monkeypatch.setattr(databases, "database_file", lambda *_: None)
+    monkeypatch.setattr(databases.Sql, "file", lambda *_: None)
     again = prepare(config)
     assert prepare(config).folder == again.folder and len(reads) == 4
     assert not list((tmp_path / "prepared" / "tables").glob(".reading-*"))
@@ -125,7 +123,7 @@ from recsys.data.raw import databases
 from recsys.base.errors import UserError
 databases.BATCH_ROWS = 1000
 try:
-    for frame in databases.read_table(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):
+    for frame in databases.Sql().read(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):
         time.sleep(0.05)  # so that rows always wait
 except UserError as e:
     print(e)
@@ -166,7 +164,7 @@ def test_a_query_reaches_no_files(tmp_path: Path) -> None:
 def test_duckdb_gives_rows_before_it_has_all(tmp_path: Path) -> None:
     """So that a result larger than the memory can be read."""
     query = "SELECT range AS n FROM range(1000000000000)"
-    frames = databases.read_table(
+    frames = databases.Sql().read(
         SourceConfig(format="sql", query=query, query_timeout_s=5), f"duckdb:///{duckdb_file(tmp_path)}"
     )
     assert next(frames)["n"].head(2).to_list() == [0, 1]

@@ -20,7 +20,7 @@ from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
-from recsys.data.raw.databases import TABLE_FORMATS, check_packages
+from recsys.data.raw.databases import TABLES
 from recsys.data.raw.storage import check_remote, is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
@@ -87,10 +87,8 @@ def check_installed(data: DataConfig) -> None:
     """Raise UserError if the package that reads the raw data is not installed."""
     if data.root is not None:
         check_remote(data.root, "data.root")
-        check_packages(data.source, data.root)
-
-
-METHODS = ("kmeans", "rqvae")  # of data.semantic_ids
+        if (table := TABLES.get(data.source.format)) is not None:
+            table.check_packages(data.root)
 
 
 def _check_semantic_ids(data: ResolvedData) -> None:
@@ -254,7 +252,7 @@ def check_root(data: DataConfig) -> None:
 
 def names_files(data: DataConfig) -> bool:
     """Return whether the config names raw files: neither the built-in sample, nor a table or the rows of a query."""
-    return data.root is not None and data.source.format not in TABLE_FORMATS
+    return data.root is not None and data.source.format not in TABLES
 
 
 def check_files(data: ResolvedData) -> SplitFiles:

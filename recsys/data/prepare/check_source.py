@@ -5,7 +5,7 @@ import re
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.raw.databases import TABLE_FORMATS
+from recsys.data.raw.databases import TABLES, Sql
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS
 from recsys.data.raw.nested import exploded_paths
@@ -26,8 +26,8 @@ def check_source(data: ResolvedData) -> None:
         UserError: the config has a mistake.
     """
     key, source = f"{data.key}.source", data.source
-    names = [*(n for n, f in FORMATS.items() if not f.needs_spec), *TABLE_FORMATS]
-    if source.format not in (*FORMATS, *TABLE_FORMATS):
+    names = [*(n for n, f in FORMATS.items() if not f.needs_spec), *TABLES]
+    if source.format not in (*FORMATS, *TABLES):
         raise UserError(f"{key}.format={source.format}: unknown{did_you_mean(source.format, names)}")
     if source.format not in names and not source.parts:
         raise UserError(f"{data.key}.spec: missing; set it to the path of a feature_spec.yaml")
@@ -84,7 +84,7 @@ def _check_explode(key: str, source: SourceConfig) -> None:
     if source.explode is None:
         return
     forms = "write a column, [columns with lists of equal length] or {column: separator}"
-    exploded = [*(n for n, f in FORMATS.items() if f.explodes), *TABLE_FORMATS]
+    exploded = [*(n for n, f in FORMATS.items() if f.explodes), *TABLES]
     if source.format not in exploded:
         raise UserError(f"{key}.explode: does not apply to format {source.format}; it does to {', '.join(exploded)}")
     given = source.explode
@@ -101,17 +101,17 @@ def _check_explode(key: str, source: SourceConfig) -> None:
 
 def _check_table(data: ResolvedData) -> None:
     """Check the settings of tables and queries."""
-    source, format_ = data.source, data.source.format
-    if source.query is not None and format_ != "sql":
-        raise UserError(f"{data.key}.source.query: applies only to format sql; this is {format_}")
-    if format_ == "sql" and not source.query:
+    source, table = data.source, TABLES.get(data.source.format)
+    queries = isinstance(table, Sql)
+    if source.query is not None and not queries:
+        raise UserError(f"{data.key}.source.query: applies only to format sql; this is {source.format}")
+    if queries and not source.query:
         raise UserError(f"{data.key}.source.query: missing; format sql reads the rows of this query")
-    if format_ == "sql" and not READS.fullmatch(source.query or ""):
+    if queries and not READS.fullmatch(source.query or ""):
         why = "must be one query that reads rows: it begins with SELECT, WITH or FROM, and has no second statement"
         raise UserError(f"{data.key}.source.query={source.query!r}: {why}")
-    if format_ in TABLE_FORMATS and data.root is None:
-        what = "database's URL, such as sqlite:///logs.db" if format_ == "sql" else "folder of the table"
-        raise UserError(f"{data.key}.root: missing; format {format_} needs the {what}")
-    if format_ in TABLE_FORMATS and (source.joins or data.has_item_table or data.split.by == "files"):
-        why = "join in the query" if format_ == "sql" else "export the table to Parquet"
-        raise UserError(f"{data.key}.source.format={format_}: takes no side files and no split by files; {why}")
+    if table is not None and data.root is None:
+        raise UserError(f"{data.key}.root: missing; format {source.format} needs the {table.root_is}")
+    if table is not None and (source.joins or data.has_item_table or data.split.by == "files"):
+        why = f"takes no side files and no split by files; {table.instead_of_sides}"
+        raise UserError(f"{data.key}.source.format={source.format}: {why}")

@@ -19,7 +19,8 @@ from filelock import FileLock
 from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.raw import databases, read_sources
+from recsys.data.raw import read_sources
+from recsys.data.raw.databases import TABLES
 from recsys.data.raw.digests import digests
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder
@@ -27,7 +28,7 @@ from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 
 def is_table(data: ResolvedData) -> bool:
     """Return whether the rows come from a table instead of files."""
-    return data.source.format in databases.TABLE_FORMATS
+    return data.source.format in TABLES
 
 
 def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
@@ -40,10 +41,11 @@ def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
     folder = home / "tables"
     folder.mkdir(parents=True, exist_ok=True)
     # a digest or version that changes whenever the table does; None for a server, which has neither
-    if (file := databases.database_file(data.source, data.root)) is not None and file.is_file():
+    table = TABLES[data.source.format]
+    if (file := table.file(data.root)) is not None and file.is_file():
         state: str | None = digests([file], home, verify=data.verify)[file]
     else:
-        state = databases.version(data.source, data.root)
+        state = table.version(data.root)
     if state is None:
         building = Path(mkdtemp(dir=folder, prefix=".reading-"))
         try:
@@ -70,9 +72,9 @@ def _key(state: object) -> str:
 
 
 def _write(data: ResolvedData, folder: Path) -> None:
-    rows = 0
+    rows, table = 0, TABLES[data.source.format]
     with bar(f"reading {data.source.format}") as progress:
-        for i, batch in enumerate(databases.read_table(data.source, data.root or "")):
+        for i, batch in enumerate(table.read(data.source, data.root or "")):
             # a column without a value in a batch has no type, so it becomes text
             frame = batch.with_columns(pl.col(n).cast(pl.String) for n, t in batch.schema.items() if t == pl.Null)
             file = folder / f"part-{i:05d}.parquet"
@@ -82,7 +84,7 @@ def _write(data: ResolvedData, folder: Path) -> None:
             rows += frame.height
             progress.advance(frame.height)
     if not rows:
-        raise UserError(f"data.root: the {'query' if data.source.format == 'sql' else 'table'} returns no rows")
+        raise UserError(f"data.root: the {table.rows_of} returns no rows")
 
 
 def _local(data: ResolvedData, folder: Path) -> ResolvedData:

@@ -5,6 +5,7 @@ Their rows are written to Parquet files first, from which all passes read (recsy
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -12,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 
@@ -23,29 +24,156 @@ from recsys.data.features.blocks import one_line
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.schema.source_schema import SourceConfig
 
-TABLE_FORMATS = ("sql", "delta", "iceberg")
 BATCH_ROWS = 1 << 18
 ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
 READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
 READ_ONLY_DIALECTS = ("postgresql", "oracle")
 
 
-def database_file(source: SourceConfig, root: str) -> Path | None:
-    """Return the file of a database that is one file; None if it is on a server."""
-    match = re.fullmatch(r"(?:sqlite|duckdb)(?:\+\w+)?:///(.+)", root)
-    return Path(match[1]) if source.format == "sql" and match else None
+class Table(ABC):
+    """A format whose rows are in no files that recsys reads itself: `data.source.format` is its name."""
+
+    name: ClassVar[str]
+    rows_of = "table"
+    root_is = "folder of the table"
+    instead_of_sides = "export the table to Parquet"
+
+    def file(self, root: str) -> Path | None:
+        """Return the file of a database that is one file; None for all others."""
+        return None
+
+    def check_packages(self, root: str) -> None:
+        """Raise UserError if the package that reads the table is not installed."""
+        check_extra(self.name, f"data.root={mask_text(root)}")
+
+    @abstractmethod
+    def version(self, root: str) -> str | None:
+        """Return the version of a table; None for databases, which have none. Raises UserError as `read`."""
+
+    @abstractmethod
+    def read(self, source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
+        """Yield the rows in batches, in bounded memory.
+
+        Raises:
+            UserError: the table cannot be read, or the package that reads it is not installed.
+        """
 
 
-def check_packages(source: SourceConfig, root: str) -> None:
-    """Raise UserError if the package that reads the table is not installed."""
-    if source.format not in TABLE_FORMATS:
-        return
-    extra, modules = source.format, tuple[str, ...]()
-    if extra == "sql":
-        if _adbc_driver(root) is not None:
-            return
-        modules = ("duckdb",) if _scheme(root) == "duckdb" else ("sqlalchemy",)
-    check_extra(extra, f"data.root={mask_text(root)}", *modules)
+class LakeTable(Table):
+    """A table of Parquet files with a log of its versions, which polars scans."""
+
+    @abstractmethod
+    def scan(self, root: str) -> pl.LazyFrame:
+        """Return the rows of the newest version."""
+
+    def read(self, source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
+        self.check_packages(root)
+        try:
+            yield from self.scan(root).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+        except (pl.exceptions.PolarsError, OSError, ValueError) as e:
+            raise UserError(f"data.root={root}: cannot be read as {self.name}: {one_line(e)}") from e
+
+
+class DeltaLake(LakeTable):
+    """A Delta Lake table."""
+
+    name = "delta"
+
+    def version(self, root: str) -> str:
+        return str(self._open(root).version())
+
+    def scan(self, root: str) -> pl.LazyFrame:
+        return pl.scan_delta(self._open(root))
+
+    def _open(self, root: str) -> Any:
+        self.check_packages(root)
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(root)
+        except (DeltaError, OSError, ValueError) as e:
+            raise UserError(f"data.root={root}: not a Delta table ({one_line(e)})") from e
+
+
+class Iceberg(LakeTable):
+    """An Iceberg table; `data.root` is its folder, or one of its metadata files."""
+
+    name = "iceberg"
+
+    def version(self, root: str) -> str:
+        return self._open(root)[1]
+
+    def scan(self, root: str) -> pl.LazyFrame:
+        return pl.scan_iceberg(self._open(root)[0])
+
+    def _open(self, root: str) -> tuple[Any, str]:
+        """Return the table and its snapshot."""
+        self.check_packages(root)
+        from pyiceberg.table import StaticTable
+
+        try:
+            file = root
+            if not (root.endswith(".json") or is_remote(root)):
+                files = natural_sort(Path(root).glob("metadata/*.metadata.json"))
+                if not files:
+                    raise FileNotFoundError("its folder has no metadata/*.metadata.json")
+                file = str(files[-1])  # the newest
+            table = StaticTable.from_metadata(file)
+        except Exception as e:  # each catalogue and store raises its own exceptions
+            raise UserError(f"data.root={root}: not an Iceberg table ({one_line(e)})") from e
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            raise UserError(f"data.root={root}: this Iceberg table has no rows")
+        return table, str(snapshot.snapshot_id)
+
+
+class Sql(Table):
+    """The result of `data.source.query`; `data.root` is the URL of the database."""
+
+    name = "sql"
+    rows_of = "query"
+    root_is = "database's URL, such as sqlite:///logs.db"
+    instead_of_sides = "join in the query"
+
+    def file(self, root: str) -> Path | None:
+        match = re.fullmatch(r"(?:sqlite|duckdb)(?:\+\w+)?:///(.+)", root)
+        return Path(match[1]) if match else None
+
+    def check_packages(self, root: str) -> None:
+        if _adbc_driver(root) is None:
+            modules = ("duckdb",) if _scheme(root) == "duckdb" else ("sqlalchemy",)
+            check_extra(self.name, f"data.root={mask_text(root)}", *modules)
+
+    def version(self, root: str) -> None:
+        self.check_packages(root)
+
+    def read(self, source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
+        """Yield the rows, through DuckDB, an ADBC driver that is installed, or SQLAlchemy."""
+        self.check_packages(root)
+        query, shown = source.query or "", mask_text(root)
+        if (file := self.file(root)) is not None and not file.is_file():
+            raise UserError(f"data.root={shown}: no such file: {file}")
+        if _scheme(root) == "duckdb":
+            read = partial(_duckdb, root, query)
+        elif (driver := _adbc_driver(root)) is not None:
+            read = partial(_adbc, driver, root, query)
+        else:
+            read = partial(_sqlalchemy, root, query)
+        try:
+            yield from _within(source.query_timeout_s, read)
+        except _TooLong:
+            why = f"ran for more than data.source.query_timeout_s={source.query_timeout_s:g} seconds"
+            raise UserError(f"data.root={shown}: the query {why}; make it shorter, or allow more") from None
+        except UserError:
+            raise
+        except ModuleNotFoundError as e:  # SQLAlchemy imports the driver that the address names
+            raise UserError(f"data.root={shown}: needs the driver {e.name}, which is not installed; install it") from e
+        except Exception as e:  # each driver raises its own exceptions
+            raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
+
+
+TABLES: dict[str, Table] = {table.name: table for table in (Sql(), DeltaLake(), Iceberg())}
 
 
 def _scheme(root: str) -> str:
@@ -57,95 +185,6 @@ def _adbc_driver(root: str) -> str | None:
     driver = f"adbc_driver_{_scheme(root)}"
     named = _scheme(root) in ADBC and "+" not in root.partition(":")[0]
     return driver if named and is_installed(driver) else None
-
-
-def version(source: SourceConfig, root: str) -> str | None:
-    """Return the version of a Delta or Iceberg table; None for databases, which have none.
-
-    Raises:
-        UserError: there is no such table, or the package that reads it is not installed.
-    """
-    check_packages(source, root)
-    if source.format == "delta":
-        return str(_delta(root).version())
-    return _iceberg(root)[1] if source.format == "iceberg" else None
-
-
-def read_table(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
-    """Yield the rows in batches, in bounded memory.
-
-    Raises:
-        UserError: the table cannot be read, or the package that reads it is not installed.
-    """
-    check_packages(source, root)
-    if source.format == "sql":
-        yield from _query(source, root)
-        return
-    try:
-        frame = pl.scan_delta(_delta(root)) if source.format == "delta" else pl.scan_iceberg(_iceberg(root)[0])
-        yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
-    except (pl.exceptions.PolarsError, OSError, ValueError) as e:
-        raise UserError(f"data.root={root}: cannot be read as {source.format}: {one_line(e)}") from e
-
-
-# --- Delta and Iceberg -----------------------------------------------------------------------------------
-
-
-def _delta(root: str) -> Any:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        return DeltaTable(root)
-    except (DeltaError, OSError, ValueError) as e:
-        raise UserError(f"data.root={root}: not a Delta table ({one_line(e)})") from e
-
-
-def _iceberg(root: str) -> tuple[Any, str]:
-    """Return the table and its snapshot. root: the table's folder, or one of its metadata files"""
-    from pyiceberg.table import StaticTable
-
-    try:
-        file = root
-        if not (root.endswith(".json") or is_remote(root)):
-            files = natural_sort(Path(root).glob("metadata/*.metadata.json"))
-            if not files:
-                raise FileNotFoundError("its folder has no metadata/*.metadata.json")
-            file = str(files[-1])  # the newest
-        table = StaticTable.from_metadata(file)
-    except Exception as e:  # each catalogue and store raises its own exceptions
-        raise UserError(f"data.root={root}: not an Iceberg table ({one_line(e)})") from e
-    snapshot = table.current_snapshot()
-    if snapshot is None:
-        raise UserError(f"data.root={root}: this Iceberg table has no rows")
-    return table, str(snapshot.snapshot_id)
-
-
-# --- SQL -------------------------------------------------------------------------------------------------
-
-
-def _query(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
-    """Yield the rows of data.source.query, through DuckDB, an ADBC driver that is installed, or SQLAlchemy."""
-    query, shown = source.query or "", mask_text(root)
-    if (file := database_file(source, root)) is not None and not file.is_file():
-        raise UserError(f"data.root={shown}: no such file: {file}")
-    if _scheme(root) == "duckdb":
-        read = partial(_duckdb, root, query)
-    elif (driver := _adbc_driver(root)) is not None:
-        read = partial(_adbc, driver, root, query)
-    else:
-        read = partial(_sqlalchemy, root, query)
-    try:
-        yield from _within(source.query_timeout_s, read)
-    except _TooLong:
-        why = f"ran for more than data.source.query_timeout_s={source.query_timeout_s:g} seconds"
-        raise UserError(f"data.root={shown}: the query {why}; make it shorter, or allow more") from None
-    except UserError:
-        raise
-    except ModuleNotFoundError as e:  # SQLAlchemy imports the driver that the address names
-        raise UserError(f"data.root={shown}: needs the driver {e.name}, which is not installed; install it") from e
-    except Exception as e:  # each driver raises its own exceptions
-        raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
 
 
 Cancels = list[Callable[[], object]]  # what ends a query that runs
