@@ -160,7 +160,7 @@ def _plan(
     with quiet_torchrec(), optimizer_counted(task, sparse):
         ids: dict[str, list[float]] = {}  # by table, the expected number of ids per row of each of its features
         if prepared is None:  # features.json has no lengths of bags: the number is taken to be 1
-            lengths, parts = _lengths(run), list(task.modules())
+            lengths, parts = _lengths(run), list[Any](task.modules())
             configs = [c for m in parts if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
             configs += [c for m in parts if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
             ids = {c.name: [lengths[f] for f in c.feature_names] for c in configs}

@@ -17,7 +17,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Identity
-from recsys.data.features.steps import Clip, Fill, Log, MinMax, Params, Standardise, Transform
+from recsys.data.features.steps import Clip, FillMean, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
 from recsys.ranges import FLOAT32_MAX
@@ -89,7 +89,7 @@ class Transforms:
 
     def _step(self, x: str, step: Transform, own: list[tuple[Transform, Params]]) -> str:
         """Apply a step to a matrix, with the parameters of each column."""
-        if isinstance(step, Fill):
+        if isinstance(step, FillMean):
             return self._filled(x, [p["value"] for _, p in own])
         numbers = [s.numbers(p) for s, p in own]
         if isinstance(step, Clip):

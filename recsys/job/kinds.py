@@ -23,8 +23,11 @@ from recsys.schema.class_facts import LossFacts, losses_by_name
 if TYPE_CHECKING:
     import torch
 
+    from recsys.candidates import Candidates
     from recsys.data.features import Fitted
+    from recsys.evaluation.evaluators import Evaluator
     from recsys.evaluation.retrieval_metrics import Protocols
+    from recsys.task import RetrievalTask, Task
 
 
 class ModelKind(ABC):
@@ -51,15 +54,17 @@ class ModelKind(ABC):
         """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
-    def candidates(self, fitted: Fitted) -> Any:
+    def candidates(self, fitted: Fitted) -> Candidates | None:
         """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         """Return the evaluator of the task."""
 
     @abstractmethod
-    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
+    def build_task(
+        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+    ) -> Task | RetrievalTask:
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
 
@@ -79,10 +84,10 @@ class RankingKind(ModelKind):
         within = facts is not None and facts.within_groups
         return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
-    def candidates(self, fitted: Fitted) -> Any:
+    def candidates(self, fitted: Fitted) -> Candidates | None:
         return None
 
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         from recsys.data.features.encoders import Identity
         from recsys.evaluation.evaluators import LabelsEvaluator
 
@@ -91,7 +96,9 @@ class RankingKind(ModelKind):
         every_id_known = m.gauc is not None and isinstance(cfg.data.sparse_columns[m.gauc].encoder, Identity)
         return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
-    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
+    def build_task(
+        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+    ) -> Task | RetrievalTask:
         from recsys.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
@@ -123,18 +130,21 @@ class RetrievalKind(ModelKind):
         protocol = protocol_of(cfg)
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
-    def candidates(self, fitted: Fitted) -> Any:
+    def candidates(self, fitted: Fitted) -> Candidates | None:
         from recsys.data.features.batch_tensors import candidates_of
 
         return candidates_of(fitted)
 
-    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Any) -> Any:
+    def evaluator(self, cfg: RunConfig, features: FeatureSpec, candidates: Candidates | None) -> Evaluator:
         from recsys.evaluation.evaluators import RetrievalEvaluator
         from recsys.evaluation.retrieval_metrics import RetrievalMetrics
 
+        assert candidates is not None
         return RetrievalEvaluator(RetrievalMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
-    def build_task(self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Any = None) -> Any:
+    def build_task(
+        self, cfg: RunConfig, features: FeatureSpec, device: torch.device, candidates: Candidates | None = None
+    ) -> Task | RetrievalTask:
         from recsys.task import RetrievalTask
 
         return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
@@ -168,7 +178,7 @@ def kind_name(cfg: RunConfig) -> str:
         raise UserError(f"model: {e}") from e
 
 
-def meta_task(cfg: RunConfig, features: FeatureSpec) -> Any:
+def meta_task(cfg: RunConfig, features: FeatureSpec) -> Task | RetrievalTask:
     """Return the task for `features` with its tables, padded as in training, on the meta device, for planning."""
     import torch
 

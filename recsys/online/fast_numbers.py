@@ -24,7 +24,7 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import IdsOfNumbers
-from recsys.data.features.steps import Columns, Fill, Params, Transform, stacked
+from recsys.data.features.steps import Columns, FillMean, Params, Transform, stacked
 from recsys.data.raw.clean import null_texts
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats
@@ -202,7 +202,7 @@ class _Group:
 
 def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
     """Return all steps of a dense feature, the filling of missing values among them."""
-    fill: Chain = [] if c.fill is None else [(Fill("mean"), {"value": c.fill})]
+    fill: Chain = [] if c.fill is None else [(FillMean(), {"value": c.fill})]
     return fill + list(zip(c.steps, params, strict=False))
 
 

@@ -13,6 +13,8 @@ from pytorch_lightning.loggers import CSVLogger
 
 from recsys.base import interrupts
 from recsys.base.console import Bar, say, say_once
+from recsys.batch import Batch
+from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.evaluation.collected_rows import world_size
 from recsys.evaluation.metrics_table import mode_of
 from recsys.training.advice import still_improving
@@ -64,7 +66,7 @@ class Throughput(pl.Callback):
         self._bar: Bar | None = None
         self._since = self._cpu_since = 0.0
         self._logged = (0, 0.0)
-        self._loader: Any = None
+        self._loader: ParquetLoader | None = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"samples": self.samples, "seconds": self.seconds, "validation_seconds": self.validation_seconds}
@@ -96,7 +98,9 @@ class Throughput(pl.Callback):
         self.resume_clock()
         self._logged = (self.samples, self.seconds)
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
         compiled = getattr(module, "compiled", None)
         if compiled is not None and not compiled.seconds:
             with trainer.precision_plugin.forward_context():
@@ -106,7 +110,7 @@ class Throughput(pl.Callback):
             self._bar = Bar("training", self._total, "samples", done=self.samples)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         rows = batch.rows * world_size()
         self.samples += rows
@@ -114,7 +118,7 @@ class Throughput(pl.Callback):
         self.seconds, self._since = self.seconds + now - self._since, now
         cpu = time.process_time()
         self.cpu_seconds, self._cpu_since = self.cpu_seconds + cpu - self._cpu_since, cpu
-        assert self._bar is not None
+        assert self._bar is not None and self._loader is not None
         if (batch_idx + 1) % (self._every * self._accumulate) == 0:
             self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
             samples, seconds = self.samples - self._logged[0], self.seconds - self._logged[1]
@@ -160,7 +164,7 @@ class MaxTime(pl.Callback):
         self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
         self._batches += 1
@@ -191,7 +195,7 @@ class Interrupts(pl.Callback):
         interrupts.install_again()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
         self._batches += 1
@@ -228,7 +232,7 @@ class EvaluationBar(pl.Callback):
         loader = loaders[0] if isinstance(loaders, list) else loaders
         self._bar = Bar(title, loader.rows, "samples")
 
-    def _advance(self, batch: Any) -> None:
+    def _advance(self, batch: Batch) -> None:
         assert self._bar is not None
         rows = batch.rows if batch.weight is None else int((batch.weight > 0).sum())  # others fill up
         left = (self._bar.total or 0) - self._bar.done  # the ranks' last batches differ by a row
@@ -246,10 +250,14 @@ class EvaluationBar(pl.Callback):
     def on_test_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._start("evaluating", trainer.test_dataloaders)
 
-    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, *_: object
+    ) -> None:
         self._advance(batch)
 
-    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, *_: object
+    ) -> None:
         self._advance(batch)
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -75,6 +75,7 @@ def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None
         model: the fitted model, whose logits are calibrated.
     """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
+    assert isinstance(evaluator, LabelsEvaluator)
     _measure(model, evaluator, loader_on_cpu(cfg, prepared, "validation"), "validation")
     evaluator.calibrate(cfg.calibration)
     save_calibration(run, evaluator.labels)
@@ -90,6 +91,7 @@ def measure_split(
         write: write curves and predictions of the rows to it.
     """
     evaluator = cfg.kind.evaluator(cfg, prepared.fitted.features, None)
+    assert isinstance(evaluator, LabelsEvaluator)
     evaluator.labels = load_calibration(run, evaluator.labels)
     loader = loader_on_cpu(cfg, prepared, split)
     measured = _measure(model, evaluator, loader, split)

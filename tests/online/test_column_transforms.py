@@ -20,7 +20,7 @@ from raw_rows import learn, of_yaml, rows
 from recsys.base.errors import UserError
 from recsys.data.features import steps
 from recsys.data.features.arrays import Arrays
-from recsys.data.features.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Standardise, Transform
+from recsys.data.features.steps import FLOAT32_MAX, Clip, FillMean, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.online import fast_lookups, raw_columns
 from recsys.online.python_values import RowError
@@ -256,7 +256,7 @@ def test_numbers_are_transformed_as_polars_would(x: list[float | None], low: flo
         (Standardise(), seen, ((c - low) / width).clip(-FLOAT32_MAX, FLOAT32_MAX)),
         (MinMax(), seen, ((c - low) / (low + width - low)).clip(0, 1)),
         (Clip(low, low + width), {}, c.clip(low, low + width)),
-        (Fill("mean"), {"value": low}, c.fill_null(low)),
+        (FillMean(), {"value": low}, c.fill_null(low)),
     ):
         found, expected = one.select(step.apply(c, p), y=expression)
         assert found.null_count() == expected.null_count(), step

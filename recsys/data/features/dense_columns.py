@@ -13,13 +13,12 @@ from recsys.data.features.encoders import Lookup
 from recsys.data.features.encodings import WAVES, Cyclic
 from recsys.data.features.look_back import LookBack
 from recsys.data.features.row_sources import Column, FeatureEntry
-from recsys.data.features.steps import Fill, MinMax, Params, Quantile, Transform, parse_step
+from recsys.data.features.steps import FILLS, MinMax, Params, Quantile, Transform, parse_step
 from recsys.data.features.value_types import Moment, Number, Text, Time, ValueType, Vector
 from recsys.data.features.vectors import check_vectors
 from recsys.features import DenseFeature
 from recsys.schema.data_schema import DenseConfig, VectorsConfig
 
-FILLS = ("mean", "median")
 OF_ROWS = ("l2", "layer")  # ways to normalise a vector of a row: nothing is fitted
 
 
@@ -173,7 +172,7 @@ def _number(entry: FeatureEntry[DenseConfig], source: Column, look_back: LookBac
     if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
         if c.fill not in FILLS:
             raise UserError(f"{key}.fill={c.fill}: must be a number, mean or median{did_you_mean(str(c.fill), FILLS)}")
-        return DenseColumn(key, name, source, value_type, look_back, steps=(Fill(c.fill), *steps))
+        return DenseColumn(key, name, source, value_type, look_back, steps=(FILLS[c.fill], *steps))
     fill = 0.0 if c.fill is None else float(c.fill)
     if not abs(fill) < float("inf"):
         raise UserError(f"{key}.fill={c.fill}: must be finite")

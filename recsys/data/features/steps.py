@@ -218,23 +218,38 @@ class Clip(Transform, name="clip"):
 
 
 @dataclass(frozen=True)
-class Fill(Transform):
-    """Replace missing values by the mean or median of the training split; 0 if all are missing.
+class FillMean(Transform):
+    """Replace missing values by the mean of the training split; 0 if all are missing.
 
     The config sets it by `fill`, not by `transform`, so it has no name there.
     """
 
-    kind: str
+    by: ClassVar[str] = "mean"
 
     def statistic(self) -> Statistic:
-        return Moments() if self.kind == "mean" else ValueSample()
+        return Moments()
 
     def fit(self, seen: Any) -> Params:
-        return {"value": seen.params()["mean"] if self.kind == "mean" else seen.quantiles([0.5])[0]}
+        return {"value": seen.params()["mean"]}
 
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         return np.where(np.isnan(x), p["value"], x)
+
+
+class FillMedian(FillMean):
+    """Replace missing values by the median of the training split."""
+
+    by = "median"
+
+    def statistic(self) -> Statistic:
+        return ValueSample()
+
+    def fit(self, seen: ValueSample) -> Params:
+        return {"value": seen.quantiles([0.5])[0]}
+
+
+FILLS: dict[str, Transform] = {"mean": FillMean(), "median": FillMedian()}
 
 
 def parse_step(entry: Any, where: str) -> Transform:

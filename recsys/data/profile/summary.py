@@ -13,7 +13,7 @@ from recsys.data.features.encodings import WAVES, Count, Cyclic, Target
 from recsys.data.features.look_back import Age
 from recsys.data.features.row_sources import Cross
 from recsys.data.features.sparse_columns import SparseColumn
-from recsys.data.features.steps import Fill
+from recsys.data.features.steps import FillMean
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import cell_counts, distributions
 from recsys.data.profile.data_profile import DataProfile, FeatureProfile, Numbers, Table
@@ -167,10 +167,10 @@ def _steps(profiler: Profiler, parsed: str) -> str:
     for s in mine[0].steps:
         options = (
             ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None)
-            if not isinstance(s, Fill)
+            if not isinstance(s, FillMean)
             else ""
         )
-        name = f"fill {s.kind}" if isinstance(s, Fill) else type(s).__name__.lower()
+        name = f"fill {s.by}" if isinstance(s, FillMean) else type(s).__name__.lower()
         steps.append(f"{name} ({options})" if options else name)
     return ", ".join(steps)
 

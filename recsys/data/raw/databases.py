@@ -30,7 +30,7 @@ READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING
 READ_ONLY_DIALECTS = ("postgresql", "oracle")
 
 
-class Table(ABC):
+class TableFormat(ABC):
     """A format whose rows are in no files that recsys reads itself: `data.source.format` is its name."""
 
     name: ClassVar[str]
@@ -59,7 +59,7 @@ class Table(ABC):
         """
 
 
-class LakeTable(Table):
+class LakeTable(TableFormat):
     """A table of Parquet files with a log of its versions, which polars scans."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Iceberg(LakeTable):
         return table, str(snapshot.snapshot_id)
 
 
-class Sql(Table):
+class Sql(TableFormat):
     """The result of `data.source.query`; `data.root` is the URL of the database."""
 
     name = "sql"
@@ -173,7 +173,7 @@ class Sql(Table):
             raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
 
 
-TABLES: dict[str, Table] = {table.name: table for table in (Sql(), DeltaLake(), Iceberg())}
+TABLES: dict[str, TableFormat] = {table.name: table for table in (Sql(), DeltaLake(), Iceberg())}
 
 
 def _scheme(root: str) -> str:
