@@ -10,6 +10,7 @@ from omegaconf import DictConfig, open_dict
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
+from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import DEFAULT_CHANGE, ROWS
 from recsys.job.run_config import RunConfig
@@ -36,8 +37,8 @@ def config_of(
 def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
     """Raise UserError if the gate or the checks cannot judge the predictions of this kind of model."""
     gate, scores_rows = settings.gate, cfg.kind.scores_rows
-    name, label = next(iter(cfg.data.label_configs.items()), ("label", None))
-    if scores_rows and label is not None and label.kind != "binary":
+    name, label = next(iter(cfg.data.label_kinds.items()), ("label", None))
+    if scores_rows and label is not None and not isinstance(label, BinaryLabelColumn):
         why = "the gate judges the first label, which must be binary"
         raise UserError(f"{file}: train: {name} is a label of kind {label.kind}; {why}")
     if settings.check.slices and not scores_rows:

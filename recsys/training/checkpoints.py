@@ -52,7 +52,7 @@ class Checkpoints(pl.Callback):
         self._saved_at = time.monotonic()
         self.best: float = -math.inf
         self._best_step = 0
-        self._last_step = -1
+        self._saved: dict[str, int] = {}  # the step of the last checkpoint of each kind
         self._due_after_validation = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,15 +99,14 @@ class Checkpoints(pl.Callback):
             self._save(trainer, "step")
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self._last_step != trainer.global_step:
+        if self._saved.get("step") != trainer.global_step:
             self._save(trainer, "step")
 
     def _save(self, trainer: pl.Trainer, kind: str) -> None:
         new = self.folder / f"{kind}-{trainer.global_step:08d}"
         trainer.save_checkpoint(new, weights_only=False)
         self._saved_at = time.monotonic()
-        if kind == "step":
-            self._last_step = trainer.global_step
+        self._saved[kind] = trainer.global_step
         if trainer.is_global_zero:
             old = sorted(p for p in self.folder.glob(f"{kind}-*") if p != new)
             for path in old[: max(len(old) + 1 - self._keep[kind], 0)]:

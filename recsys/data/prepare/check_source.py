@@ -34,7 +34,8 @@ def check_source(data: ResolvedData) -> None:
     if names := repeated(source.columns):
         raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
     naming = [n for n, f in FORMATS.items() if f.names_columns]
-    if source.optional_columns and (source.format not in naming or (source.format == "csv" and not source.header)):
+    lacks_header = source.format in FORMATS and FORMATS[source.format].has_header and not source.header
+    if source.optional_columns and (source.format not in naming or lacks_header):
         why = f"applies to {', '.join(naming)}, and to CSV only with a header; remove it"
         raise UserError(f"{key}.optional_columns={source.optional_columns}: {why}")
     _check_text(key, source)
@@ -94,7 +95,8 @@ def _check_explode(key: str, source: SourceConfig) -> None:
         raise UserError(f"{key}.explode={given}: {forms}")
     if not all(s is None or (isinstance(s, str) and s) for s in separators):
         raise UserError(f'{key}.explode={given}: a separator must be text, such as " "; {forms}')
-    if source.format == "csv" and (name := next((n for n, s in exploded_paths(source).items() if s is None), None)):
+    is_text = source.format in FORMATS and FORMATS[source.format].untyped
+    if is_text and (name := next((n for n, s in exploded_paths(source).items() if s is None), None)):
         hint = f'its columns are text; name the separator of the elements: {{{name}: " "}}'
         raise UserError(f"{key}.explode={name}: {hint}")
 

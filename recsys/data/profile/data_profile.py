@@ -81,12 +81,8 @@ class FeatureProfile:
     iv: float
     numbers: Numbers | None = None
     lengths: pl.DataFrame | None = None
+    is_time: bool = False
     parts: dict[str, pl.DataFrame] = field(default_factory=dict)
-
-    @property
-    def is_time(self) -> bool:
-        """True for a time."""
-        return self.kind == "time"
 
     @property
     def worst(self) -> Drift | None:

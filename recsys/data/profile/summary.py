@@ -73,6 +73,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
         numbers=shown,
         lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
         parts=parts,
+        is_time=time,
     )
 
 

@@ -20,7 +20,7 @@ class Csv(TextFormat):
 
     name = "csv"
     suffixes = (".csv",)
-    names_columns = explodes = True
+    names_columns = has_header = explodes = True
 
     def can_be_cut(self, source: SourceConfig, file: Path) -> bool:
         return super().can_be_cut(source, file) and not source.line_breaks_in_quotes

@@ -23,6 +23,7 @@ class RawFormat(ABC):
         range_bytes, range_rows: about the size of a range of text, and of other files.
         suffixes: of side tables that have this format; empty if side tables cannot have it.
         names_columns: whether files name their columns, so that a file may lack one (`optional_columns`).
+        has_header: whether a file may begin with a line of names (`header`).
         explodes: whether its lists can become rows (`explode`).
         untyped: whether all values are text, and an empty one is missing.
         names_file: whether rows contain the name of their file.
@@ -35,6 +36,7 @@ class RawFormat(ABC):
     range_rows: ClassVar[int] = 1 << 19
     suffixes: ClassVar[tuple[str, ...]] = ()
     names_columns: ClassVar[bool] = False
+    has_header: ClassVar[bool] = False
     explodes: ClassVar[bool] = False
     untyped: ClassVar[bool] = False
     names_file: ClassVar[bool] = False

@@ -197,7 +197,7 @@ def read_blocks(
     """
     source = data.source
     names = column_names(source, file)
-    if unlabelled and not source.header and source.format == "csv":
+    if unlabelled and not source.header and FORMATS[source.format].has_header:
         names = drop_missing_labels(source, _unlabelled_columns(data), file, names)
     if complete is None:
         sides = [(join, side_table(data, join)) for join in source.joins]
