@@ -322,13 +322,16 @@ class ServeConfig:
     device: Literal["auto", "cpu", "cuda"] = field(
         "auto", "auto: a GPU if onnxruntime has CUDA's provider and finds one | cpu | cuda"
     )
+    # batching
     max_batch: int = field(1024, "most rows of a batch", ge=1, le=2**20)
     max_delay_us: int = field(0, "how long a batch waits for more rows", ge=0, le=10**7)
     preferred_batch: list[int] = field(list, "numbers of rows that a batch should have")
     queue: int = field(16384, "most rows that wait for a model", ge=1, le=2**24)
     timeout_us: Count | None = field(None, "deadline of requests that name none")
+    # versions, if the folder is that of one model
     canary: Name | None = field(None, "FOLDER:SHARE, such as models/new:0.05")
     shadow: Name | None = field(None, "folder of an exported model that computes the same requests, and never answers")
+    # security and limits
     token: str | None = field(None, "requests need `Authorization: Bearer TOKEN`")
     allowed_hosts: list[str] = field(
         list, "names that requests may have in `Host` and `Origin`, such as that of a proxy; [*]: any, as with a token"
@@ -345,6 +348,7 @@ class ServeConfig:
         None, "a YAML file of views: stored features, which are joined to the rows of requests (recsys.feature_store)"
     )
     store: str = field("sqlite:///features.db", "sqlite:///PATH | redis://HOST:PORT/DB")
+    # logs
     log: Literal["errors", "requests"] = "errors"
     sample: float = field(0.0, "share of the requests that are written to sample_dir", ge=0, le=1)
     sample_dir: Name | None = field(None, "folder of Parquet files")

@@ -71,6 +71,7 @@ class PipelineConfig:
     run: Name = field(MISSING, "the YAML file of a pipeline")
     input: Texts = field(list, "run: a file of requests, with the user's column and columns of the request")
     output: Name | None = field(None, "a file or a folder to write")
+    # the pipeline
     name: str = field("pipeline", "the pipeline")
     root: str = field(".", "folder from which the paths of runs, and of tables, start")
     data_root: str | None = field(None, "folder from which the paths of tables start; null: root")

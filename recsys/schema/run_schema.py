@@ -92,7 +92,9 @@ class OptimConfig:
         ..., "a class of torch.optim as _target_, with its parameters; of all weights but the tables"
     )
     sparse: SparseOptimConfig = field(SparseOptimConfig)
-    scheduler: dict[str, Node] | None = field(None, "a schedule of conf/schedule")
+    scheduler: dict[str, Node] | None = field(
+        None, "a torch.optim.lr_scheduler or one of recsys.training.schedules, for dense weights and tables"
+    )
     interval: Literal["validation", "step"] = field("validation", "what the scheduler counts")
     clip_norm: PositiveFloat | None = field(
         None, "maximum norm of all dense gradients together; sparse.clip limits the tables' gradients"
