@@ -27,10 +27,11 @@ from recsys.job.run_config import RunConfig
 from recsys.labels import BinaryLabel
 from recsys.model_list import Entry, entries
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.sharded_model import Placement
 from recsys.sharding.tables import tables
 from recsys.task import Task
 from recsys.training.module import RecsysModule
-from recsys.training.module_settings import Placement, Updates
+from recsys.training.module_settings import Updates
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "models.md"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -75,6 +75,7 @@ PROBLEMS = {  # beginnings of pydantic's types of errors
     "greater_than": "must be above {gt}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
+    "multiple_of": "must be a multiple of {multiple_of}",
     "finite_number": "must be a finite number",
     "int_": "must be a whole number",
     "float_": "must be a number",
@@ -108,7 +109,7 @@ def _mistake(error: ValidationError, schema: Any, values: Any, place: str = "") 
     value, hint = values, schema
     for part in first["loc"]:
         names = names_of(hint)
-        if isinstance(value, Sequence) and isinstance(part, int):
+        if isinstance(value, list | tuple) and isinstance(part, int):
             place, value = f"{place}[{part}]", value[part]
         elif isinstance(value, Mapping) and (part in value or first["type"] == "missing"):
             place, value = f"{place}.{part}".lstrip("."), value.get(part)

@@ -120,7 +120,10 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             check_early(cfg)
     check_metrics(settings, RunConfig.of(cfg), file)
     with command_line.explained(settings.export, "export"):
-        compose("export", ["run=run", "output=output", *settings.export])
+        try:
+            compose("export", ["run=run", "output=output", *settings.export])
+        except UserError as e:
+            raise UserError(f"{file}: export: {e}") from e
 
 
 def main() -> None:

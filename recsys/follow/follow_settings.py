@@ -181,12 +181,7 @@ def load_settings(file: Path) -> FollowConfig:
     """Read the settings of a file. Raises UserError if it cannot be read, or a value is not one that it can have."""
     if problem := problem_of(file):
         raise UserError(f"file={file}: {problem}; name the YAML of continuous training (docs/how_to/follow/follow.md)")
-    found = read_yaml(file)
-    if not isinstance(found, dict):
-        raise UserError(f"{file}: must have the keys root, train and partitions; see docs/how_to/follow/follow.md")
-    if missing := next((k for k in ("root", "train", "partitions") if k not in found), None):
-        raise UserError(f"{file}: {missing} is missing; see docs/how_to/follow/follow.md")
-    settings = parse(FollowConfig, found, file=str(file))
+    settings = parse(FollowConfig, read_yaml(file), file=str(file))
     for where, overrides in {
         "train": settings.train, "increment.overrides": settings.increment.overrides,
         "full.overrides": settings.full.overrides,

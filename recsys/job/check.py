@@ -104,10 +104,8 @@ def check_parts(cfg: RunConfig) -> None:
                 scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
         except (ValueError, TypeError, ArithmeticError) as e:
             raise UserError(f"optim.scheduler: {e}") from e
-    from recsys.sharding.constraints import check_sharding
     from recsys.sharding.optimizers import sparse_optimizer
 
-    check_sharding(cfg.sharding)
     sparse_optimizer(cfg.optim.sparse)
 
 

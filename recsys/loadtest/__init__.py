@@ -2,5 +2,5 @@
 
 `measure_loads.py` asks the server for the model's inputs (target.py), encodes requests of real rows (request_rows.py,
 encode_tensors.py, requests.py), and has client_processes.py send them (drive.py, over http_connection.py or
-grpc_connection.py). The figures (figures.py) are printed (table.py) and written (write_results.py, load_page.py).
+grpc_connection.py). The figures (figures.py) are printed (table.py) and written (load_page.py).
 """

@@ -17,7 +17,7 @@ TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 class ClusterConfig:
     """The machines that a plan is made for. GiB are 2^30 bytes, GB/s 10^9 bytes per second."""
 
-    name: str
+    name: str = "cluster"
     nodes: int = field(1, ge=1, le=2**20)
     device: Literal["cpu", "cuda"] = "cuda"
     devices: int = field(1, "per node", ge=1, le=2**20)

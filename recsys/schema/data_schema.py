@@ -61,7 +61,9 @@ class LabelConfig:
     column: str | None = field("label", "null: rows have no label")
     at_least: float | None = field(None, "the label is 1 if column >= at_least; null: the column holds 0 and 1")
     positive: list[str] = field(list, "the label is 1 if the column holds one of these texts, else 0")
-    kind: str = field("binary", "binary: 0 or 1 | regression: a number | classes: one of `classes`")
+    kind: Literal["binary", "regression", "classes"] = field(
+        "binary", "binary: 0 or 1 | regression: a number | classes: one of `classes`"
+    )
     classes: list[str] = field(list, "the values of a label of kind classes")
     log: bool = field(False, "regression: predict ln(1 + label), for numbers that are never negative")
     only_if: str | None = field(None, "another label: rows have this label only if that one is 1")
@@ -254,7 +256,7 @@ class SplitConfig:
 class SampleConfig:
     """The built-in sample, used if data.root is null."""
 
-    kind: str = field(
+    kind: Literal["clicks", "sequences", "interactions", "drifting", "sales", "queries"] = field(
         "clicks",
         "clicks: Criteo's raw format | sequences: items that users choose in order | interactions: items shown "
         "to users, with clicks, buys and ratings | drifting: days of them, whose clicks change from day to day | "

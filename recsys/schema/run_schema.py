@@ -12,6 +12,17 @@ from recsys.schema.fields import CHECKED, Name, Node, Nodes, field
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
 NumberType = Literal["fp32", "fp16", "bf16", "int8"]
+Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
+TableSharding = Literal[  # values of TorchRec's ShardingType, and none
+    "none",
+    "data_parallel",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+]
 
 
 @dataclass(config=CHECKED)
@@ -27,9 +38,9 @@ class TableRule:
     max_rows: int | None = field(None, ge=0, le=MOST_BYTES)
     min_bytes: int | None = field(None, "bytes of the weights: rows x dim x 4", ge=0, le=MOST_BYTES)
     max_bytes: int | None = field(None, ge=0, le=MOST_BYTES)
-    types: list[str] | None = None
-    kernels: list[str] | None = None
-    column_block: int | None = None
+    types: list[TableSharding] | None = None
+    kernels: list[Kernel] | None = None
+    column_block: int | None = field(None, gt=0, multiple_of=4)
     cache_load_factor: float | None = field(None, gt=0, lt=1)
 
 
@@ -45,9 +56,11 @@ class CommsConfig:
 class ShardingConfig:
     """Sharding settings: the types and kernels that the planner may choose from, and limits."""
 
-    types: list[str] = field(list, "values of TorchRec's ShardingType; empty: all")
-    kernels: list[str] = field(list, "fused | fused_uvm | fused_uvm_caching; empty: fused")
-    column_block: int | None = field(None, "column-wise: columns of a shard; null: dim / world size")
+    types: list[TableSharding] = field(list, "values of TorchRec's ShardingType; empty: all")
+    kernels: list[Kernel] = field(list, "fused | fused_uvm | fused_uvm_caching; empty: fused")
+    column_block: int | None = field(
+        None, "column-wise: columns of a shard; null: dim / world size", gt=0, multiple_of=4
+    )
     cache_load_factor: float = field(0.2, "fused_uvm_caching: share of a table's rows that the GPU caches", gt=0, lt=1)
     cache_hit_rate: float | None = field(
         None,
@@ -57,8 +70,8 @@ class ShardingConfig:
     )
     hbm_gib: PositiveFloat | None = field(None, "memory of a device, before TorchRec's reserve of 15%; null: all of it")
     comms: CommsConfig = field(CommsConfig)
-    table_dtype: str = field(
-        "fp32", "fp32 | fp16: type of the numbers in tables; on GPUs, fp16 is rounded stochastically"
+    table_dtype: Literal["fp32", "fp16"] = field(
+        "fp32", "type of the numbers in tables; on GPUs, fp16 is rounded stochastically"
     )
     padding: Literal["off", "16", "64", "128"] = field("16", "pad table rows to a multiple of this many bytes")
     per_table: dict[str, TableRule] = field(dict, "rules by name; later rules override earlier ones")

@@ -8,8 +8,8 @@ from torchrec.distributed.types import CacheParams
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.schema.run_schema import ShardingConfig, TableRule
-from recsys.sharding.sharders import KERNELS, SEQUENCE_TYPES, TYPES
-from recsys.sharding.tables import TableInfo, check_table_dtype
+from recsys.sharding.sharders import SEQUENCE_TYPES, TYPES
+from recsys.sharding.tables import TableInfo
 
 UNPOOLED = {
     "table_row_wise": "row_wise",
@@ -19,21 +19,6 @@ UNPOOLED = {
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 ROWS_OVER_ALL, ROWS_OVER_A_NODE = {"row_wise"}, {"table_row_wise", "grid_shard"}  # over which devices rows are split
 MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
-
-
-def check_sharding(sharding: ShardingConfig) -> None:
-    """Raise UserError for an invalid name or number in `sharding`."""
-    check_table_dtype(sharding.table_dtype)
-    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in sharding.per_table.items()}
-    for where, rule in rules.items():
-        for t in rule.types or ():
-            if t not in (*TYPES, "none"):
-                raise UserError(f"{where}.types: no such sharding type: {t}{did_you_mean(t, (*TYPES, 'none'))}")
-        for k in rule.kernels or ():
-            if k not in KERNELS:
-                raise UserError(f"{where}.kernels: no such kernel: {k}{did_you_mean(k, KERNELS)}")
-        if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
-            raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
 
 
 def _matches(glob: str, table: TableInfo) -> bool:
@@ -111,7 +96,7 @@ def constraints(
 
 def _types(table: TableInfo, rule: TableRule, world_size: int, nodes: int) -> list[str]:
     """Return the types that the planner may give this table; an empty list for all."""
-    types = list(rule.types or [])
+    types: list[str] = [*(rule.types or [])]
     if world_size == 1:
         return ["table_wise"]
     types = ["data_parallel"] if types == ["none"] else types

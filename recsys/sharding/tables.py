@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_configs import DataType, data_type_to_dtype
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.sharding.optimizers import OPTIMIZERS
 
@@ -97,9 +97,6 @@ def lay_out_tables(module: nn.Module, padding: str, table_dtype: str = "fp32") -
 def check_table_dtype(table_dtype: str, is_fused: bool = True) -> None:
     """Raise UserError for a type of which FBGEMM trains no tables. is_fused: whether its kernels update the tables"""
     key = f"sharding.table_dtype={table_dtype}"
-    if table_dtype not in DTYPES:
-        near = "; use fp16" if table_dtype == "bf16" else did_you_mean(table_dtype, DTYPES)
-        raise UserError(f"{key}: FBGEMM trains tables of fp32 and fp16 only{near}")
     if table_dtype != "fp32" and not is_fused:
         names = ", ".join(name for name, c in OPTIMIZERS.items() if c.cpu_kernel)
         why = f"only FBGEMM's fused kernels train such tables: on CPUs, the kernels of {names}"

@@ -18,7 +18,6 @@ from torchrec.distributed.types import ShardedModule
 from recsys.batch import Batch
 
 NONE, BASE, SPARSE_DIST, PREFETCH = "none", "base", "sparse_dist", "prefetch"
-PIPELINES = (NONE, BASE, SPARSE_DIST, PREFETCH)
 AHEAD = 2  # batches that a pipeline holds beside the one that is trained
 KINDS: dict[str, type[TrainPipelineSparseDist[Batch, Tensor]]] = {
     SPARSE_DIST: TrainPipelineSparseDist,

@@ -97,7 +97,7 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["inspekt", "{run}"], "inspekt: no such action; did you mean inspect?"),
+        (["inspekt", "{run}"], "action=inspekt: must be inspect, reshard or export-embeddings; did you mean inspect?"),
         (["inspect"], "python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"),
         (["inspect", "nowhere"], "run=nowhere: is not a run folder"),
         (["inspect", "{run}", "checkpoint=first"], "checkpoint=first: not in"),

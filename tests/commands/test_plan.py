@@ -94,9 +94,12 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     [
         ("sharding.per_table.cat_3.typs=[row_wise]", r"per_table.cat_3.typs: no such key; did you mean types"),
         ("sharding.per_table.cat_33.types=[row_wise]", r"per_table.cat_33: matches no table; did you mean cat_"),
-        ("sharding.per_table.cat_3.types=[rowwise]", r"per_table.cat_3.types: no such sharding type: rowwise"),
+        (
+            "sharding.per_table.cat_3.types=[rowwise]",
+            r"per_table.cat_3.types\[0\]=rowwise: must be .*did you mean row_wise",
+        ),
         ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3: .*many"),
-        ("sharding.kernels=[uvm]", r"sharding.kernels: no such kernel: uvm"),
+        ("sharding.kernels=[uvm]", r"sharding.kernels\[0\]=uvm: must be fused"),
         ("sharding.cache_load_factor=2", r"cache_load_factor=2.0: must be between 0 and 1"),
         ("cluster.nodes=0", r"cluster.nodes=0: must be at least 1"),
         ("trainer.batch_size=1001", r"not divisible by the cluster's 8 devices"),

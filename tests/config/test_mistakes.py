@@ -105,7 +105,7 @@ MISTAKES = [
     (["sharding.hbm_gib=0"], r"sharding.hbm_gib=0.0: must be above 0"),
     (["model.bottom_mlp=[8,4]"], r"bottom_mlp ends at width 4.*dim=16"),
     (["model._target_=recsys.models.dlrm.DLMR"], r"recsys.models.dlrm has no DLMR; did you mean DLRM\?"),
-    (["sharding=columnwise", "sharding.column_block=6"], r"sharding.column_block=6: must be a positive multiple of 4"),
+    (["sharding=columnwise", "sharding.column_block=6"], r"sharding.column_block=6: must be a multiple of 4"),
     (["trainer.devices=512", "trainer.batch_size=512"], r"trainer.devices=512: there are at most \d+ processes"),
     (["trainer.accelerator=tpu"], r"trainer.accelerator=tpu: unknown"),
     (["trainer.devices=3"], r"trainer.batch_size=2048 is not divisible by 3 processes"),

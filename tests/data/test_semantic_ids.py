@@ -220,7 +220,11 @@ def test_mistakes_in_a_file(tmp_path: Path, codes: Any, expected: str) -> None:
         (RETRIEVAL, "{codes: no.json}", "data.semantic_ids.codes: no such file: "),
         (RETRIEVAL, "{codes: codes.json, column: item}", "data.semantic_ids.column=item: applies to rows"),
         (ROWS, "{codes: codes.json}", "data.semantic_ids.column: missing; name the raw column that holds the items"),
-        (RETRIEVAL, "{codes: codes.json, method: rqva}", "data.semantic_ids.method=rqva: unknown; did you mean rqvae?"),
+        (
+            RETRIEVAL,
+            "{codes: codes.json, method: rqva}",
+            "semantic_ids.method=rqva: must be kmeans or rqvae; did you mean rqvae?",
+        ),
         (
             RETRIEVAL,
             "{vectors: {file: v.parquet, key: id}, levels: 1, size: 2}",

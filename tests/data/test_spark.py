@@ -311,8 +311,6 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(UserError, match=r"engine.name=sprak: unknown; did you mean spark\?"):
-        check_engine(EngineConfig("sprak"))
     with pytest.raises(UserError, match=r"engine\.master, engine\.options: apply only to engine=spark"):
         check_engine(EngineConfig(options={"a": 1}))
     given = {"spark": {"executor": {"memory": "4g"}, "eventLog.enabled": True}, "spark.x": 3}

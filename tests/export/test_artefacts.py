@@ -270,17 +270,17 @@ def test_tritons_configuration_is_valid(artefact: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["tables=int9"], "tables=int9: no such choice; did you mean int8?"),
-        (["precision=fp8"], "precision=fp8: no such choice; did you mean fp32?"),
-        (["format=onxx"], "format=onxx: no such choice; did you mean onnx?"),
-        (["dense_backend=tensorrt"], "dense_backend=tensorrt: no such choice; "),
+        (["tables=int9"], "tables=int9: must be fp32, fp16, int8 or int4; did you mean int8?"),
+        (["precision=fp8"], "precision=fp8: must be fp32, fp16 or bf16; did you mean fp32?"),
+        (["format=onxx"], "format=onxx: must be onnx, "),
+        (["dense_backend=tensorrt"], "dense_backend=tensorrt: must be onnxruntime, "),
         (
             ["triton=true", "dense_backend=pytorch"],
             "dense_backend=pytorch: needs format=torchscript; add it to format=",
         ),
         (["checkpoint=step-7"], "checkpoint=step-7: not in "),
         (["rows=nothing.csv"], "rows=nothing.csv: no such file"),
-        (["action=very"], "very: no such action; did you mean verify?"),
+        (["action=very"], "action=very: must be write, verify or apply; did you mean verify?"),
     ],
 )
 def test_mistakes_are_one_line(overrides: list[str], message: str, run: Path, tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from recsys.export import __main__ as export
 from recsys.export.artefact import load, load_artefact, session
 from recsys.export.artefact.session import CPU, CUDA, open_session, providers
 from recsys.export.triton.instance_device import device_of
-from recsys.schema.command_schemas import ServeConfig
-from recsys.server.supervisor import check_settings
 from recsys.training.run import train
 
 INSTALL = install_command("serve-gpu")
@@ -127,8 +125,8 @@ def test_the_command_ends_in_one_line(artefact: Path) -> None:
 
 
 def test_other_devices_are_refused(tmp_path: Path, artefact: Path) -> None:
-    with pytest.raises(UserError, match=r"^device=gpu: must be auto, cpu or cuda$"):
-        check_settings(ServeConfig(models=str(artefact), device="gpu"))
+    with pytest.raises(UserError, match=r"^device=gpu: must be auto, cpu or cuda"):
+        compose("serve", [f"models={artefact}", "device=gpu"])
     from recsys import serve
 
     cfg = compose("serve", ["pipeline_file=x.yaml", "device=cuda"])

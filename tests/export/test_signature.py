@@ -14,6 +14,7 @@ def test_whole_numbers_that_dense_features_alone_read_are_fp64() -> None:
     dtypes = [pl.Int32, pl.Int64, pl.UInt8, pl.Int64, pl.Int64, pl.Float32, pl.String, pl.Boolean]
     data = resolve(
         DataConfig(
+            name="t",
             dense={"age": None, "size": None, "price": None, "ts": None, "of_hour": DenseConfig(column="hour")},
             sparse={"user": None, "size_id": SparseConfig(column="size"), "shop": None, "flag": None},
             group=GroupConfig(by="user", order="ts"),

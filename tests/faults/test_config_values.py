@@ -148,8 +148,6 @@ def test_every_number_of_a_schema_declares_its_range() -> None:
         "SplitConfig.test": "check_split: depends on validation",
         "LabelConfig.at_least": "any threshold",
         "NamedLabelConfig.at_least": "any threshold",
-        "TableRule.column_block": "check_sharding: a multiple of 4",
-        "ShardingConfig.column_block": "check_sharding: a multiple of 4",
     }
     limits = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}
     found = set()

@@ -327,7 +327,7 @@ def test_the_command(
     assert len(shown) == 6 and shown[5] == f"2017-07-14T02:40:00Z  canary_passed {a}  a server"
     assert shown[1].endswith(": first")
     for arguments, message in {
-        ("lst", "root=models"): "error: lst: must be list, show, promote, rollback; did you mean list?",
+        ("lst", "root=models"): "error: action=lst: must be list, show, promote or rollback; did you mean list?",
         ("list", "name=x"): "error: root: is missing; name the folder of models; usage: "
         "python -m recsys.registry list|show|promote|rollback root=DIR [name=NAME] [version=V]",
         ("list", "root=modls"): "error: root=modls: no such folder; name the folder of models that recsys.serve serves",

@@ -262,7 +262,6 @@ def test_mistakes_in_settings(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("no certificate")
     pem = str(tmp_path / "cert.pem")
     for settings, message in (
-        ({"log": "all"}, "^log=all: must be errors or requests$"),
         ({"store": "redis://x:1/0"}, "^store=redis://x:1/0: also name the views in it, definition=FILE$"),
         ({"sample": 0.1}, "^sample=0.1: also name the folder of the samples, sample_dir=FOLDER$"),
         (

@@ -366,17 +366,17 @@ def test_canary_and_shadow_of_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", r"serving.json=\[\]: must be a mapping"),
+        ("[]", r"serving.json: must have the keys version, "),
         ("{", r"cannot be read as JSON \(.*\); correct the file"),
         ('{"verzion": "1"}', r"verzion: no such key; did you mean version\?"),
         ('{"version": "4"}', r"model ctr: has no version 4; valid: 1, 2, 3"),
         ('{"version": ["1"]}', r"version=\['1'\]: must be the name of a version's folder"),
-        ('{"shadow": "../1"}', r"shadow='../1': must be the name of a version's folder"),
-        ('{"canary": "2"}', r"canary='2': must be a mapping"),
-        ('{"canary": {"version": "2", "share": 2}}', r"canary.share=2: must be less than or equal to 1"),
-        ('{"canary": {"share": 0.1}}', r"canary.version: is missing"),
-        ('{"unloaded": "yes"}', r"unloaded='yes': must be true or false"),
-        ('{"versions": "2"}', r"versions='2': must be a list"),
+        ('{"shadow": "../1"}', r"shadow=../1: must be the name of a version's folder"),
+        ('{"canary": "2"}', r"canary=2: has keys of its own"),
+        ('{"canary": {"version": "2", "share": 2}}', r"canary.share=2: must be at most 1"),
+        ('{"canary": {"share": 0.1}}', r"canary.version: must be set"),
+        ('{"unloaded": "yes"}', r"unloaded=yes: must be true or false"),
+        ('{"versions": "2"}', r"versions=2: must be a list"),
     ],
 )
 def test_mistakes_in_an_alias_file(models: Path, content: str, message: str) -> None:

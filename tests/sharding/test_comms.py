@@ -19,7 +19,6 @@ SMALL = [*("model=dlrm", "data=criteo", "data.sample.rows=2000", "trainer.batch_
 @pytest.mark.parametrize(
     ("name", "types", "device", "why"),
     [
-        ("fp61", ["table_wise"], "cpu", "must be fp32, fp16, bf16 or int8; did you mean fp16?"),
         ("bf16", ["table_wise"], "cpu", "collectives on CPUs (gloo) have no bfloat16; use sharding.comms.backward=fp16"),
         ("int8", ["row_wise", "table_wise"], "cpu", "collectives on CPUs (gloo) cannot add up int8, as row-wise tables "
          "need; use sharding=tablewise or columnwise, or sharding.comms.backward=fp16"),

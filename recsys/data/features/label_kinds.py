@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from recsys.base.errors import UserError, did_you_mean
+from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import as_number, as_value
@@ -44,8 +44,6 @@ class LabelColumn(ABC):
     @staticmethod
     def from_config(c: LabelConfig, key: str) -> LabelColumn:
         """Return the label of a config."""
-        if c.kind not in KINDS:
-            raise UserError(f"{key}.kind={c.kind}: unknown{did_you_mean(c.kind, KINDS)}")
         for name in ("at_least", "positive", "log", "classes"):
             if getattr(c, name) not in (None, [], False) and name not in KINDS[c.kind].keys:
                 owner = next(kind.kind for kind in KINDS.values() if name in kind.keys)

@@ -51,9 +51,6 @@ def check_data(data: DataConfig) -> None:
     """
     data = resolve(data)
     key = data.key
-    if data.sample is not None and data.sample.kind not in SAMPLES:
-        hint = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
-        raise UserError(f"{key}.sample.kind={data.sample.kind}: {hint}")
     _check_defaults(data)
     check_source(data)
     check_labels(data)
