@@ -81,7 +81,7 @@ class ShardingConfig:
 class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
-    name: str = field("rowwise_adagrad", "rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam")
+    name: Literal["rowwise_adagrad", "adagrad", "adam", "sgd", "partial_rowwise_adam"] = "rowwise_adagrad"
     lr: NonNegativeFloat = field(0.1, "learning rate of the tables", le=FLOAT32_MAX)
     eps: NonNegativeFloat = field(1e-8, "added to the root in Adagrad's and Adam's denominators")
     beta1: float = field(0.9, "Adam: decay of the mean of gradients", ge=0, lt=1)

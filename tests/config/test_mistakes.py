@@ -110,7 +110,7 @@ MISTAKES = [
     (["trainer.accelerator=tpu"], r"trainer.accelerator=tpu: unknown"),
     (["trainer.devices=3"], r"trainer.batch_size=2048 is not divisible by 3 processes"),
     (["trainer.batch_size=0"], r"trainer.batch_size=0: must be at least 1"),
-    (["optim.sparse.name=adamm"], r"optim.sparse.name=adamm: unknown; did you mean adam\?"),
+    (["optim.sparse.name=adamm"], r"optim.sparse.name=adamm: must be .*; did you mean adam\?"),
     (["optim.sparse.every_row=true"], r"applies only to Adam; rowwise_adagrad does not move rows"),
     (["optim.dense._target_=torch.optim.Adma"], r"torch.optim has no Adma; did you mean Adam"),
     (["+optim.dense.momentumm=0.9"], r"optim.dense.momentumm: torch.optim.Adam has no such parameter"),
