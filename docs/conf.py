@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parent
@@ -18,6 +19,10 @@ from make_reference import write_reference  # noqa: E402
 from recsys.distributed.ranks import silence  # noqa: E402
 
 silence()  # the logs of FBGEMM
+ENDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+FieldInfo.__repr__ = lambda self: " and ".join(  # type: ignore[method-assign]  # Annotated[int, at least 1]
+    f"{word} {getattr(limit, end):g}" for limit in self.metadata for end, word in ENDS.items() if hasattr(limit, end)
+)
 
 REPOSITORY = os.environ.get("RECSYS_REPOSITORY", "").rstrip("/")
 project = "recsys"

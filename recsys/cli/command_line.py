@@ -7,7 +7,6 @@ failure, with its traceback.
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -214,10 +213,6 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
         raise UserError(str(e)) from e
     except AssertionError as e:  # raised by OmegaConf if an override sets a key below a null
         raise UserError("an override sets a key inside another key that is null; write that key in the YAML") from e
-    except AttributeError as e:  # raised by OmegaConf if an override gives a mapping to a null key
-        if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
-            raise
-        raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
 
 
 def reported(command: str, arguments: Sequence[str]) -> failures.Reported:

@@ -72,7 +72,7 @@ class EvaluateMetricsConfig:
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    run: Names = field(MISSING, "a run or, to average their predictions, a list of runs")
+    run: Names = field(..., "a run or, to average their predictions, a list of runs")
     split: str = field("test", "train | validation | test")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")
     trainer: EvaluateTrainerConfig = field(EvaluateTrainerConfig)
@@ -113,7 +113,7 @@ class PreprocessConfig:
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    run: Names = field(MISSING, "a run or, to average their predictions, a list of runs")
+    run: Names = field(..., "a run or, to average their predictions, a list of runs")
     input: Texts = field(MISSING, "a file, folder or glob, or a list of them")
     output: Name = field("predictions.parquet", "a Parquet file")
     checkpoint: str = field("best", "best | last | a folder under the run's checkpoints/")

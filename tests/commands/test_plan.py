@@ -98,14 +98,14 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
             "sharding.per_table.cat_3.types=[rowwise]",
             r"per_table.cat_3.types\[0\]=rowwise: must be .*did you mean row_wise",
         ),
-        ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3: .*many"),
+        ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3.min_rows=many: must be a whole number"),
         ("sharding.kernels=[uvm]", r"sharding.kernels\[0\]=uvm: must be fused"),
-        ("sharding.cache_load_factor=2", r"cache_load_factor=2.0: must be between 0 and 1"),
+        ("sharding.cache_load_factor=2", r"cache_load_factor=2: must be below 1"),
         ("cluster.nodes=0", r"cluster.nodes=0: must be at least 1"),
         ("trainer.batch_size=1001", r"not divisible by the cluster's 8 devices"),
         ("data=criteo", r"data.sparse.cat_1.rows: must be set"),
         ("features=nowhere", r"features=nowhere: no such file"),
-        ("data.sparse.cat_1.mean_length=0", r"cat_1.mean_length=0.0: must be above 0"),
+        ("data.sparse.cat_1.mean_length=0", r"cat_1.mean_length=0: must be above 0"),
     ],
 )
 def test_mistakes(override: str, told: str) -> None:

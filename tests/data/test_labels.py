@@ -165,7 +165,6 @@ def test_a_sample_of_the_negatives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ({"labels": {"a": NamedLabelConfig(kind="ranking")}}, "data.labels.a.kind=ranking: unknown"),
         ({"labels": {"a": NamedLabelConfig(kind="classes")}}, "data.labels.a.classes: missing"),
         ({"labels": {"a": NamedLabelConfig(classes=["x", "y"])}}, "applies only to kind classes"),
         ({"labels": {"a": NamedLabelConfig(log=True)}}, "data.labels.a.log: applies only to kind regression"),

@@ -267,7 +267,7 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a width that is a text": (
         lambda r: set_key(r, "model.dim", "abc"),
-        "model.dim=.abc.: input should be a valid integer",
+        "model.dim=.abc.: must be a whole number",
     ),
     "an encoding of names": (lambda r: set_key(r, "data.source.encoding", "idna"), "encoding=idna: unknown"),
     "features of another run": (

@@ -98,8 +98,8 @@ def test_two_processes(tmp_path: Path, sharding: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("table_dtype=bf16", "table_dtype=bf16: must be fp32 or fp16"),
-        ("table_dtype=fp61", "table_dtype=fp61: must be fp32 or fp16; did you mean fp16?"),
+        ("table_dtype=bf16", "bf16: must be fp32 or fp16; did you mean fp16?"),
+        ("table_dtype=fp61", "fp61: must be fp32 or fp16; did you mean fp16?"),
         ("table_dtype=fp16 optim.sparse.name=adam", "fp16: only FBGEMM's fused kernels train such tables: on CPUs, "),
         ("table_dtype=fp16 trainer.accumulate=2", "fp16: only FBGEMM's fused kernels train such tables: on CPUs, "),
         ("table_dtype=fp16 sharding=none trainer.devices=2", "fp16: replicas are updated without FBGEMM's fused "),
