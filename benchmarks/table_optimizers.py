@@ -11,6 +11,7 @@ import torch
 from steady import Claim, measure, timed
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.base.parsing import parse
 from recsys.batch import Batch
 from recsys.distributed.ranks import process_group
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
@@ -47,7 +48,7 @@ class Trainer:
 
     def __init__(self, rows: int, rule: str) -> None:
         self.features = spec(rows)
-        sparse = SparseOptimConfig(name=rule)
+        sparse = parse(SparseOptimConfig, {"name": rule})
         placement = Placement(sharding=ShardingConfig(), sparse=sparse, batch_size=BATCH, local_world_size=1)
         updates = Updates(make_optimizer=lambda p: torch.optim.Adam(p, lr=0.001))
         make = lambda: Task(DLRM(self.features, device=torch.device("meta")))  # noqa: E731

@@ -289,7 +289,7 @@ NEEDS_NO_TORCH = [  # what the config alone shows, with the parts that are not d
     (["data=sample_tasks", "loss=tasks", "+loss.losses.click=pairwise"], r"^loss=.*Tasks: compares the rows of a gr"),
     (["metrics.gauc=usr"], r"^metrics.gauc=usr: no sparse feature; did you mean user\?"),
     (["metrics.slices=[usr]"], r"^metrics.slices: no feature usr; did you mean user\?"),
-    (["calibration=plat"], r"^calibration=plat: unknown; did you mean platt\?$"),
+    (["calibration=plat"], r"^calibration=plat: must be none, platt or isotonic; did you mean platt\?$"),
     (["resume=runs/nothere"], r"^resume=runs/nothere: is not a run folder"),
     (["resume=auto"], r"^resume=auto: needs run_dir=DIR"),
     (["data.sparse.user={vectors: {file: v.parquet}}"], r"^data.sparse.user.vectors: .* 5 numbers, .*set model.dim=5$"),
