@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -29,7 +30,7 @@ PEER_ROWS = 300_000
 
 def config(folder: Path) -> DataConfig:
     data = object_of(DataConfig, OmegaConf.load(conf_dir() / "data" / "criteo.yaml"))
-    data.root, data.prepared = str(folder), str(folder / "prepared")
+    data = replace(data, root=str(folder), prepared=str(folder / "prepared"))
     return data
 
 

@@ -1,8 +1,9 @@
 """Schemas of `data:` and `engine:`: features, labels, groups, split, sample."""
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import MAX_INT, Count, Natural
@@ -109,7 +110,7 @@ class DenseConfig:
     """A dense feature: a number, or a vector that is looked up for a value."""
 
     column: str | None = field(None, "null: the feature's name")
-    fill: Any = field(None, "for missing values: a number, mean or median")
+    fill: Literal["mean", "median"] | int | float | None = field(None, "for missing values: a number, mean or median")
     transform: list[Any] | None = field(None, "names of transforms, in order: log, {clip: [0, 100]}")
     lag: Count | None = field(None, "take the value of the n-th row before, in the row's group")
     difference: Count | None = field(None, "subtract the value of the n-th row before")
@@ -266,7 +267,12 @@ class SampleConfig:
     seed: Natural = 0
 
 
-@dataclass(config=CHECKED)
+def _if(says_something: Callable[[Any], bool]) -> AfterValidator:
+    """Return what replaces a part of the data by null if it says nothing."""
+    return AfterValidator(lambda part: part if part is not None and says_something(part) else None)
+
+
+@dataclass(config=CHECKED, frozen=True)
 class DataConfig:
     """A data set: raw files, features, split and sample."""
 
@@ -284,10 +290,16 @@ class DataConfig:
         1.0, "share of the training rows with label 0 that are kept; predictions are corrected for it", gt=0, le=1
     )
     split: SplitConfig = field(SplitConfig)
-    group: GroupConfig | None = field(GroupConfig, "becomes None if it names no column")
-    sequences: SequenceConfig | None = field(SequenceConfig, "becomes None if max_length is 0")
+    group: Annotated[GroupConfig | None, _if(lambda c: c.by or c.together)] = field(
+        GroupConfig, "null if it names no column", validate_default=True
+    )
+    sequences: Annotated[SequenceConfig | None, _if(lambda c: c.max_length)] = field(
+        SequenceConfig, "null if max_length is 0", validate_default=True
+    )
     items: ItemsConfig = field(ItemsConfig)
-    semantic_ids: SemanticIdsConfig | None = field(SemanticIdsConfig, "becomes None if it names no file")
+    semantic_ids: Annotated[SemanticIdsConfig | None, _if(lambda c: c.vectors or c.codes)] = field(
+        SemanticIdsConfig, "null if it names no file", validate_default=True
+    )
     dense_defaults: DenseConfig = field(lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum"))
     dense: dict[str, DenseConfig | None] = field(dict, "dense features: a DenseConfig for each name")
@@ -296,14 +308,6 @@ class DataConfig:
     keep_read: bool = field(True, "cache raw files as read, so that another config need not read them again")
     verify: Literal["stat", "content"] = field("stat", "content: read all raw files to see whether they have changed")
     sample: SampleConfig | None = field(None, "the built-in sample that is generated if data.root is null")
-
-    def __post_init__(self) -> None:
-        if self.group is not None and not self.group.by and not self.group.together:
-            self.group = None
-        if self.sequences is not None and not self.sequences.max_length:
-            self.sequences = None
-        if (c := self.semantic_ids) is not None and c.vectors is None and c.codes is None:
-            self.semantic_ids = None
 
 
 @dataclass(config=CHECKED)

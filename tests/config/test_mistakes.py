@@ -125,7 +125,7 @@ MISTAKES = [
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold, files or leave_one_out"),
     (
         ["data.dense.price.fill=medain"],
-        r"data.dense.price.fill=medain: must be a number, mean or median; did you mean median\?",
+        r"data.dense.price.fill=medain: must be mean or median; did you mean median\?",
     ),
     (["data.dense.price.transform=[{clip:{uper:1}}]"], r"clip has no option uper; did you mean upper\?"),
     (["data.dense.price.cyclc=[hour]"], r"cyclc: no such key; did you mean cyclic\?"),

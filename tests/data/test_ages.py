@@ -1,5 +1,6 @@
 """Ages of a history's items: against plain NumPy, never from later rows, and the same online as offline."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -198,7 +199,7 @@ def test_the_report_counts_each_age(tmp_path: Path) -> None:
     rows = log()
     prepared = prepared_log(rows, tmp_path)
     data = prepared.fitted.data
-    data.prepared = str(tmp_path / "prepared")
+    data = replace(data, prepared=str(tmp_path / "prepared"))
     profiler, trains = Profiler(data), []
     for frame, which in parsed_rows(data):
         profiler.add(frame, which)

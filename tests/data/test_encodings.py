@@ -1,5 +1,6 @@
 """Count and target encoding: closed forms, and no label that leaks into training."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_no_leak_through_preparing(tmp_path: Path) -> None:
     frame.write_csv(tmp_path / "raw" / "f.csv")
     for by in ("order", "random"):
         data = of_yaml("dense: {n: {column: unique, transform: [target]}, u: {column: user, transform: [target]}}")
-        data.root, data.prepared, data.split = str(tmp_path / "raw"), str(tmp_path / "prepared"), SplitConfig(by=by)
+        data = replace(data, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"), split=SplitConfig(by=by))
         prepared = prepare(data)
         parts = {s: pl.concat(map(pl.read_parquet, prepared.files(s))) for s in ("train", "test")}
         areas = {(s, n): area(f[LABEL].to_numpy(), f[n].to_numpy()) for s, f in parts.items() for n in "nu"}

@@ -26,7 +26,7 @@ BUCKETS = st.integers(1, MOST_BUCKETS)
 
 def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = None, **more: Any) -> DataConfig:
     data = ResolvedData(name="t", sparse=dict(sparse), label=LabelConfig("y"), **more)
-    data.sparse_defaults = replace(data.sparse_defaults, **(defaults or {}))
+    data = replace(data, sparse_defaults=replace(data.sparse_defaults, **(defaults or {})))
     return data
 
 

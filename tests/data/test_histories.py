@@ -1,5 +1,6 @@
 """Histories: lists in files and values of earlier rows share the table of the item, and hold nothing of later rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ ROWS, USERS, LAST = 300, 12, 5
 
 def prepared_data(text: str, folder: Path) -> Prepared:
     data = data_from({"root": str(folder / "raw")}, text)
-    data.prepared = str(folder / "prepared")
+    data = replace(data, prepared=str(folder / "prepared"))
     check_data(data)
     return prepare(data)
 

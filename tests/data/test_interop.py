@@ -234,15 +234,15 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
     sparse = {"a": SparseConfig(table="s"), "b": SparseConfig(table="s")}
     dense = {"n": DenseConfig(transform=[])}
     data = ResolvedData("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
-    data.sparse, data.dense = dict(sparse), {"n": DenseConfig()}
+    data = replace(data, sparse=dict(sparse), dense={"n": DenseConfig()})
     export(prepare(replace(data)), tmp_path / "out")
     again = expand_spec(ResolvedData("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
     assert [c and (c.table, c.rows) for c in again.sparse.values()] == [("s", 6), ("s", 6)]
-    data.dense = dict(dense)
+    data = replace(data, dense=dict(dense))
     with pytest.raises(UserError, match=r"n has values above 65504"):
         export(prepare(replace(data)), tmp_path / "large")
     assert not (tmp_path / "large").exists()
-    data.dense, data.sparse = {}, sparse | {"t": SparseConfig(split=" ")}
+    data = replace(data, dense={}, sparse=sparse | {"t": SparseConfig(split=" ")})
     with pytest.raises(UserError, match=r"remove it with ~data\.sparse\.t"):
         export(prepare(replace(data)), tmp_path / "bags")
 

@@ -1,5 +1,6 @@
 """Vectors of items: files, PCA and whitening by closed forms, items without vectors and vectors without items."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def prepared(tmp_path: Path, items: str, frame: pl.DataFrame | None = None) -> P
     (given if frame is None else frame).write_parquet(raw / "v.parquet")
     np.savez(raw / "v.npz", id=np.array(NAMES), vector=MATRIX)
     data = of_yaml(YAML % items)
-    data.root, data.prepared = str(raw), str(tmp_path / "prepared")
+    data = replace(data, root=str(raw), prepared=str(tmp_path / "prepared"))
     check_data(data)
     return prepare(data)
 

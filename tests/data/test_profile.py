@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -300,7 +301,7 @@ def test_any_values(given: list[Any], data: st.DataObject) -> None:
 def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     given = OmegaConf.load(conf_dir() / "data" / f"{name}.yaml")
     data = data_from(given)
-    data.root, data.prepared = str(root), str(tmp_path)
+    data = replace(data, root=str(root), prepared=str(tmp_path))
     return data
 
 
@@ -315,7 +316,7 @@ def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
             sparse={"s": SparseConfig()},
             split=SplitConfig(by=by, column="t" if by == "time" else None),
         )
-        data.root = str(tmp_path / "raw")
+        data = replace(data, root=str(tmp_path / "raw"))
         prepared = prepare(data)
         which = np.concatenate([w for _, w in parsed_rows(data)])
         assert np.bincount(which).tolist() == [prepared.rows(s) for s in ("train", "validation", "test")]
@@ -347,7 +348,7 @@ def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFi
     good = "".join(f"{i % 2},{i},<i>v{i % 3}</i>\n" for i in range(300))
     (root / "a.csv").write_text("label,x,s\n" + good + "1,<b>many</b>,a\n0,oops,b\n1,2\n")
     data = config(prepared=str(tmp_path), dense={"x": None}, sparse={"s": SparseConfig()}, max_bad_rows=0.5)
-    data.root = str(root)
+    data = replace(data, root=str(root))
     prepared = prepare(data)
     look = Profiler(data)
     for frame, which in parsed_rows(data):

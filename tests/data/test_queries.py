@@ -3,6 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,9 +36,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcdefg"
 
 
 def config(text: str, **more: Any) -> DataConfig:
-    data = of_yaml(text)
-    for key, value in more.items():
-        setattr(data, key, value)
+    data = replace(of_yaml(text), **more)
     check_data(data)
     return data
 

@@ -1,6 +1,7 @@
 """Semantic ids: codebooks against NumPy, unique codes, features of items and of rows, codes of a file and of new items."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def prepared(tmp_path: Path, text: str, ids: str, codes: Any = None) -> Prepared
     (raw / "codes.json").write_text(json.dumps(codes))
     label = "null" if text is RETRIEVAL else "y"
     data = of_yaml(f"{text}\n    label: {{column: {label}}}\n    semantic_ids: {ids}")
-    data.root, data.prepared, data.source.files = str(raw), str(tmp_path / "prepared"), ["f.csv"]
+    source = replace(data.source, files=["f.csv"])
+    data = replace(data, root=str(raw), prepared=str(tmp_path / "prepared"), source=source)
     checks.check_data(data)
     checks.check_files(data)
     return prepare(data)
@@ -178,7 +180,7 @@ def test_prepared_data_may_move(tmp_path: Path) -> None:
     first = prepared(tmp_path, ROWS, ids).folder
     (tmp_path / "prepared").rename(tmp_path / "elsewhere")
     data = Prepared(tmp_path / "elsewhere" / first.name).fitted.data
-    data.prepared = str(tmp_path / "elsewhere")
+    data = replace(data, prepared=str(tmp_path / "elsewhere"))
     assert prepare(data).folder == tmp_path / "elsewhere" / first.name
 
 

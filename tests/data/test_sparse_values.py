@@ -132,7 +132,7 @@ def everything(tmp_path: Path) -> DataConfig:
     )
     (tmp_path / "raw" / "f.csv").write_text("\n".join(["y,age,ts,user,city,text", *lines]) + "\n")
     data = of_yaml(EVERYTHING)
-    data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    data = replace(data, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"))
     return data
 
 

@@ -61,6 +61,6 @@ def test_users_go_on_as_the_world_says(log: pl.DataFrame) -> None:
 def test_mistake() -> None:
     with pytest.raises(
         UserError,
-        match=r"data.sample.kind=sequence: must be clicks or .* or queries; did you mean seq",
+        match=r"data.sample.kind=sequence: must be clicks, .* or queries; did you mean seq",
     ):
         check(compose("train", ["data=sample_sequences", "model=ease", "data.sample.kind=sequence"]))

@@ -1,5 +1,6 @@
 """Pretrained vectors: normalised by closed forms, joined to the dense part of batches, in training as in serving."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def prepared(tmp_path: Path, vectors: str) -> Prepared:
     np.save(raw / "v.npy", MATRIX)
     (raw / "keys.txt").write_text("\n".join("012345") + "\n")
     data = of_yaml(YAML % vectors)
-    data.root, data.prepared, data.source.files = str(raw), str(tmp_path / "prepared"), ["*.csv"]
+    source = replace(data.source, files=["*.csv"])
+    data = replace(data, root=str(raw), prepared=str(tmp_path / "prepared"), source=source)
     check_data(data)
     return prepare(data)
 

@@ -1,6 +1,7 @@
 """Queries that NumPy makes of histories are those that polars makes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -55,7 +56,7 @@ def frames_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RowFram
         pl.DataFrame(columns).write_csv(folder / "log.csv")
         pl.DataFrame(columns).write_parquet(folder / "log.parquet")
         data = of_yaml(f"source: {{format: {kind}, files: [log.{kind}]}}{yaml}")
-        data.root, data.prepared = str(folder), str(folder / "prepared")
+        data = replace(data, root=str(folder), prepared=str(folder / "prepared"))
         return RowFrames(RawRows.load(prepare(data).folder))
 
     return frames

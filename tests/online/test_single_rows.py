@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path / "raw")
     data = of_yaml(yaml)
-    data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    data = replace(data, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"))
     prepared = prepare(data)
     assert prepared.info["bad_rows"] == 0
     check_entries(prepared, data, moved(prepared, tmp_path), rows=500)
@@ -56,7 +56,7 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
     """Renamed, joined and derived columns are made from a data frame as from the files; what cannot be read is null."""
     write(tmp_path / "raw")
     data = of_yaml(yaml)
-    data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    data = replace(data, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"))
     data.label.kind = "binary"
     prepared = prepare(data)
     sums = SimpleNamespace(dmp=lambda batch: (None, batch.dense.tanh().mean(1, keepdim=True)))
@@ -89,7 +89,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> RowTransforms:
 def small(folder: Path, yaml: str, write: Callable[[Path], None]) -> RowTransforms:
     write(folder / "raw")
     data = of_yaml(yaml)
-    data.root, data.prepared = str(folder / "raw"), str(folder / "prepared")
+    data = replace(data, root=str(folder / "raw"), prepared=str(folder / "prepared"))
     return moved(prepare(data), folder)
 
 

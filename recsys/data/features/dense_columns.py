@@ -169,9 +169,7 @@ def _number(entry: FeatureEntry[DenseConfig], source: Column, look_back: LookBac
         return DenseColumn(key, name, source, value_type, look_back, steps=steps)
     if look_back is not None and look_back.is_difference:
         value_type = Moment()
-    if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
-        if c.fill not in FILLS:
-            raise UserError(f"{key}.fill={c.fill}: must be a number, mean or median{did_you_mean(str(c.fill), FILLS)}")
+    if isinstance(c.fill, str):
         return DenseColumn(key, name, source, value_type, look_back, steps=(FILLS[c.fill], *steps))
     fill = 0.0 if c.fill is None else float(c.fill)
     if not abs(fill) < float("inf"):

@@ -18,7 +18,7 @@ from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, Spar
 class ResolvedData(DataConfig):
     """A data config whose features are resolved once: defaults filled in, transforms looked up by name.
 
-    `resolve` makes one from a DataConfig. Pass it on instead of resolving again, and do not modify it.
+    `resolve` makes one from a DataConfig. Pass it on instead of resolving again; it is frozen.
 
     key: the config key of this data, for messages; the item table's is data.items.
     item_vectors: of the item table: the features that data.items.vectors names.
@@ -26,13 +26,6 @@ class ResolvedData(DataConfig):
 
     key = "data"
     item_vectors: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.semantic_ids is not None and self.item_feature is not None:
-            self.items = replace(self.items, sparse={**self.semantic_features, **self.items.sparse})
-        elif self.semantic_ids is not None:
-            self.sparse = {**self.sparse, **{n: c for n, c in self.semantic_features.items() if n not in self.sparse}}
 
     @cached_property
     def dense_columns(self) -> Mapping[str, DenseColumn]:
@@ -155,7 +148,7 @@ class ResolvedData(DataConfig):
         }
         if twice := sorted(vectors.keys() & self.items.dense.keys()):
             raise UserError(f"data.items.vectors.{twice[0]}: data.items.dense has this name, too; rename one of them")
-        table = resolve(
+        return resolve(
             DataConfig(
                 name=f"{self.name}.items",
                 root=self.root,
@@ -166,9 +159,8 @@ class ResolvedData(DataConfig):
                 sparse=self.items.sparse,
             ),
             "data.items",
+            frozenset(vectors),
         )
-        table.item_vectors = frozenset(vectors)
-        return table
 
     @property
     def has_item_table(self) -> bool:
@@ -209,12 +201,20 @@ class ResolvedData(DataConfig):
         return {c.table for c in self.sparse_columns.values() if not c.is_list}
 
 
-def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
-    """Return the data config with its features resolved. A ResolvedData is returned unchanged."""
+def resolve(data: DataConfig, key: str = "data", item_vectors: frozenset[str] = frozenset()) -> ResolvedData:
+    """Return the data config with its features resolved. A ResolvedData is returned unchanged.
+
+    key, item_vectors: see ResolvedData
+    """
     if isinstance(data, ResolvedData):
         return data
     resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
-    resolved.key = key
+    if (coded := resolved.semantic_features) and resolved.item_feature is not None:
+        resolved = replace(resolved, items=replace(resolved.items, sparse={**coded, **resolved.items.sparse}))
+    elif coded:
+        new = {n: c for n, c in coded.items() if n not in resolved.sparse}
+        resolved = replace(resolved, sparse={**resolved.sparse, **new})
+    vars(resolved).update(key=key, item_vectors=item_vectors)
     return resolved
 
 
