@@ -444,7 +444,7 @@ MISTAKES = [
     ("dense: {price: {}}", "need data.items.file"),
     (
         "file: items.csv, key: id, dense: {price: {fill: middle}}",
-        "data.items.dense.price.fill=middle: must be a number",
+        "items.dense.price.fill=middle: must be mean or median",
     ),
     ("file: items.csv, key: id, sparse: {tags: {encode: has}}", "data.items.sparse.tags.encode=has: unknown"),
     (
