@@ -39,7 +39,7 @@ def parse(schema: type[T], values: Any, place: str = "", *, file: str = "") -> T
         file: the file of `values`, for messages.
 
     Raises:
-        WrongKey: a key does not exist, or its value is of a wrong type or out of its range.
+        WrongKey: a key does not exist, or its value has the wrong type or is out of range.
     """
     try:
         made: T = adapter(schema).validate_python(values)
@@ -57,8 +57,7 @@ def without_none(hint: Any) -> Any:
 
 def names_of(schema: Any) -> list[str]:
     """Return the keys of a schema; none for other types."""
-    declared = getattr(schema, "__pydantic_fields__", {})
-    return list(declared)
+    return list(getattr(schema, "__pydantic_fields__", ()))
 
 
 def part_of(hint: Any, name: str) -> Any:
@@ -89,8 +88,8 @@ PROBLEMS = {  # beginnings of pydantic's types of errors
 }
 
 
-def problem(error: Any) -> str:
-    """Return what is wrong with a value, from the details of pydantic's error."""
+def reason_of(error: Any) -> str:
+    """Return why pydantic refused a value, as the end of a message."""
     facts = error.get("ctx", {})
     if error["type"] == "literal_error":
         valid = facts["expected"].replace("'", "")
@@ -120,16 +119,16 @@ def _mistake(error: ValidationError, schema: Any, values: Any, place: str = "") 
         hint = part_of(hint, str(part))
     if first["type"] == "missing":
         return WrongKey(place, f"{place}: must be set")
-    return WrongKey(place, _wrong_value(place, value, hint, problem(first)))
+    return WrongKey(place, _wrong_value(place, value, hint, reason_of(first)))
 
 
-def _wrong_value(place: str, value: Any, hint: Any, problem: str) -> str:
+def _wrong_value(place: str, value: Any, hint: Any, reason: str) -> str:
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
     names = names_of(hint)
     if not place and not isinstance(value, Mapping):
         return f"must have the keys {', '.join(names)}"
     if isinstance(value, Mapping):  # two of its keys do not fit each other
-        return f"{place}: {problem}".removeprefix(": ")
+        return f"{place}: {reason}".removeprefix(": ")
     if value is None and not names:
         return f"{place}=null: cannot be null; leave it out for the default"
     if value is None:
@@ -140,4 +139,4 @@ def _wrong_value(place: str, value: Any, hint: Any, problem: str) -> str:
         likely = next((n for n in ("by", "column", "kind") if n in names), None)
         advice = f"; did you mean {place}.{likely}={shown}?" if likely else f": {', '.join(names)}"
         return f"{place}={shown}: has keys of its own{advice}"
-    return f"{place}={shown}: {problem}"
+    return f"{place}={shown}: {reason}"

@@ -1,7 +1,7 @@
 """`--help` of the commands: the usage, the choices of the groups of conf/, and each key with its value and meaning.
 
-The meanings are those of the schemas (recsys/schema/). Those of the keys of a model, a loss or another choice are the
-comments in its YAML file.
+The schemas (recsys/schema/) give the meanings. For the keys of a model, a loss or another choice, the comments in its
+YAML file do.
 """
 
 import importlib
@@ -101,7 +101,7 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a command: its name with those of the parts that it is in, its type, default and meaning."""
+    """A key of a command. name: the dotted name, such as trainer.max_epochs"""
 
     name: str
     hint: Any

@@ -154,7 +154,7 @@ def named(mistake: WrongKey, files: Mapping[str, Path], arguments: Sequence[str]
 
 
 def renamed(key: str) -> str | None:
-    """Return the message for an old key in a file; those of overrides and run folders are translated."""
+    """Return the message for an old key in a file. Old keys in overrides and run folders are translated instead."""
     new = next((f"{n}{key.removeprefix(old)}" for old, n in RENAMED.items() if f"{key}.".startswith(f"{old}.")), None)
     return new and f"{key}: is {new} now; rename it in your YAML file"
 

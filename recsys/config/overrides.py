@@ -7,13 +7,7 @@ from recsys.base.console import say_once
 from recsys.base.quoting import quoted
 
 # prefixes of keys whose last part the user chooses
-FREE_PREFIXES = (
-    "sharding.per_table.",
-    "engine.options.",
-    "sweep.slurm.",
-    "data.",
-)
-
+FREE_PREFIXES = ("sharding.per_table.", "engine.options.", "sweep.slurm.", "data.")
 
 PARTS_OF_A_RUN = ("model.", "loss.", "numeric.", "optim.dense.", "optim.scheduler.")  # as its choices have them
 PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.parsing import problem
+from recsys.base.parsing import reason_of
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
 from recsys.job.check_early import check_early, check_fit, loss_facts_of, model_kind_of
@@ -254,7 +254,7 @@ def _mismatch(value: Any, hint: Any) -> str | None:
                 raise
             adapter.validate_python(tuple(value), strict=True)  # YAML writes tuples, such as Adam's betas, as lists
     except ValidationError as e:
-        return problem(e.errors()[0])
+        return reason_of(e.errors()[0])
     except (PydanticUserError, TypeError):
         return None  # a type that no value can be checked against
     return None

@@ -101,7 +101,7 @@ class RunConfig:
             for parent in parents:
                 node = node[parent]
             node[name] = value
-        parsed = vars(parse(run_schema.TrainConfig, changed))
+        parsed = vars(parse(run_schema.TrainConfig, {**changed, "data": self.data}))
         return replace(self, plain=changed, **{name: parsed[name] for name in {key.split(".")[0] for key in values}})
 
 

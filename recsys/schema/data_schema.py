@@ -268,7 +268,7 @@ class SampleConfig:
 
 
 def _if(says_something: Callable[[Any], bool]) -> AfterValidator:
-    """Return what replaces a part of the data by null if it says nothing."""
+    """Return a validator that replaces an empty part of the data by null."""
     return AfterValidator(lambda part: part if part is not None and says_something(part) else None)
 
 

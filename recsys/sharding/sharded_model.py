@@ -53,7 +53,7 @@ class ShardedModel:
 
     Raises:
         DoesNotFit: no plan fits the devices.
-        UserError: pretrained vectors are of another width than their table.
+        UserError: the width of pretrained vectors differs from the width of their table.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from recsys.files.atomic import write_text
 from recsys.online.servable import Features, Query, Row, TensorSpec
 from recsys.schema.fields import plain
 from recsys.schema.pipeline_schema import PipelineConfig
-from recsys.stages.assemble import build_parts
+from recsys.stages.assemble import build_parts, tables_root
 from recsys.stages.assemble import load as load_pipeline
 from recsys.stages.open_models import EXPORTED
 from recsys.stages.staged import StagedRecommender
@@ -30,7 +30,7 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
     config = compose_file(file, overrides)
     build_parts(config)
     root = Path(config.root).expanduser().resolve()
-    tables = root if config.data_root is None else Path(config.data_root).expanduser().resolve()
+    tables = tables_root(config).resolve()
     config = replace(config, root=str(root), data_root=str(tables))
     write_text(folder / CONFIG, OmegaConf.to_yaml(plain(config)))
     # globs of the files from which the pipeline is loaded: a server loads it again when they change
