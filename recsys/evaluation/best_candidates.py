@@ -14,7 +14,7 @@ from recsys.evaluation.collected_rows import is_distributed, world_size
 
 MAX_ID = 2**32 - 1
 GROUP = 64  # number of neighbouring candidates whose highest score is computed first
-CHUNK = 2**22  # number of scores searched together, which limits the memory of intermediate results
+SCORES_SEARCHED = 2**22  # number of scores searched together, which limits the memory of intermediate results
 
 
 def best_keys(scores: Tensor, first: int, left_out: JaggedIds, k: int) -> Tensor:
@@ -33,7 +33,7 @@ def best_keys(scores: Tensor, first: int, left_out: JaggedIds, k: int) -> Tensor
     places = left_out.segment_ids, left_out.values
     kept = scores[places]
     scores[places] = -torch.inf
-    step = max(1, CHUNK // max(1, scores.shape[1]))
+    step = max(1, SCORES_SEARCHED // max(1, scores.shape[1]))
     keys = torch.cat([left_out.values.new_empty(0, k), *(_best(part, first, k) for part in scores.split(step))])
     scores[places] = kept
     return keys

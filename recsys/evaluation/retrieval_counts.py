@@ -22,7 +22,7 @@ BLOCK = 2**25  # maximum number of scores in memory
 CPU_BLOCK = 2**23 - 2**12  # on CPUs, whose allocator reuses buffers of less than 32 MiB (`keep_freed_memory`)
 CPU_ROWS = 32  # number of queries below which products take longer than new memory
 TILE = 2**22  # maximum number of candidates scored together; float32 represents counts up to this exactly
-CHUNK = 2**20  # number of scores compared together, small enough for the CPU caches
+SCORES_COMPARED = 2**20  # number of scores compared together, small enough for the CPU caches
 
 
 def candidate_shard(n: int) -> tuple[range, int]:
@@ -185,7 +185,7 @@ def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[
 
     They are compared with the other columns of their row of `scores` (b, n).
     """
-    step = max(1, CHUNK // max(1, scores.shape[1]))
+    step = max(1, SCORES_COMPARED // max(1, scores.shape[1]))
     one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is needed
     parts = [row.new_zeros(0, 2 * len(full))]
     for start in range(0, len(row), step):

@@ -13,6 +13,7 @@ from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
+from recsys.export.artefact.signature import feature_inputs, output_specs, raw_inputs, signature_json
 from recsys.export.artefact import signature
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import Session
@@ -59,11 +60,11 @@ def write_ranking(
 
 def signature_of(rows: RawRows, features: FeatureSpec, outputs: list[str]) -> dict[str, Any]:
     """Return the signature: raw columns, features and predictions."""
-    return signature.to_json(
+    return signature_json(
         {
-            "inputs": signature.raw_inputs(rows.types, rows.fitted.data),
-            "tensors": signature.feature_inputs(features),
-            "outputs": signature.outputs(outputs),
+            "inputs": raw_inputs(rows.types, rows.fitted.data),
+            "tensors": feature_inputs(features),
+            "outputs": output_specs(outputs),
         }
     )
 

@@ -17,6 +17,7 @@ from recsys.data.features import GROUP
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact import folder as files
+from recsys.export.artefact.signature import feature_inputs, raw_inputs, signature_json
 from recsys.export.artefact import signature
 from recsys.export.artefact.closed_form import METHODS, STATE
 from recsys.export.artefact.session import open_session
@@ -142,8 +143,8 @@ def recommended(recommender: Recommender, raw: pl.DataFrame) -> Examples:
 
 def signature_of(rows: RawRows, features: FeatureSpec, read: Sequence[str]) -> dict[str, Any]:
     """Return the signature: rows of one history in, items and scores out. read: the graph's inputs"""
-    columns = signature.raw_inputs(rows.types, rows.fitted.data)
+    columns = raw_inputs(rows.types, rows.fitted.data)
     inputs = tuple(TensorSpec(s.name, s.datatype, (-1,), optional=True) for s in columns)
-    tensors = tuple(s for s in signature.feature_inputs(features) if s.name in read)
+    tensors = tuple(s for s in feature_inputs(features) if s.name in read)
     outputs = (TensorSpec("items", "BYTES", (-1,)), TensorSpec("scores", "FP32", (-1,)))
-    return signature.to_json({"inputs": inputs, "tensors": tensors, "outputs": outputs})
+    return signature_json({"inputs": inputs, "tensors": tensors, "outputs": outputs})

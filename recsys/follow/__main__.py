@@ -84,13 +84,13 @@ def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
         from recsys.follow import mlflow_mirror
 
         try:
-            mlflow_mirror.mirror(registry, settings.mlflow)
+            mlflow_mirror.mirror_to_mlflow(registry, settings.mlflow)
         except UserError as e:
             say(str(e))
     if settings.wandb:
         from recsys.follow import wandb_mirror
 
-        if (line := wandb_mirror.mirror(registry)) is not None:
+        if (line := wandb_mirror.mirror_to_wandb(registry)) is not None:
             say(line)
 
 

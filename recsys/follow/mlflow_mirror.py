@@ -11,7 +11,7 @@ from recsys.follow.model_registry import ROLES, ModelRegistry
 TAG = "recsys.version"
 
 
-def mirror(registry: ModelRegistry, uri: str) -> int:
+def mirror_to_mlflow(registry: ModelRegistry, uri: str) -> int:
     """Create what MLflow lacks, set the aliases as they are here, and return the number of new versions.
 
     MLflow numbers versions itself; the tag recsys.version has the version's name here. The artefacts stay where they

@@ -17,7 +17,7 @@ from recsys.follow.model_registry import ROLES, ModelRegistry
 FILE = "wandb.json"
 
 
-def mirror(registry: ModelRegistry) -> str | None:
+def mirror_to_wandb(registry: ModelRegistry) -> str | None:
     """Set the aliases of the versions' artifacts as they are here; whatever W&B does, nothing is raised.
 
     Returns:

@@ -97,7 +97,7 @@ def test_every_metric_equals_that_of_sorted_lists(data: st.DataObject) -> None:
             (recsys.evaluation.retrieval_counts, "TILE", [2**22, 4, 17]),
             (recsys.evaluation.retrieval_counts, "BLOCK", [2**25, 50]),
             (recsys.evaluation.best_candidates, "GROUP", [64, 1, 3]),
-            (recsys.evaluation.best_candidates, "CHUNK", [2**22, 100]),
+            (recsys.evaluation.best_candidates, "SCORES_SEARCHED", [2**22, 100]),
             (recsys.evaluation.list_metrics, "VALUES", [2**22, 10]),
         ):
             patch.setattr(module, name, data.draw(st.sampled_from(values)))

@@ -33,7 +33,7 @@ def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: i
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(n), (len(targets), 1)), axis=1)  # no ties
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", block)
-        patch.setattr(recsys.evaluation.retrieval_counts, "CHUNK", block)
+        patch.setattr(recsys.evaluation.retrieval_counts, "SCORES_COMPARED", block)
         patch.setattr(recsys.evaluation.retrieval_counts, "TILE", max(1, block // 7))
         found = measure(
             torch.from_numpy(order).float(), targets, history, (size,), k=(1, 3, 10), filter_history=filtered

@@ -39,7 +39,7 @@ class Parquet(RawFormat):
     def read(
         self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
     ) -> Iterator[Block]:
-        return arrow_files.blocks_of(source, file, _batches(source, file, file_range, projection), "Parquet")
+        return arrow_files.blocks_of(source, file, _parquet_batches(source, file, file_range, projection), "Parquet")
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:
@@ -49,7 +49,7 @@ def parquet_file(file: Path) -> pq.ParquetFile:
     return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # fetches a row group's columns in few requests
 
 
-def _batches(
+def _parquet_batches(
     source: SourceConfig, file: Path, file_range: FileRange, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     with parquet_file(file) as parquet:

@@ -46,11 +46,11 @@ def feature_inputs(features: FeatureSpec) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def outputs(names: Sequence[str]) -> tuple[TensorSpec, ...]:
+def output_specs(names: Sequence[str]) -> tuple[TensorSpec, ...]:
     """Return an output of one number a row for each name."""
     return tuple(TensorSpec(name, "FP32", (-1,)) for name in names)
 
 
-def to_json(signature: Signature) -> dict[str, Any]:
+def signature_json(signature: Signature) -> dict[str, Any]:
     """Return a signature as JSON values."""
     return {part: [asdict(spec) | {"shape": list(spec.shape)} for spec in specs] for part, specs in signature.items()}
