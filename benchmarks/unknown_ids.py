@@ -13,7 +13,7 @@ import polars as pl
 from torch import from_numpy
 from torchmetrics.functional.classification import binary_auroc
 
-from recsys.data.loader.unknown_ids import untrained_unknowns
+from recsys.data.loader.training_rows import untrained_unknowns
 from recsys.data.prepare.prepared import prepare
 from recsys.training.run_dir import open_run
 

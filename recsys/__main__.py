@@ -45,7 +45,7 @@ def main() -> None:
         results.print(_usage(), markup=False)
         return
     if arguments[0] in ("-V", "--version"):
-        from recsys.base.versions import describe
+        from recsys.base.packages import describe
 
         results.print(describe(), markup=False)
         return

@@ -24,7 +24,7 @@ from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.files.atomic import whole_file, whole_folder, write_json
-from recsys.files.outputs import check_output
+from recsys.files.user_files import check_output
 from recsys.schema.command_schemas import CheckpointToolConfig, ClusterConfig
 
 if TYPE_CHECKING:
@@ -93,9 +93,15 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: RunConfig, output: Path, d
     from recsys.features import FeatureSpec
     from recsys.files.run_files import CALIBRATION, CONFIG, DATA
     from recsys.job.kinds import meta_task
-    from recsys.sharding.cluster import topology
     from recsys.sharding.optimizers import sparse_optimizer
-    from recsys.sharding.planner import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
+    from recsys.sharding.planner import (
+        describe,
+        make_planner,
+        optimizer_counted,
+        quiet_torchrec,
+        topology,
+        use_dense_kernels,
+    )
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
     from recsys.training.run_dir import write_config, write_manifest
@@ -141,7 +147,7 @@ def export_embeddings(
         format: parquet or safetensors.
         globs: patterns of the names of tables; empty for all tables.
     """
-    from recsys.sharding.table_shards import rows_of_a_block
+    from recsys.sharding.tables import rows_of_a_block
 
     names = {e["table"].removeprefix("t_"): e for e in stored.plan["tables"]}
     for glob in globs:

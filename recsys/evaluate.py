@@ -44,9 +44,9 @@ def _command(cfg: EvaluateConfig) -> None:
 
 def _evaluate_ensemble(cfg: EvaluateConfig) -> None:
     """Measure several runs and the mean of their predictions."""
-    from recsys.training.ensemble import evaluate_ensemble
+    from recsys.training.evaluate_run import evaluate_ensemble
+    from recsys.training.results import show_tables
     from recsys.training.run_dir import choose_checkpoint, open_run
-    from recsys.training.show_metrics import show_tables
 
     if not cfg.run:
         raise UserError("run=[]: name one run, or a list of two or more")

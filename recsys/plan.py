@@ -22,7 +22,7 @@ from recsys.base.console import say
 from recsys.base.errors import DoesNotFit, UserError
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
-from recsys.files.outputs import check_output
+from recsys.files.user_files import check_output
 from recsys.schema.command_schemas import ClusterConfig, PlanConfig
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.distributed.ranks import silence
     from recsys.job.check import check_parts
     from recsys.job.check_early import checked_data
-    from recsys.sharding.cluster import check_cluster
     from recsys.sharding.infeasible import Infeasibility
+    from recsys.sharding.planner import check_cluster
 
     silence()
     plan_keys = ("cluster", "features", "output")  # the other keys are keys of a training run
@@ -145,13 +145,12 @@ def _plan(
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.data.loader.load_factors import load_factors
+    from recsys.data.loader.training_rows import load_factors
     from recsys.job.kinds import meta_task
-    from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
     from recsys.sharding.infeasible import infeasible
     from recsys.sharding.optimizers import sparse_optimizer
-    from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec
+    from recsys.sharding.planner import make_planner, optimizer_counted, quiet_torchrec, topology
 
     sharding, sparse = run.sharding, sparse_optimizer(run.optim.sparse)
     task = meta_task(run, features)
@@ -246,7 +245,7 @@ def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
 
 def _command(choices: list[tuple[str, DictConfig]]) -> None:
     from recsys.config.compose import object_of
-    from recsys.sharding.estimate.terminal import show, show_side_by_side
+    from recsys.sharding.estimate.compare import show, show_side_by_side
 
     outputs = [Path(p) for p in object_of(PlanConfig, choices[0][1]).output]
     for path in outputs:

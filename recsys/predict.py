@@ -20,13 +20,13 @@ from omegaconf import MISSING
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.files.outputs import check_output
+from recsys.files.user_files import check_output
 from recsys.schema.command_schemas import PredictConfig
 
 
 @command_line.takes(PredictConfig)
 def _command(cfg: PredictConfig) -> None:
-    from recsys.online.predict_files import input_files
+    from recsys.online.predictor import input_files
 
     if cfg.user is not None:
         _recommend_to(cfg)
@@ -34,10 +34,10 @@ def _command(cfg: PredictConfig) -> None:
     if cfg.input == MISSING:
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(cfg.input)
-    from recsys.base.versions import check_versions  # these imports take seconds; a missing file is said before
+    from recsys.base.packages import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.job.kinds import check_scores_rows
-    from recsys.online.predict_files import predict_files, predict_mean
+    from recsys.online.predictor import predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     first, *others = runs = cfg.run
@@ -80,7 +80,7 @@ def _recommend_to(cfg: PredictConfig) -> None:
     from rich.table import Table
 
     from recsys.data.prepare.prepared import raw_files
-    from recsys.online.predict_files import input_files
+    from recsys.online.predictor import input_files
     from recsys.online.recommender import Recommender
     from recsys.training.run_dir import choose_checkpoint, open_run
 

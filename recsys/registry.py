@@ -20,7 +20,7 @@ from omegaconf import MISSING
 from recsys.base.console import results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
-from recsys.pages.formatting import visible
+from recsys.pages.elements import visible
 from recsys.schema.command_schemas import RegistryConfig
 
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ def _command(cfg: RegistryConfig) -> None:
             raise UserError(f"name: is missing; name one of {', '.join(r.name for r in registries)}")
         {"show": _show, "promote": _promote, "rollback": _rollback}[cfg.action](registries[0], cfg)
     if cfg.mlflow is not None:
-        from recsys.follow.mlflow_mirror import mirror_to_mlflow
+        from recsys.follow.mirrors import mirror_to_mlflow
 
         for registry in registries:
             say(f"{registry.name}: {mirror_to_mlflow(registry, cfg.mlflow)} new versions in {cfg.mlflow}")
     if cfg.wandb:
-        from recsys.follow import wandb_mirror
+        from recsys.follow import mirrors
 
         for registry in registries:
-            say(f"{registry.name}: {wandb_mirror.mirror_to_wandb(registry) or 'W&B has these aliases already'}")
+            say(f"{registry.name}: {mirrors.mirror_to_wandb(registry) or 'W&B has these aliases already'}")
 
 
 def _opened(cfg: RegistryConfig) -> list[ModelRegistry]:

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from omegaconf import MISSING
 
 from recsys.base.errors import UserError
-from recsys.base.quoting import quoted
 from recsys.cli import command_line
+from recsys.config.overrides import quoted
 from recsys.schema.command_schemas import ServeConfig
 
 USAGE = "python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"

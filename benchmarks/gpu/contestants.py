@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from steady import Sample
 
-from recsys.base.versions import FBGEMM, version_of
+from recsys.base.packages import FBGEMM, version_of
 from recsys.config.compose import compose
 from recsys.files.atomic import write_text
 from recsys.job.run_config import RunConfig

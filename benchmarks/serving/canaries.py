@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from recsys.files.model_folder import GuardSettings
-from recsys.server.canary_guard import CanaryGuard
-from recsys.server.sequential import BETS
+from recsys.server.canary_guard import BETS, CanaryGuard
 
 RUNS = 2000
 SHORT_RUNS = 200  # of latencies, in plain Python

@@ -18,8 +18,8 @@ from recsys.base import interrupts
 from recsys.base.console import log_to
 from recsys.base.errors import UserError
 from recsys.base.parsing import WrongKey
-from recsys.base.quoting import override
 from recsys.base.secrets import mask_overrides, remember
+from recsys.config.overrides import override
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence

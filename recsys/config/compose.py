@@ -24,8 +24,8 @@ from recsys.base.parsing import WrongKey, parse
 from recsys.base.secrets import masked, remember, restored
 from recsys.config.overrides import RENAMED, free_keys
 from recsys.config.safe_targets import check_run_config
-from recsys.files.input_files import problem_of
 from recsys.files.run_files import config_text
+from recsys.files.user_files import problem_of
 from recsys.schema import command_schemas, pipeline_schema, run_schema
 from recsys.schema.fields import MISSING, defaults, plain
 

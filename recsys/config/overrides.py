@@ -1,10 +1,27 @@
-"""Write the overrides of the command line in the form that Hydra accepts."""
+"""Write overrides in the form that Hydra accepts: those of the command line, and values that code passes."""
 
 import re
 from collections.abc import Sequence
 
 from recsys.base.console import say_once
-from recsys.base.quoting import quoted
+
+PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
+
+
+def quoted(word: str) -> str:
+    """Return a word as Hydra's text, whatever characters a path has."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def override(key: str, value: object) -> str:
+    """Return KEY=VALUE as Hydra reads it, whatever characters a path has.
+
+    >>> override("run_dir", "runs/a=b")
+    "run_dir='runs/a=b'"
+    """
+    word = str(value)
+    return f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}"
+
 
 # prefixes of keys whose last part the user chooses
 FREE_PREFIXES = ("sharding.per_table.", "engine.options.", "sweep.slurm.", "data.")

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recsys.base.errors import UserError
-from recsys.base.extras import EXTRAS, install_command, is_installed
 from recsys.base.memory import GIB
-from recsys.base.versions import VersionMismatch, check_versions, version_of
+from recsys.base.packages import EXTRAS, VersionMismatch, check_versions, install_command, is_installed, version_of
 from recsys.doctor.probe import SECONDS
 from recsys.schema.command_schemas import DoctorConfig
 

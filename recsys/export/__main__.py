@@ -19,12 +19,12 @@ from omegaconf import MISSING
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.cli import command_line
 from recsys.export.artefact.folder import is_artefact
-from recsys.files.names import check_name
 from recsys.files.run_files import CONFIG
+from recsys.files.user_files import check_name
 from recsys.schema.command_schemas import ExportConfig
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
@@ -59,9 +59,9 @@ def _command(cfg: ExportConfig) -> None:
 def write(cfg: ExportConfig) -> None:
     """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
-    from recsys.base.versions import check_versions
-    from recsys.files.outputs import check_output
-    from recsys.online.predict_files import input_files
+    from recsys.base.packages import check_versions
+    from recsys.files.user_files import check_output
+    from recsys.online.predictor import input_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     trained, run = open_run(cfg.run)
@@ -146,7 +146,7 @@ def _check_free(output: Path) -> None:
 
 def _show(about: Mapping[str, Any]) -> None:
     """Print the metrics of the run and of the artefact on the test split."""
-    from recsys.training.show_metrics import show_tables
+    from recsys.training.results import show_tables
 
     measured = about["metrics"].get("artefact") or {}
     run = {n: v for n, v in about["metrics"]["run"].items() if n in measured}

@@ -20,8 +20,7 @@ from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.schema.command_schemas import TableType
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
-from recsys.sharding.table_shards import rows_of_a_block
-from recsys.sharding.tables import TableInfo
+from recsys.sharding.tables import TableInfo, rows_of_a_block
 
 FOLDER = "tables"
 

@@ -13,9 +13,7 @@ from recsys.data.features.arrays import Arrays, single_valued
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.export.artefact import folder as files
-from recsys.export.artefact.signature import feature_inputs, output_specs, raw_inputs, signature_json
-from recsys.export.artefact import signature
-from recsys.export.artefact.inputs import graph_inputs
+from recsys.export.artefact.inputs import feature_inputs, graph_inputs, output_specs, raw_inputs, signature_json
 from recsys.export.artefact.session import Session
 from recsys.export.forms import Written
 from recsys.export.fused_tables import fuse, layout_of, write_tables

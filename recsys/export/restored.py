@@ -21,8 +21,7 @@ from recsys.features import FeatureSpec
 from recsys.job.build import with_dims
 from recsys.job.run_config import RunConfig
 from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
-from recsys.sharding.table_shards import rows_of_a_block
-from recsys.sharding.tables import TableInfo, tables
+from recsys.sharding.tables import TableInfo, rows_of_a_block, tables
 from recsys.training.ema import unwrapped
 from recsys.training.run_state import RunState
 

@@ -17,9 +17,8 @@ from recsys.data.features import GROUP
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact import folder as files
-from recsys.export.artefact.signature import feature_inputs, raw_inputs, signature_json
-from recsys.export.artefact import signature
-from recsys.export.artefact.closed_form import METHODS, STATE
+from recsys.export.artefact.inputs import feature_inputs, raw_inputs, signature_json
+from recsys.export.artefact.scorers import METHODS, STATE
 from recsys.export.artefact.session import open_session
 from recsys.export.examples import RECORDED, Examples
 from recsys.export.fused_tables import TablePart, fuse, layout_of, write_tables

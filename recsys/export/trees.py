@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.data.features.arrays import single_valued
 from recsys.export.artefact import folder as files
 from recsys.export.forms import Written

@@ -18,7 +18,7 @@ import torch
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.versions import version_of
+from recsys.base.packages import version_of
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.prepared import plan_build
 from recsys.data.raw import read_sources

@@ -13,7 +13,6 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.export.artefact.applied_versions import full_artefact
 from recsys.export.artefact.apply_delta import (
     FILES,
     KEY,
@@ -26,6 +25,7 @@ from recsys.export.artefact.apply_delta import (
     Segment,
     apply_delta,
     digest_of,
+    full_artefact,
     link,
     patched,
     write_vocabulary,

@@ -20,7 +20,7 @@ import xxhash
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import write_text
-from recsys.files.input_files import POINTER, is_pointer, problem_of
+from recsys.files.user_files import POINTER, is_pointer, problem_of
 
 FILE = "manifest.json"
 MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again

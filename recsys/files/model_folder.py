@@ -18,8 +18,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
 from recsys.files.atomic import write_json
-from recsys.files.journal import append_line, now, read_lines
-from recsys.files.json_text import read_json
+from recsys.files.json_text import append_line, now, read_json, read_lines
 
 MANIFEST = "manifest.json"
 SERVING, HISTORY, LOCK = "serving.json", "history.jsonl", ".registry.lock"

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.cli import command_line
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.file is None:
         raise UserError(f"file: is missing; usage: {USAGE}")
     if cfg.action == "status":
-        from recsys.follow.status import show
+        from recsys.follow.history_page import show
 
         show(Path(cfg.file))
         return
@@ -81,16 +81,16 @@ def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
     if not registry.aliases():
         return
     if settings.mlflow is not None:
-        from recsys.follow import mlflow_mirror
+        from recsys.follow import mirrors
 
         try:
-            mlflow_mirror.mirror_to_mlflow(registry, settings.mlflow)
+            mirrors.mirror_to_mlflow(registry, settings.mlflow)
         except UserError as e:
             say(str(e))
     if settings.wandb:
-        from recsys.follow import wandb_mirror
+        from recsys.follow import mirrors
 
-        if (line := wandb_mirror.mirror_to_wandb(registry)) is not None:
+        if (line := mirrors.mirror_to_wandb(registry)) is not None:
             say(line)
 
 
@@ -102,7 +102,7 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             need what the model does not have.
     """
     from recsys.config.compose import compose
-    from recsys.follow.training_config import check_metrics, config_of
+    from recsys.follow.trainings import check_metrics, config_of
     from recsys.job.check_early import check_early
     from recsys.job.run_config import RunConfig
 

@@ -17,9 +17,8 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.profile.cell_counts import TOP
-from recsys.data.profile.drift import drift
-from recsys.data.profile.tallies import RowSample
+from recsys.data.profile.data_profile import drift
+from recsys.data.profile.tallies import TOP, RowSample
 from recsys.files import manifest
 from recsys.files.atomic import write_json
 

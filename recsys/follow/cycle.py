@@ -32,20 +32,18 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.distributed.failures import is_disk_full
 from recsys.export.artefact.apply_delta import apply_delta, is_delta
 from recsys.files.atomic import write_json, write_text
-from recsys.files.journal import now
+from recsys.files.json_text import now
 from recsys.files.manifest import DamagedFile
 from recsys.follow.artefact_check import check_artefact
-from recsys.follow.collect_stream import collect
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.follow_state import Cycle, FollowState, PartitionState, span
 from recsys.follow.gate import GateResult, decide
 from recsys.follow.increment_checks import alert
 from recsys.follow.model_registry import ModelRegistry
 from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
-from recsys.follow.partitions import Partition, find_partitions, ripe, rows_of
+from recsys.follow.partitions import Partition, collect, find_partitions, ripe, rows_of
 from recsys.follow.row_columns import write_columns
-from recsys.follow.training_config import config_of
-from recsys.follow.trainings import PREDICTIONS, export, measure, train_on, window_of
+from recsys.follow.trainings import PREDICTIONS, config_of, export, measure, train_on, window_of
 
 ENDS = ("rolled_back", "promoted", "canary_passed")
 DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed

@@ -29,16 +29,15 @@ import yaml
 
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
-from recsys.base.quoting import override
+from recsys.config.overrides import override
 from recsys.data.samples.drifting import DriftingTeacher, rows_of, write_days
 from recsys.data.samples.interactions import Shown
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
-from recsys.follow.history_page import write_page
+from recsys.follow.history_page import show, write_page
 from recsys.follow.model_registry import ModelRegistry
-from recsys.follow.status import show
 
 DAYS, ROWS = 12, 6000
 POISONED, BUG = 6, 9  # numbers of the days whose labels are inverted, and on which somebody deploys a build by hand

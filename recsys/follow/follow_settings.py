@@ -9,13 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
-from recsys.files.input_files import problem_of
 from recsys.files.model_folder import GuardSettings
-from recsys.files.names import check_name
+from recsys.files.user_files import check_name, problem_of
 from recsys.follow.gate import GateConfig
 from recsys.follow.increment_checks import CheckConfig
+from recsys.store.aggregates import seconds_of_age
 from recsys.store.definition import read_yaml
-from recsys.store.durations import seconds_of_age
 
 
 class PartitionsConfig(StrictSettings):

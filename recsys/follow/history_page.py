@@ -1,4 +1,4 @@
-"""The page of continuous training: ROOT/page.html."""
+"""Where continuous training is: one line on the terminal, and the page ROOT/page.html."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup
+from rich.table import Table
 
+from recsys.base.console import results
 from recsys.evaluation import metrics_table
 from recsys.files.atomic import write_text
 from recsys.follow.cycle import ContinuousTraining
+from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import PartitionState, span
 from recsys.follow.model_registry import stored_as
 from recsys.pages import render
@@ -78,3 +81,36 @@ def _chart(partitions: Mapping[str, PartitionState]) -> Markup | None:
     x, y = across([0.0, float(len(names) - 1)]), upwards([d.value for d in values])
     curve = [(d.place, d.value) for d in values if not d.hollow]
     return figure(metrics_table.label(metric), dots(values, x, y, "number of the partition", curve=curve))
+
+
+MOST_CYCLES, MOST_REASONS = 20, 5  # of the cycles that are listed, and of those whose reasons are
+
+
+def show(file: Path) -> None:
+    """Print the cycles, the partitions that were refused, and the roles of versions."""
+    follower = ContinuousTraining(load_settings(file))
+    stored = {v["version"]: stored_as(v) for v in follower.registry.summaries()}
+    names = ("cycle", "trained on", "rows", "judged on", "outcome", "version", "stored")
+    cycles = Table(*names, title="cycles")
+    for c in follower.state.cycles[-MOST_CYCLES:]:
+        kind = " (full)" if c.full else ""
+        outcome = c.outcome.replace("_", " ") or f"at step {c.step}"
+        version = c.version or ""
+        given = (f"{c.number}{kind}", span(c.train), f"{c.rows:,}", ", ".join(c.window), outcome)
+        cycles.add_row(*given, version, stored.get(version, ""))
+    results.print(cycles)
+    for c in follower.state.cycles[-MOST_REASONS:]:
+        if c.why:
+            results.print(f"cycle {c.number}: {c.why}", markup=False)
+    if refused := follower.state.refused:
+        partitions = Table("partition", "status", "why", title="partitions that no champion has trained on")
+        for name, partition in refused.items():
+            partitions.add_row(name, partition.status, partition.why)
+        results.print(partitions)
+    if (fresh := follower.freshness()) is not None:
+        results.print(fresh)
+    roles = ", ".join(f"{role} {version}" for role, version in follower.registry.aliases().items())
+    results.print(f"registry: {roles or 'no version yet'}")
+    for line in follower.registry.missing():
+        results.print(line)
+    results.print(follower.what_waits())

@@ -2,7 +2,7 @@
 
 FOLDER/NAME/            the versions, serving.json and history.jsonl (recsys.files.model_folder)
 FOLDER/NAME/VERSION/    VERSION is the first 12 digits of the digest of the artefact's manifest
-FOLDER/NAME/.applied/   artefacts made of deltas (recsys.export.artefact.applied_versions)
+FOLDER/NAME/.applied/   artefacts made of deltas (recsys.export.artefact.apply_delta)
 
 Several processes may change a registry: a lock orders them. A change is written to the history first, with serving.json
 before and after it, and then to serving.json, in one rename. If the process is killed in between, whoever opens the
@@ -24,13 +24,12 @@ import xxhash
 from filelock import FileLock
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.export.artefact.applied_versions import chain, full_artefact, result_of
-from recsys.export.artefact.apply_delta import RESULT, Delta, is_delta
+from recsys.export.artefact.apply_delta import RESULT, Delta, chain, full_artefact, is_delta, result_of
 from recsys.export.artefact.folder import bytes_of
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
 from recsys.files.model_folder import HISTORY, MANIFEST, ModelFolder
-from recsys.files.names import check_name
+from recsys.files.user_files import check_name
 from recsys.server.model_versions import check_model
 
 COPYING = ".register.lock"  # held while an artefact is copied

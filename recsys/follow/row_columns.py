@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from recsys.base.console import hidden
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.column_names import LABEL
+from recsys.data.features.blocks import LABEL
 from recsys.data.features.group_features import is_grouped
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.prepare.check_data import check_files

@@ -9,13 +9,12 @@ from typing import TypeVar
 import numpy as np
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.index import engines, milvus
 from recsys.index.item_index import ItemIndex
 from recsys.index.milvus import MilvusIndex
-from recsys.index.protocol import About, Index
-from recsys.index.vector_rows import VectorRows
+from recsys.index.protocol import About, Index, VectorRows
 
 SMALL, LARGE = 20_000, 2_000_000  # items; exact below, codes of 4 bits above
 QUERIES = 1000  # of a measurement, at most

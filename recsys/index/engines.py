@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from recsys.base.extras import check_extra
-from recsys.index.vector_rows import VectorRows
+from recsys.base.packages import check_extra
+from recsys.index.protocol import VectorRows
 
 PRODUCTS = 1 << 22  # of one block of the exact engine
 BLOCK = 1 << 17  # rows that are added at a time

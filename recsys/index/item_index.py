@@ -25,6 +25,7 @@ from recsys.index.protocol import (
     ADDED,
     About,
     Index,
+    VectorRows,
     about_of,
     best,
     check_added,
@@ -33,7 +34,6 @@ from recsys.index.protocol import (
     read_manifest,
     write_manifest,
 )
-from recsys.index.vector_rows import VectorRows
 
 VECTORS, ITEMS = "vectors.npy", "items.npy"
 

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
@@ -34,6 +34,7 @@ from recsys.index.protocol import (
     ADDED,
     About,
     Index,
+    VectorRows,
     about_of,
     best,
     check_added,
@@ -42,7 +43,6 @@ from recsys.index.protocol import (
     read_manifest,
     write_manifest,
 )
-from recsys.index.vector_rows import VectorRows
 
 KIND = "milvus"
 URL_VARIABLE = "RECSYS_INDEX_URL"  # the server that has the index

@@ -10,15 +10,13 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.parsing import reason_of
+from recsys.base.parsing import FLOAT32_MAX, reason_of
 from recsys.evaluation.metrics_table import metric, mode_of
-from recsys.job.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
+from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_takes, make, make_scheduler
 from recsys.job.check_early import check_early, check_fit, loss_facts_of, model_kind_of
 from recsys.job.kinds import check_leads, kind_name, loss_facts, meta_task, monitor_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig, seconds_of
-from recsys.job.targets import bind, check_takes
-from recsys.ranges import FLOAT32_MAX
 
 MOST_NAME_BYTES = 255  # that file systems take
 
@@ -76,7 +74,7 @@ def check_late(cfg: RunConfig, world_size: int | None = None, *, trains: bool = 
 
 def check_parts(cfg: RunConfig) -> None:
     """Check the parts that training and planning share, one by one: model, loss, optimizers, sharding."""
-    from recsys.base.versions import check_versions
+    from recsys.base.packages import check_versions
 
     check_versions()
     check_target(cfg.model, "model", given=BUILT_WITH)
@@ -147,8 +145,8 @@ def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
 def _check_devices(cfg: RunConfig) -> None:
     import torch
 
-    from recsys.sharding.comms import check_comms
     from recsys.sharding.optimizers import sparse_optimizer
+    from recsys.sharding.sharders import check_comms
     from recsys.sharding.tables import check_table_dtype
 
     accelerator = cfg.accelerator
@@ -179,7 +177,7 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
     from recsys.data.raw.vector_files import table_widths
     from recsys.models.common.layers import has_batch_norm
     from recsys.sharding.constraints import constraints
-    from recsys.sharding.init import check_vectors
+    from recsys.sharding.sharded_model import check_vectors
     from recsys.sharding.tables import tables
 
     features = feature_spec(cfg.data, lambda *_: 8)

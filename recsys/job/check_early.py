@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.extras import EXTRAS, check_extra
+from recsys.base.packages import EXTRAS, check_extra
 from recsys.base.secrets import still_masked, variable
 from recsys.config.safe_targets import moved
 from recsys.data.raw.vector_files import table_widths

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from recsys.base.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
 from recsys.features import FeatureSpec
-from recsys.job.build import build_loss, build_model
+from recsys.job.build import build_loss, build_model, locate
 from recsys.job.check_early import loss_facts_of, model_kind_of
 from recsys.job.run_config import RunConfig
-from recsys.job.targets import locate
 from recsys.schema.class_facts import LossFacts, losses_by_name
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.cli import command_line
 from recsys.schema.command_schemas import LoadTestConfig
 from recsys.schema.fields import MISSING
@@ -27,10 +27,10 @@ def _command(settings: LoadTestConfig) -> None:
             raise UserError(f"{key}: is missing; add {key}={example}")
     check_extra("serve", "recsys.loadtest", *MODULES)
 
-    from recsys.files.outputs import check_output
+    from recsys.files.user_files import check_output
+    from recsys.loadtest.figures import make_parts_table, make_table, notes
     from recsys.loadtest.load_page import FILES, write_results
     from recsys.loadtest.measure_loads import run
-    from recsys.loadtest.table import make_parts_table, make_table, notes
 
     output = settings.output
     if output is not None:

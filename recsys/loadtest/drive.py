@@ -22,7 +22,7 @@ from recsys.loadtest.endpoint import Endpoint
 from recsys.loadtest.http_connection import TIMEOUT, HttpConnection
 
 if TYPE_CHECKING:
-    from recsys.loadtest.grpc_connection import GrpcConnection
+    from recsys.loadtest.grpc_target import GrpcConnection
 
 SWEEP_S = 0.02  # between two looks for requests that have taken too long
 CONNECT_TOGETHER = 32  # connections that are opened at the same time
@@ -80,7 +80,7 @@ class Lane:
     def __init__(self, job: LoadJob, first: int, loop: _Loop) -> None:
         self.connection: HttpConnection | GrpcConnection
         if job.protocol == "grpc":
-            from recsys.loadtest.grpc_connection import GrpcConnection
+            from recsys.loadtest.grpc_target import GrpcConnection
 
             self.connection = GrpcConnection(job.endpoint, job.timeout_s, self._done)
         else:

@@ -12,8 +12,17 @@ from typing import Any
 from markupsafe import Markup
 
 from recsys.files.atomic import write_json, write_text
-from recsys.loadtest.figures import COLUMNS, Measurement, within_slo
-from recsys.loadtest.table import PARTS, TIME_NAMES, TIMES, describe_load, milliseconds, notes
+from recsys.loadtest.figures import (
+    COLUMNS,
+    PARTS,
+    TIME_NAMES,
+    TIMES,
+    Measurement,
+    describe_load,
+    milliseconds,
+    notes,
+    within_slo,
+)
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis, line, spans
 from recsys.pages.charts.bars import COLOURS, Part, Stack, lying

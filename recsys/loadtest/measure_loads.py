@@ -12,10 +12,9 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.loadtest.answers import ExpectedAnswer, problem_of
 from recsys.loadtest.client_processes import Clients, Load
-from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers
+from recsys.loadtest.encode_tensors import check_batch_sizes, check_inputs, missing_numbers, read_histories, read_rows
 from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
 from recsys.loadtest.figures import Measurement, measurement
-from recsys.loadtest.request_rows import read_histories, read_rows
 from recsys.loadtest.requests import (
     Encode,
     encode_binary,

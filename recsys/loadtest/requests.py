@@ -9,9 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from recsys.loadtest.encode_tensors import make_tensors
+from recsys.loadtest.encode_tensors import History, Row, make_tensors
 from recsys.loadtest.endpoint import Endpoint, TargetModel
-from recsys.loadtest.request_rows import History, Row
 
 MOST_REQUESTS = 512  # number of different requests of a batch size
 MOST_BYTES = 16 * 2**20  # of all requests of a batch size

@@ -5,12 +5,12 @@ Ranking losses compare logits with labels, retrieval losses compare scores of it
 
 from recsys.losses.cosine_contrastive import CosineContrastive
 from recsys.losses.groups import Listwise, Pairwise
-from recsys.losses.likelihood import Likelihood
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.losses.retrieval import (
     BCE,
     BPR,
     FullSoftmax,
+    Likelihood,
     LossInputs,
     Negatives,
     Popularity,

@@ -8,7 +8,7 @@ which have T chosen items.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -335,3 +335,16 @@ def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, populari
     weights = popularity.cumulative
     points = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
     return torch.searchsorted(weights, points, right=True).clamp(max=len(popularity) - 1)
+
+
+class Likelihood(nn.Module, RetrievalLoss):
+    """The negative logarithm of the probability that a generative model gives to the chosen item; no negatives."""
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        return Negatives(targets[:0])
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss, (), from queries (Q, L), the logarithms of probabilities of the targets' L codes."""
+        scorer: Any = inputs.scorer
+        loss: Tensor = -scorer.log_likelihood(inputs.target_queries).mean()
+        return loss

@@ -20,8 +20,8 @@ from recsys.new.find_kinds import column_of
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
 from recsys.new.layouts import Layout
 from recsys.new.questions import Answers
+from recsys.new.raw_bytes import thinned
 from recsys.new.roles import counts_up
-from recsys.new.sample_frames import thinned
 from recsys.new.statistics import mean
 from recsys.new.value_marks import Marks
 from recsys.schema.source_schema import SourceConfig

@@ -8,9 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from recsys.base.errors import UserError
-from recsys.data.raw.own_outputs import DEFAULT, Outputs
-from recsys.data.raw.storage import is_remote, natural_sort
-from recsys.files.input_files import problem_of
+from recsys.data.raw.raw_files import DEFAULT, Outputs, is_remote, natural_sort
+from recsys.files.user_files import problem_of
 from recsys.new.known_names import ascii_letters
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"

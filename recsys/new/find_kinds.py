@@ -13,8 +13,16 @@ from recsys.new import column_kinds as kinds
 from recsys.new.column_kinds import Column, ColumnKind
 from recsys.new.known_names import NAMES, has_word, names_an_id_of, rank_of, words
 from recsys.new.statistics import largest, least, mean, quantile
-from recsys.new.time_formats import not_times, time_of
-from recsys.new.value_marks import Marks, as_numbers, marks_of, number_sql, same_numbers, separator_of_values
+from recsys.new.value_marks import (
+    Marks,
+    as_numbers,
+    marks_of,
+    not_times,
+    number_sql,
+    same_numbers,
+    separator_of_values,
+    time_of,
+)
 
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from recsys.base.errors import UserError
-from recsys.data.raw.storage import natural_sort
+from recsys.data.raw.raw_files import natural_sort
 from recsys.new import raw_bytes
 from recsys.new.find_files import Found, split_of
 from recsys.new.find_layout import layout_of

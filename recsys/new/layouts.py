@@ -27,7 +27,7 @@ from recsys.data.raw.formats import FORMATS, column_names, read
 from recsys.files.json_text import parse_json
 from recsys.new import raw_bytes
 from recsys.new.find_separator import plain_quotes
-from recsys.new.sample_frames import Sample, json_array, json_frame, thinned
+from recsys.new.raw_bytes import Sample, json_array, json_frame, thinned
 from recsys.schema.source_schema import SourceConfig
 
 Key = tuple[str, ...]  # what files of the same columns have in common

@@ -6,10 +6,10 @@ import polars as pl
 
 from recsys.new.column_kinds import Column
 from recsys.new.find_files import ROLES
-from recsys.new.id_columns import determines
 from recsys.new.known_names import NAMES, has_word, plain, rank_of, words
 from recsys.new.label import MOST_RATINGS, LabelGuess, are_answers, distinct_numbers, label_of
 from recsys.new.leaks import AFTERWARDS, FEWEST, as_second_label, auc_of_means, comparable, implies
+from recsys.new.roles import determines
 from recsys.new.statistics import mean
 
 UNSURE_RATINGS = ("score", "note", "nota", "vote", "grade", "rate", "star")

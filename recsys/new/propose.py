@@ -1,7 +1,7 @@
-"""Look at files and propose the config of a data set."""
+"""Look at files, propose the config of a data set, and ask what they do not tell."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,104 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import NeedsAnswer, UserError
 from recsys.data.features.blocks import LIST
-from recsys.data.raw.storage import partitions
-from recsys.new import choose_split as splits
+from recsys.data.raw.raw_files import partitions
+from recsys.new import proposal as splits
 from recsys.new.choose_label import candidates, choose, names_for_error
 from recsys.new.column_kinds import Column, Features, ListKind, sql_name
-from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, check_rows_within, explode
 from recsys.new.find_files import Found, find, split_of
 from recsys.new.find_kinds import column_of, columns_of, count_partitions, set_codes
 from recsys.new.gather import Gathered, gather
-from recsys.new.id_columns import MOSTLY_KNOWN, set_kinds_by_items
-from recsys.new.known_names import NAMES, rank_of
-from recsys.new.label import LabelGuess
+from recsys.new.known_names import NAMES, names_an_id_of, rank_of
+from recsys.new.label import LabelGuess, distinct_numbers
+from recsys.new.outcomes import outcome_form
 from recsys.new.proposal import Proposal
 from recsys.new.propose_ranking import propose_ranking
 from recsys.new.propose_retrieval import propose_retrieval
-from recsys.new.questions import Answers, typed
-from recsys.new.roles import Roles, assign, incomplete_times, likely_ids, set_item
+from recsys.new.questions import Answers, Question, typed
+from recsys.new.raw_bytes import Sample
+from recsys.new.roles import (
+    MOSTLY_KNOWN,
+    Roles,
+    assign,
+    copies,
+    determines,
+    incomplete_times,
+    likely_ids,
+    set_item,
+    set_kinds_by_items,
+    year_to_come,
+)
 from recsys.new.sample import read_sample
-from recsys.new.sample_frames import Sample
 from recsys.new.sides import find_sides, outcomes_of
 from recsys.new.source import rename_columns, set_quantities, source_of
 from recsys.new.statistics import mean
 from recsys.new.value_marks import Marks
+
+FEW_ROWS = 30  # from which columns can be told apart
+
+
+def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> Iterator[Question]:
+    """Yield the questions that the files leave open, the gravest first."""
+    yield from gathered.questions
+    layout, label = gathered.layout, p.label
+    if layout.is_csv and not layout.sure_of_header:
+        text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
+        yield Question(text, "the names of the columns" if layout.header else "a row", ("header=true", "header=false"))
+    if label is not None and label.doubt and answers.label == "auto":
+        guess, *others = (typed("label", name) for name in (label.column.name, *label.alternatives))
+        yield Question(label.doubt, guess, (guess, *others, "label=null"))
+    if label is not None and label.undecided:
+        asked, values = typed("label", label.column.name), label.classes
+        values = values or [f"{v:g}" for v in distinct_numbers(label.column)]
+        offered = [f"{asked} {typed('positive', v)}" for v in values[:4]]
+        offered += [f"{asked} positive=null"] if label.classes else []
+        yield Question(label.undecided, label.guess, tuple(offered))
+    time_spent = [c.name for c in p.columns if outcome_form(c.name) in NAMES.spent and c.numbers is not None][:3]
+    if label is None and time_spent and answers.label == "auto":
+        text = f"is {' or '.join(time_spent)} what to predict, or that a user has chosen an item?"
+        yield Question(text, "the choices of items", ("label=null", *(typed("label", name) for name in time_spent)))
+    for role, column, among in (("user", p.roles.user, NAMES.users), ("item", p.roles.item, NAMES.items)):
+        if column is None or getattr(answers, role) != "auto":
+            continue
+        if rivals := _rivals(column, p.columns, among):
+            names = [c.name for c in (column, *rivals)]
+            text = f"which column is the {role}: {', '.join(names)}?"
+            yield Question(text, typed(role, column.name), tuple(typed(role, name) for name in names[:4]))
+    lacks = [r for r in ("user", "item") if getattr(p.roles, r) is None and getattr(answers, r) == "auto"]
+    if label is not None and lacks and rank_of(label.column.name, NAMES.ratings) is not None:
+        free = [c for c in p.columns if not c.role and c.distinct > FEW_ROWS]
+        free = [c for c in free if (c.kind.is_id and c.kind.is_code) or c.is_whole]
+        if len(free) >= len(lacks):
+            text = f"which column is the {' and which the '.join(lacks)} of {label.column.name}? No name says so"
+            guess = " ".join(typed(role, c.name) for role, c in zip(lacks, free, strict=False))
+            yield Question(text, "none", (guess, " ".join(f"{role}=null" for role in lacks)))
+    time = p.roles.time
+    if time is not None and (year := year_to_come(time)) is not None:  # as in the Buddhist calendar
+        text = f"{time.name} has times of the year {year}: does another calendar, or an error, explain them?"
+        yield Question(text, "no", ("time=null",))
+    for c in p.columns:
+        if c.mostly and c.name not in answers.names().values():
+            text = f"what does {c.name} hold? {c.mostly}"
+            yield Question(text, "texts; mark what is missing by source.column_null_values")
+    times = incomplete_times(p.columns if time is None else [time])
+    if answers.time == "auto" and times:  # too many rows lack a value to leave them out
+        name, share = times[0].name, times[0].missing
+        text = f"{name} is empty in {share:.0%} of the rows: is it their time? Rows without are left out"
+        typed_time = typed("time", name)
+        taken = ("no", ("time=null", typed_time)) if time is None else (typed_time, (typed_time, "time=null"))
+        yield Question(text, *taken)
+    if p.rows < FEW_ROWS:
+        yield Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes")
+
+
+def _rivals(column: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
+    """Return the columns that may be the user or the item instead of `column`, without copies and groups of it."""
+    renamed = copies(columns)
+    rivals = [c for c in columns if c is not column and not c.role and names_an_id_of(c.name, among)]
+    rivals = [c for c in rivals if c.name not in renamed and c.kind.is_id and c.missing < 0.5]
+    return [c for c in rivals if not determines(column, c) and not determines(c, column)]
+
 
 FEWEST_ITEMS = 30  # classes that may be items
 WIDE = 30  # numbers without names from which a file may be a matrix of users and items

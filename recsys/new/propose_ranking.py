@@ -7,11 +7,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.features.blocks import LIST
-from recsys.new import choose_split as splits
+from recsys.new import proposal as splits
 from recsys.new.column_kinds import Column, ConstantKind, sql_name
 from recsys.new.find_files import split_of
 from recsys.new.gather import Gathered, files_answers
-from recsys.new.id_columns import basket, copies, group_of, has_one, queries_of_grades
 from recsys.new.known_names import NAMES, has_word, names_an_id_of
 from recsys.new.label import LabelGuess, NumberGuess
 from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, means_of_label
@@ -19,7 +18,7 @@ from recsys.new.outcomes import known_by_name, names_splits, perhaps_outcomes, p
 from recsys.new.proposal import Proposal
 from recsys.new.propose_features import features_of
 from recsys.new.questions import Question
-from recsys.new.roles import COMPLETE, time_among
+from recsys.new.roles import COMPLETE, basket, copies, group_of, has_one, queries_of_grades, time_among
 from recsys.new.sample import read_sample
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow

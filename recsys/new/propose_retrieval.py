@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.new import choose_split as splits
-from recsys.new.choose_split import Split
+from recsys.new import proposal as splits
 from recsys.new.column_kinds import IdKind
-from recsys.new.id_columns import copies
-from recsys.new.proposal import Proposal
+from recsys.new.proposal import Proposal, Split
 from recsys.new.propose_features import features_of
+from recsys.new.roles import copies
 from recsys.new.statistics import counts_of
 
 KEPT = 0.95  # share of the rows that the length of lists keeps

@@ -7,10 +7,9 @@ import numpy as np
 import polars as pl
 
 from recsys.data.raw.nested import plain
-from recsys.data.raw.storage import partitions
+from recsys.data.raw.raw_files import partitions
 from recsys.new.layouts import Layout
-from recsys.new.raw_bytes import readable
-from recsys.new.sample_frames import Sample
+from recsys.new.raw_bytes import Sample, readable
 
 ROWS, CELLS = 200_000, 20_000_000  # of a sample
 MOST_WHOLE = 5  # files, if each is read whole or in several pieces

@@ -18,11 +18,10 @@ import polars as pl
 
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.encoders import Encoder, Hash
-from recsys.data.features.hashing import buckets_of_crcs
-from recsys.data.features.index import ValueIndex
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_index import ValueIndex, buckets_of_crcs
 from recsys.online.raw_columns import Cells, RawColumn, text_cleaner
-from recsys.online.row_frames import RowFrames
+from recsys.online.raw_rows import RowFrames
 
 LIMIT = 1 << 16  # results that a Memo keeps
 

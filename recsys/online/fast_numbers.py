@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.base.parsing import FLOAT32_MAX
 from recsys.data.features import steps
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import IdsOfNumbers
 from recsys.data.features.steps import Columns, FillMean, Params, Transform, stacked
-from recsys.data.raw.clean import null_texts
+from recsys.data.raw.derive import null_texts
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats
-from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers

@@ -15,8 +15,7 @@ import polars as pl
 from recsys.data.features import GROUP
 from recsys.data.features.arrays import Arrays, places_of_ranges, single_valued
 from recsys.data.features.blocks import LIST
-from recsys.data.features.look_back import Last
-from recsys.data.features.row_sources import Column
+from recsys.data.features.row_sources import Column, Last
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text
 from recsys.features import FeatureSpec
@@ -24,7 +23,7 @@ from recsys.online.fast_lookups import Lookup, LookupFeatures
 from recsys.online.fast_numbers import NumberParser
 from recsys.online.queries import Queries
 from recsys.online.raw_columns import Cells, RawColumn, Row, Transpose, text_cleaner
-from recsys.online.row_frames import RowFrames
+from recsys.online.raw_rows import RowFrames
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,27 @@
-"""Predict probabilities for raw rows in memory."""
+"""Predict probabilities for raw rows in memory, and for raw files."""
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from recsys.base.console import bar
 from recsys.base.errors import UserError
+from recsys.files.atomic import whole_file
+from recsys.files.user_files import problem_of
 from recsys.labels import Label, columns, predict
 
 if TYPE_CHECKING:
     from recsys.data.features import Fitted
+    from recsys.data.features.blocks import BadRow, Block
     from recsys.online.raw_rows import RawRows
 
 
@@ -94,3 +103,142 @@ class Predictor:
         )
         predictions = [pl.Series(name, values[:, i], dtype=pl.Float32) for i, name in enumerate(columns(self.labels))]
         return frame.select(LINE).with_columns(predictions), unknown
+
+
+def predict_files(
+    run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int, bad_rows: Path | None = None
+) -> dict[str, Any]:
+    """Score raw files and write one Parquet file with the columns file, line and probability (see Predictor.predict).
+
+    With data.source.explode, `element` is the place of a row in the list of its line, from 1.
+
+    The predictions of a row that cannot be read are null, and `bad_rows`, by default a file next to the output, has the
+    reasons. Returns the numbers of rows and of bad rows and, for each
+    sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
+    """
+    from recsys.data.features.blocks import ELEMENT, LINE
+    from recsys.data.prepare.writer import Output
+    from recsys.data.raw import read_sources
+
+    out = Output(output, bad_rows)
+    predictor = Predictor.load(run, checkpoint)
+    data = predictor.fitted.data
+    for file in files:
+        read_sources.check_columns(read_sources.prediction_source(data, file), file, predictor.rows.raw.sides)
+    names = {LINE: "line", ELEMENT: "element"}
+    rows = 0
+    fitted = predictor.fitted
+    unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
+    with out, bar("predicting", unit="rows") as shown:
+        for file in files:
+            for frame, wrong in file_blocks(predictor.rows, file):
+                pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
+                scores = pl.concat([scored for scored, _ in pieces])
+                places = {LINE: [b.line for b in wrong]}
+                if ELEMENT in frame.columns:
+                    scores.insert_column(1, frame[ELEMENT])
+                    places[ELEMENT] = [b.element for b in wrong]
+                nulls = [None] * len(wrong)
+                bad_scores = pl.DataFrame({n: places.get(n, nulls) for n in scores.columns}, schema=scores.schema)
+                out.write(
+                    pl.concat([scores, bad_scores])
+                    .sort(*places)
+                    .select(pl.lit(str(file)).alias("file"), pl.all().name.map(lambda n: names.get(n, n)))
+                )
+                out.keep(wrong)
+                rows += frame.height
+                for scored, share in pieces:
+                    for name in unknown if scored.height else ():
+                        unknown[name] += (share[name].item() or 0.0) * scored.height
+                shown.advance(frame.height)
+    if rows == 0:
+        raise UserError(f"input: none of the {out.bad} rows can be read; {out.bad_rows} has the reasons")
+    return {
+        "rows": rows,
+        "bad_rows": out.bad,
+        "bad_rows_file": str(out.bad_rows) if out.bad else None,
+        "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
+    }
+
+
+def predict_mean(
+    runs: Sequence[str], files: list[Path], output: Path, *, checkpoint: str, batch_size: int
+) -> dict[str, Any]:
+    """Score raw files with several runs, and write the mean of their predictions as `predict_files` does.
+
+    A row has a prediction if every run can read it. Returns the summary of the last run.
+
+    Args:
+        runs: folders of the runs.
+        files: the raw files.
+        output: the Parquet file to write.
+        checkpoint: best, last or the name of a checkpoint, of each run.
+        batch_size: rows that are scored at a time.
+
+    Raises:
+        UserError: the runs predict other labels.
+    """
+    from recsys.data.prepare.writer import bad_rows_file, make_parent
+
+    make_parent(output)
+    how: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "bad_rows": bad_rows_file(output)}
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        parts, part = list[pl.DataFrame](), Path(folder) / "part.parquet"
+        for run in runs:
+            summary = predict_files(run, files, part, **how)
+            parts.append(pl.read_parquet(part, memory_map=False, glob=False))
+            if parts[-1].columns != parts[0].columns:
+                raise UserError(
+                    f"run={run}: predicts {', '.join(parts[-1].columns)}, and {runs[0]} {', '.join(parts[0].columns)}"
+                )
+        predictions = [n for n in parts[0].columns if n not in ("file", "line", "element")]
+        totals = {n: sum((part[n] for part in parts[1:]), parts[0][n]) for n in predictions}
+        mean = parts[0].with_columns((x / len(runs)).alias(n) for n, x in totals.items())
+        with whole_file(output) as building:
+            mean.write_parquet(building)
+    return summary
+
+
+def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+    """Yield blocks of a file: its parsed rows with group features, and its bad rows.
+
+    If the data has group features, which depend on earlier rows, the whole file is one block.
+    """
+    from recsys.data.features import parse_rows
+    from recsys.data.features.blocks import Block
+    from recsys.data.features.group_features import add_group_features
+    from recsys.data.raw import read_sources
+
+    data = raw_rows.fitted.data
+    source = read_sources.prediction_source(data, file)
+    complete = partial(raw_rows.complete_file, file=file)
+    blocks: Iterable[Block] = read_sources.read_blocks(source, file, unlabelled=True, complete=complete)
+    if data.group is not None and (all_blocks := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in all_blocks), [bad for b in all_blocks for bad in b.bad])]
+    for block in blocks:
+        rows, bad = parse_rows(data, block, labelled=False)
+        yield add_group_features(data, rows), bad
+
+
+def input_files(patterns: list[str], key: str = "input") -> list[Path]:
+    """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
+    from recsys.data.raw.raw_files import is_remote, list_remote_files
+
+    files: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        if is_remote(pattern):
+            matches = list_remote_files(pattern, key)
+        elif path.is_dir():
+            matches = sorted(p for p in path.iterdir() if p.is_file())
+        else:
+            matches = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(pattern))]
+        if not matches:
+            raise UserError(f"{key}={pattern}: no such file")
+        files += matches
+    for file in files:
+        if isinstance(file, PosixPath) and (problem := problem_of(file)):
+            raise UserError(f"{key}={file}: {problem}")
+        if file.stat().st_size == 0:
+            raise UserError(f"{key}={file}: the file is empty")
+    return files

@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, TEXT_FORMATS
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
-from recsys.data.raw.clean import null_texts
+from recsys.data.raw.derive import null_texts
 from recsys.online.python_values import Reader, RowError, reader
 from recsys.schema.source_schema import SourceConfig
 

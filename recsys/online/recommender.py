@@ -21,7 +21,7 @@ from torch import Tensor
 
 from recsys.base.console import bar
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import GROUP
+from recsys.data.features.blocks import GROUP
 from recsys.online.queries import answers, in_batches
 
 if TYPE_CHECKING:

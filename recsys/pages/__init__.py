@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recsys.pages.formatting import plain, share, size, tail, visible
+from recsys.pages.elements import plain, share, size, tail, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from recsys.pages.formatting import LONGEST, plain
+from recsys.pages.elements import LONGEST, plain
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
-from recsys.base.quoting import quoted
 from recsys.cli import command_line
+from recsys.config.overrides import quoted
 from recsys.files.atomic import write_text
-from recsys.files.outputs import check_output
+from recsys.files.user_files import check_output
 from recsys.schema.command_schemas import ReportConfig
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
@@ -26,10 +26,9 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
 
     from recsys.report.comparison import compare
     from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
-    from recsys.report.compute import scaling_runs
+    from recsys.report.compute import scaling_runs, sentence
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
-    from recsys.report.scaling import sentence
 
     run_set = read(folders)
     if not run_set.runs:

@@ -7,7 +7,7 @@ from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import is_better, label
 from recsys.evaluation.resampling import Difference, holm
 from recsys.pages.charts.plots import Dot, dots_in_cell
-from recsys.pages.formatting import plain, tail
+from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint
 from recsys.report.comparison import Group, Line, Measure
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from recsys.data.profile.drift import wilson
+from recsys.data.profile.data_profile import wilson
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
 from recsys.evaluation.resampling import ROWS
@@ -26,13 +26,13 @@ from recsys.pages.charts.plots import (
     unit_square,
     upwards,
 )
-from recsys.pages.formatting import tail
+from recsys.pages.elements import tail
 from recsys.pages.page_table import Cells, Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison
 from recsys.report.runs import RunSet
-from recsys.report.trials import trials
+from recsys.report.sections import trials
 
 BRIGHT = 8  # number of lines with a colour of their own
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recsys.base.errors import UserError
-from recsys.server.canary_guard import CanaryGuard
+from recsys.server.canary_guard import BettingTest, CanaryGuard
 from recsys.server.feedback import AnsweredRequest, AnsweredRequests
 from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import CANARY, Choice, Repository, Source
-from recsys.server.sequential import BettingTest
 
 if TYPE_CHECKING:
     from recsys.server.prometheus import Metrics

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from recsys.base.errors import did_you_mean
-from recsys.server import json_api, openapi, rest_v2, triton_extensions, v2_extensions
+from recsys.server import json_api, openapi, rest_v2, v2_infer
 from recsys.server.core import Call, Core
 from recsys.server.request_error import RequestError, one_line, status_of
 
@@ -120,7 +120,7 @@ class App:
                 made = answer(self.core, request, **match.groupdict())
                 return made if isinstance(made, Response) else await made
         if (below := re.fullmatch("/v2/(?:models/[^/]*/(?:versions/[^/]*/)?)?(.*)", path)) is not None:
-            v2_extensions.check_supported(below[1])
+            v2_infer.check_supported(below[1])
             raise RequestError(404, f"{path[:80]}: no such path of the open inference protocol")
         places = ["/models/NAME/predict", *(route for _, route, _, _ in ROUTES if "{" not in route)]
         raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], places)}")
@@ -221,8 +221,8 @@ def _metadata(core: Core, _: HttpRequest, model: str, version: str | None = None
 
 def _config(core: Core, _: HttpRequest, model: str, version: str | None) -> Response:
     loaded = rest_v2.metadata_version(core, model, version)
-    config = triton_extensions.model_config(core.registry.get(model), loaded, core.settings)
-    return _json(triton_extensions.to_json(config))
+    config = rest_v2.model_config(core.registry.get(model), loaded, core.settings)
+    return _json(rest_v2.to_json(config))
 
 
 def _model_ready(core: Core, _: HttpRequest, model: str, version: str | None) -> Response:
@@ -233,7 +233,7 @@ def _model_ready(core: Core, _: HttpRequest, model: str, version: str | None) ->
 def _statistics(core: Core, request: HttpRequest, model: str | None = None, version: str | None = None) -> Response:
     if model is None and core.registry.find("stats") is not None:  # the metadata of a model of this name
         return _metadata(core, request, "stats")
-    return _json(triton_extensions.to_json(triton_extensions.statistics_of(core, model, version)))
+    return _json(rest_v2.to_json(rest_v2.statistics_of(core, model, version)))
 
 
 async def _repository(core: Core, request: HttpRequest, model: str) -> Response:

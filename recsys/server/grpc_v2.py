@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from recsys.base.errors import UserError
 from recsys.online.servable import TensorSpec
-from recsys.server import rest_v2, triton_extensions, v2_extensions
+from recsys.server import rest_v2, v2_infer
 from recsys.server import v2_tensors as v2
 from recsys.server.core import Call, Core
 from recsys.server.request_error import RequestError, one_line, status_of
@@ -76,10 +76,10 @@ class Service:
     async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
         loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
         model = self.core.registry.get(request.name)
-        return pb.ModelConfigResponse(config=triton_extensions.model_config(model, loaded, self.core.settings))
+        return pb.ModelConfigResponse(config=rest_v2.model_config(model, loaded, self.core.settings))
 
     async def ModelStatistics(self, request: Any, call: Call, context: Context) -> Message:
-        return triton_extensions.statistics_of(self.core, request.name or None, request.version or None)
+        return rest_v2.statistics_of(self.core, request.name or None, request.version or None)
 
     async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
         rows = self.core.registry.index(request.ready)
@@ -87,14 +87,14 @@ class Service:
 
     async def RepositoryModelLoad(self, request: Any, call: Call, context: Context) -> Message:
         parameters = _parameters(request.parameters)
-        v2_extensions.check_load(parameters)
+        v2_infer.check_load(parameters)
         version = parameters.get("version")
         await self.core.registry.load(request.model_name, None if version is None else str(version))
         self.core.announce_reload()
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call, context: Context) -> Message:
-        v2_extensions.check_load(_parameters(request.parameters))
+        v2_infer.check_load(_parameters(request.parameters))
         await self.core.registry.unload(request.model_name)
         self.core.announce_reload()
         return pb.RepositoryModelUnloadResponse()
@@ -158,7 +158,7 @@ def _inputs(request: Any) -> list[dict[str, Any]]:
     blobs = request.raw_input_contents
     if blobs and len(blobs) != len(request.inputs):
         if shared := next((i for i in request.inputs if "shared_memory_region" in i.parameters), None):
-            raise bad(f"input {shared.name[:80]}: {v2_extensions.NO_SHARED_MEMORY}")
+            raise bad(f"input {shared.name[:80]}: {v2_infer.NO_SHARED_MEMORY}")
         raise bad(f"raw_input_contents has {len(blobs)} entries for {len(request.inputs)} inputs")
     inputs = []
     for i, item in enumerate(request.inputs):
@@ -232,7 +232,7 @@ def _decode(message: type[Message], data: bytes) -> Any:
 
 async def _refuse(name: str, *_: Any) -> Message:
     """Raise RequestError, which says to which extension a method belongs that the service does not have."""
-    v2_extensions.check_supported(name)
+    v2_infer.check_supported(name)
     raise RequestError(501, f"{name}: is not supported by this server")
 
 

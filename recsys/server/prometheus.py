@@ -1,17 +1,23 @@
-"""Prometheus metrics of a worker. With several workers, prometheus_client combines them through files."""
+"""Prometheus metrics of a worker and of its batches. With several workers, prometheus_client combines the files."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
+
+from recsys.online.servable import Servable
+from recsys.server.batcher import Work
+from recsys.server.logs import log_failure
+from recsys.server.payloads import Result
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client; the supervisor sets it
 SECONDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, math.inf)
@@ -134,3 +140,46 @@ class Metrics:
 def metrics() -> Metrics:
     """Return the metrics of this process."""
     return Metrics()
+
+
+SAMPLE_SHARE = 0.01  # of the time that batches take
+AT_MOST_EVERY = 0.1  # seconds between two sampled batches
+
+
+class Observer:
+    """Updates the metrics of a version after each batch. A call may return a sample to take in its thread."""
+
+    def __init__(self, servable: Servable, metrics: ModelMetrics) -> None:
+        self._servable, self._metrics = servable, metrics
+        self._busy = self._sampling = self._last = 0.0
+        self._failed = False
+
+    def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> Callable[[], None] | None:
+        metrics = self._metrics
+        metrics.batch_rows.observe(sum(w.payload.count for w in works))
+        for result in results:
+            if result.features is not None:
+                metrics.features.observe(result.transform_seconds)
+            metrics.model.observe(result.model_seconds)
+        metrics.features_of_requests.inc(sum(w.transform_seconds for w in works))
+        metrics.model_of_requests.inc(sum(w.model_seconds for w in works))
+        metrics.mark_answered()
+        self._busy += seconds
+        now = perf_counter()
+        if not results or self._sampling > SAMPLE_SHARE * self._busy or now - self._last < AT_MOST_EVERY:
+            return None
+        self._last = now
+        return partial(self._sample, results[0])
+
+    def _sample(self, result: Result) -> None:
+        started = perf_counter()
+        try:
+            unknown: dict[str, Any] = {}
+            if result.features is not None:
+                unknown = self._servable.unknown_shares(result.features)
+            self._metrics.sample(unknown, result.outputs)
+        except Exception as e:
+            if not self._failed:
+                log_failure("sampling", e)
+            self._failed = True
+        self._sampling += perf_counter() - started

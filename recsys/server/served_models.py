@@ -21,10 +21,9 @@ from recsys.online.servable import Servable, TensorSpec
 from recsys.server.batcher import Batcher, BatchLimits
 from recsys.server.logs import log, log_failure
 from recsys.server.model_versions import CANARY, Choice, Source
-from recsys.server.observer import Observer
-from recsys.server.prometheus import Metrics, ModelMetrics
+from recsys.server.payloads import kind_of
+from recsys.server.prometheus import Metrics, ModelMetrics, Observer
 from recsys.server.request_error import RequestError
-from recsys.server.served_kinds import kind_of
 
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.files.run_files import CONFIG
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.hosts import check_names

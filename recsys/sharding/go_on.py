@@ -10,12 +10,11 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from recsys.base.errors import UserError
-from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.safe_reader import SafeReader, TensorsOnly
 from recsys.sharding.sharded_checkpoint import column_edges, local_tables
 from recsys.sharding.sharded_model import ShardedModel
-from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
-from recsys.sharding.table_shards import TableShards
+from recsys.sharding.stored_checkpoint import SafeReader, StoredCheckpoint, TensorsOnly, check_files
+from recsys.sharding.tables import TableShards
+from recsys.sharding.touched_rows import RowOptimizer
 
 
 def go_on(

@@ -1,9 +1,11 @@
-"""Sharding plans for the processes of a job, and modules sharded by them."""
+"""The machines to plan for, sharding plans for them, and modules sharded by a plan."""
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,18 +17,59 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
-from recsys.base.errors import DoesNotFit
+from recsys.base.errors import DoesNotFit, UserError
 from recsys.base.memory import GIB
+from recsys.schema.command_schemas import ClusterConfig
 from recsys.schema.run_schema import ShardingConfig
-from recsys.sharding.cluster import this_machine, topology
-from recsys.sharding.comms import check_comms
 from recsys.sharding.constraints import constraints
 from recsys.sharding.infeasible import infeasible
 from recsys.sharding.optimizers import SparseOptimizer
-from recsys.sharding.sharders import SequenceSharder, Sharder
+from recsys.sharding.sharders import SequenceSharder, Sharder, check_comms
 from recsys.sharding.tables import TableInfo, tables
 from recsys.sharding.torchrec_repairs import gather_unequal_parts, keep_recats
 from recsys.sharding.touched_rows import use_touched_rows
+
+
+def this_machine(accelerator: str, devices: int) -> ClusterConfig:
+    """Return the cluster config of this machine, shared by `devices` processes."""
+    here = ClusterConfig(name="this machine", device="cpu" if accelerator == "cpu" else "cuda", devices=devices)
+    here.ddr_gib = _memory() / GIB
+    if here.device == "cuda":
+        here.hbm_gib = torch.cuda.get_device_properties(0).total_memory / GIB
+    return here
+
+
+def _memory() -> int:
+    """Return the bytes of RAM, or the container's limit."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text(encoding="utf-8").strip() if limit.exists() else "max"
+    return min(whole, int(text)) if text != "max" else whole
+
+
+def topology(cluster: ClusterConfig) -> Topology:
+    """Convert GiB and GB/s into the bytes and bytes per millisecond that TorchRec plans with."""
+    per_ms = 1e9 / 1e3
+    return Topology(
+        world_size=cluster.nodes * cluster.devices,
+        local_world_size=cluster.devices,
+        compute_device=cluster.device,
+        hbm_cap=int((cluster.hbm_gib or 0) * GIB),
+        ddr_cap=int((cluster.ddr_gib or 0) * GIB / cluster.devices),
+        hbm_mem_bw=cluster.hbm_gbs * per_ms,
+        ddr_mem_bw=cluster.ddr_gbs * per_ms / cluster.devices,
+        hbm_to_ddr_mem_bw=cluster.pcie_gbs * per_ms,
+        intra_host_bw=cluster.intra_node_gbs * per_ms,
+        inter_host_bw=cluster.inter_node_gbs * per_ms,
+    )
+
+
+def check_cluster(cluster: ClusterConfig) -> None:
+    """Fill in this machine's memory if the config leaves it unset. Raises UserError for a GPU without memory."""
+    if cluster.ddr_gib is None:
+        cluster.ddr_gib = _memory() / GIB
+    if cluster.device == "cuda" and not (cluster.hbm_gib or 0) > 0:
+        raise UserError(f"cluster.hbm_gib={cluster.hbm_gib}: must be above 0 if cluster.device=cuda")
 
 
 def make_planner(

@@ -18,7 +18,7 @@ from recsys.files.atomic import whole_folder, write_json
 from recsys.sharding.optimizers import OPTIMIZERS
 from recsys.sharding.sharded_checkpoint import column_edges
 from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
-from recsys.sharding.table_shards import Region, TableShards, blocks
+from recsys.sharding.tables import Region, TableShards, blocks
 
 Make = Callable[[], Tensor]
 

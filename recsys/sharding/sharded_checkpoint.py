@@ -35,11 +35,18 @@ from recsys.distributed.ranks import gather_values
 from recsys.files import manifest
 from recsys.files.atomic import beside, put_in_place
 from recsys.files.manifest import DamagedFile
-from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
 from recsys.sharding.sharded_model import ShardedModel
-from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint, check_files
-from recsys.sharding.table_shards import TableShards, table_shards_of
+from recsys.sharding.stored_checkpoint import (
+    METADATA,
+    PLAN,
+    SafeReader,
+    StoredCheckpoint,
+    TensorsOnly,
+    check_files,
+    load_plain,
+)
+from recsys.sharding.tables import TableShards, table_shards_of
+from recsys.sharding.touched_rows import RowOptimizer
 
 FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 

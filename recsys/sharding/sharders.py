@@ -1,4 +1,4 @@
-"""TorchRec sharders with every sharding type, and FBGEMM's fused optimizers."""
+"""TorchRec sharders with every sharding type, FBGEMM's fused optimizers, and codecs of what devices exchange."""
 
 from typing import Any
 
@@ -8,12 +8,34 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.types import ShardingType
 
-from recsys.schema.run_schema import CommsConfig
-from recsys.sharding.comms import codecs
+from recsys.base.errors import UserError
+from recsys.schema.run_schema import CommsConfig, ShardingConfig
 from recsys.sharding.optimizers import SparseOptimizer
 from recsys.sharding.tables import TableInfo
+
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1.25}  # of a number; 32 of int8 share a scale and an offset
+COLUMNS_WHOLE = {"table_wise", "column_wise", "data_parallel"}  # types whose vectors no device adds up
+
+
+def codecs(comms: CommsConfig, device: torch.device) -> Any:
+    """Return TorchRec's codecs, by collective; None if everything is exchanged in float32."""
+    config = QCommsConfig(CommType(comms.forward), CommType(comms.backward))
+    return get_qcomm_codecs_registry(config, device=device)
+
+
+def check_comms(sharding: ShardingConfig, device: str) -> None:
+    """Raise UserError for a type that collectives on the device, cpu or cuda, do not have."""
+    for direction in ("forward", "backward"):
+        key, name = f"sharding.comms.{direction}", getattr(sharding.comms, direction)
+        if device == "cpu" and name == "bf16":  # TorchRec would take fp16, and only log it
+            raise UserError(f"{key}=bf16: collectives on CPUs (gloo) have no bfloat16; use {key}=fp16")
+        if device == "cpu" and name == "int8" and not (sharding.types and set(sharding.types) <= COLUMNS_WHOLE):
+            why = "collectives on CPUs (gloo) cannot add up int8, as row-wise tables need"
+            raise UserError(f"{key}=int8: {why}; use sharding=tablewise or columnwise, or {key}=fp16")
+
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
 SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # TorchRec's types of unpooled tables

@@ -17,10 +17,9 @@ from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
-from recsys.stages.open_models import Models
+from recsys.stages.open_models import Models, Resources
 from recsys.stages.order import Order
 from recsys.stages.read_tables import check_times, distinct_rows, read_table
-from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
 from recsys.stages.staged import StagedRecommender, StageSettings

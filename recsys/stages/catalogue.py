@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.arrays import places_of_ranges
-from recsys.data.features.index import ValueIndex
+from recsys.data.features.value_index import ValueIndex
 
 ABSENT = -1
 

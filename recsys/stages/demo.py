@@ -9,8 +9,8 @@ from pathlib import Path
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.quoting import override
 from recsys.config.compose import conf_dir
+from recsys.config.overrides import override
 from recsys.data.samples.interactions import write_next, write_sample
 
 ROWS = 200_000

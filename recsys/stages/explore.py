@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
+from recsys.stages.open_models import Resources
 from recsys.stages.order import Order, Place, Ranked, Share
-from recsys.stages.resources import Resources
 from recsys.stages.visitor import Visitor
 
 Draws = Annotated[int, Field(ge=0, le=10_000)]

@@ -17,7 +17,7 @@ import polars as pl
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.raw.row_sql import FAILURES, check_sql
 from recsys.stages.catalogue import Catalogue
-from recsys.stages.resources import Resources
+from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor
 
 SCOPES = ("item", "user", "context")

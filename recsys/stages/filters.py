@@ -11,12 +11,12 @@ from pydantic import Field
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
+from recsys.base.parsing import Count
 from recsys.data.raw.derive import is_true
-from recsys.files.input_files import problem_of
-from recsys.ranges import Count
+from recsys.files.user_files import problem_of
 from recsys.stages.expressions import Condition
-from recsys.stages.resources import Resources
+from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor
 
 

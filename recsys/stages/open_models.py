@@ -1,7 +1,8 @@
-"""Open the models that a pipeline names: artefacts, and runs, which are exported once."""
+"""Open the models that a pipeline names (artefacts, or runs that are exported once), and what its parts share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,13 +10,16 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.export.artefact.applied_versions import full_artefact
+from recsys.export.artefact.apply_delta import full_artefact
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.load_artefact import model_of
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.files.run_files import CONFIG
 from recsys.online.servable import Servable
+from recsys.stages.catalogue import Catalogue
+from recsys.stages.visitor import Events
+from recsys.store.request_features import OnlineFeatures
 
 EXPORTED = "artefact"  # folder below that of a run
 
@@ -74,7 +78,7 @@ class Models:
             if all(f.stat().st_mtime <= written for f in (run / "checkpoints").glob("[!.]*")):
                 return folder
             raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
-        from recsys.base.versions import check_versions
+        from recsys.base.packages import check_versions
         from recsys.export.write_artefact import ExportSource, Form, write_artefact
         from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -84,3 +88,24 @@ class Models:
         name = str(cfg.model["_target_"]).rpartition(".")[2].lower()
         write_artefact(ExportSource(path, cfg, choose_checkpoint(path, "best")), Form(name), folder)
         return folder
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Resources that the parts of a pipeline share.
+
+    catalogue: the items
+    user, context: names of the columns of users and of requests
+    events: what users did, None if requests bring their histories
+    models: loads models
+    sources: names of the sources
+    items: stored features of items, or None
+    """
+
+    catalogue: Catalogue
+    models: Models
+    user: Sequence[str] = ()
+    context: Sequence[str] = ()
+    events: Events | None = None
+    sources: Sequence[str] = ()
+    items: OnlineFeatures | None = None

@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Count
+from recsys.base.parsing import Count
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition
-from recsys.stages.resources import Resources
+from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor
 
 Share = Annotated[float, Field(ge=0, le=1)]

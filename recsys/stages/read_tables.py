@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.times import as_time
-from recsys.files.input_files import problem_of
+from recsys.data.features.value_types import as_time
+from recsys.files.user_files import problem_of
 from recsys.schema.pipeline_schema import TableConfig
 
 

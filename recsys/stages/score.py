@@ -21,11 +21,10 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.python_values import RowError
-from recsys.online.shared_columns import of_the_past
+from recsys.online.row_transforms import of_the_past
 from recsys.stages.expressions import Formula
-from recsys.stages.open_models import Models
-from recsys.stages.resources import Resources
-from recsys.stages.retrieved import Retrieved, column_names
+from recsys.stages.merge import Retrieved, column_names
+from recsys.stages.open_models import Models, Resources
 from recsys.stages.visitor import Visitor
 
 CHUNK = 1 << 16  # items whose features are computed at a time

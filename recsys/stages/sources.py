@@ -15,8 +15,7 @@ from recsys.export.artefact.served_retrieval import ServedRetrieval
 from recsys.online.servable import Query
 from recsys.stages.catalogue import ABSENT, unit
 from recsys.stages.expressions import Condition
-from recsys.stages.open_models import Models
-from recsys.stages.resources import Resources
+from recsys.stages.open_models import Models, Resources
 from recsys.stages.visitor import Visitor
 
 Found = tuple[np.ndarray, np.ndarray]  # items (n,) as numbers, best first, and their scores (n,)

@@ -16,9 +16,8 @@ from recsys.online.query_parameters import unknown_candidates
 from recsys.online.servable import Query, Row
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
-from recsys.stages.merge import Merge
+from recsys.stages.merge import Merge, Retrieved
 from recsys.stages.order import Order, Ranked
-from recsys.stages.retrieved import Retrieved
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
 from recsys.stages.visitor import Events, Visitor, as_key

@@ -30,10 +30,9 @@ from pydantic import AfterValidator, Field
 
 from recsys.base.errors import UserError
 from recsys.base.parsing import StrictSettings, parse
-from recsys.files.input_files import problem_of
+from recsys.files.user_files import problem_of
 from recsys.schema.fields import Texts
-from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate
-from recsys.store.durations import is_number, seconds_of_age
+from recsys.store.aggregates import EVENTS, FUNCTIONS, Aggregate, is_number, seconds_of_age
 from recsys.store.views import View
 
 MOST = 100_000  # values of a list

@@ -18,9 +18,18 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file, write_text
-from recsys.files.outputs import check_output
-from recsys.store.aggregates import KEY, MICROSECONDS, TICK, at_times, ticks, ticks_per_second, window_ticks
-from recsys.store.durations import microseconds_of_age, seconds_of_age
+from recsys.files.user_files import check_output
+from recsys.store.aggregates import (
+    KEY,
+    MICROSECONDS,
+    TICK,
+    at_times,
+    microseconds_of_age,
+    seconds_of_age,
+    ticks,
+    ticks_per_second,
+    window_ticks,
+)
 from recsys.store.views import View
 
 MARK = '"""Views for Feast, written by `python -m recsys.feature_store feast`: run it again if files change."""'

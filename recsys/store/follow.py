@@ -23,9 +23,8 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import did_you_mean
 from recsys.store.aggregates import TICK, ticks, ticks_per_second
-from recsys.store.events import STREAM, EventMerger
 from recsys.store.fitting import check_rejected, reject
-from recsys.store.materialise import ALL, check_definition, entries
+from recsys.store.materialise import ALL, STREAM, EventMerger, check_definition, entries
 from recsys.store.stores import FeatureStore, Values, events_of, replace, streams_of
 from recsys.store.streams import Message, Stream, open_stream
 from recsys.store.views import View, columns_of

@@ -12,8 +12,7 @@ import polars as pl
 
 from recsys.online.python_values import RowError, reader
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
-from recsys.store.aggregates import PER_SECOND, TICK, at_time
-from recsys.store.durations import seconds_of_age
+from recsys.store.aggregates import PER_SECOND, TICK, at_time, seconds_of_age
 from recsys.store.stores import FeatureStore, Values, events_of
 from recsys.store.views import View
 

@@ -22,9 +22,8 @@ from pyspark.sql import types as T
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_folder
-from recsys.files.spark_urls import file_url
-from recsys.store.aggregates import EVENTS, Aggregate, ticks_per_second, window_ticks
-from recsys.store.durations import microseconds_of_age
+from recsys.files.user_files import file_url
+from recsys.store.aggregates import EVENTS, Aggregate, microseconds_of_age, ticks_per_second, window_ticks
 from recsys.store.fitting import has_floats
 from recsys.store.views import View, columns_of
 

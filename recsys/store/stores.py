@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.base.secrets import masked
-from recsys.files.input_files import problem_of
+from recsys.files.user_files import problem_of
 
 BATCH = 500  # keys of one query; SQLite takes 32,766 at most
 FORMAT = 1  # of the table or keys; a store of a later one is not touched

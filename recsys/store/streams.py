@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
-from recsys.files.input_files import problem_of
+from recsys.base.packages import check_extra
+from recsys.files.user_files import problem_of
 
 LINES = 1 << 20  # bytes of a file that are read at a time
 TAIL = 64  # bytes before a position, by which a file is known again

@@ -17,9 +17,18 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
-from recsys.files.input_files import copies_of, problem_of
-from recsys.store.aggregates import EVENTS, KEY, TICK, Aggregate, at_times, common_time, ticks, ticks_per_second
-from recsys.store.durations import is_number
+from recsys.files.user_files import copies_of, problem_of
+from recsys.store.aggregates import (
+    EVENTS,
+    KEY,
+    TICK,
+    Aggregate,
+    at_times,
+    common_time,
+    is_number,
+    ticks,
+    ticks_per_second,
+)
 from recsys.store.fitting import MOST_INTEGER, MOST_SUMMED, MOST_TIME, has_floats, reject, too_large, without_nan
 
 TIME, PLACE = "__time__", "__place__"

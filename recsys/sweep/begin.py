@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from recsys.base.console import log_to, say
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.cli import command_line
 from recsys.config.compose import compose_sweep, object_of
 from recsys.distributed import failures
@@ -21,7 +21,7 @@ from recsys.job.kinds import check_leads, monitor_of
 from recsys.job.run_config import RunConfig
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep import record, show
-from recsys.sweep.machine import Machine
+from recsys.sweep.processes import Machine
 from recsys.sweep.record import FAILED, Sweep
 from recsys.sweep.schedule import Schedule
 from recsys.sweep.search import FixedTrials, Study, check_method

@@ -1,16 +1,20 @@
-"""Process of a run on this machine, started in a session of its own and ended with all of its children."""
+"""Processes of runs on this machine: their GPUs, their start and end, and what their folders say of their progress."""
 
 import contextlib
+import csv
+import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from recsys.sweep.watch import OUTPUT
+from recsys.base.errors import UserError
+from recsys.job.run_config import device_of
 
 MARK = "RECSYS_TRIAL"  # environment variable of all processes of a run: its folder
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -101,3 +105,118 @@ class Process:
         if self._deadline is None:
             self._deadline = time.monotonic() + GRACE_SECONDS
             self._process.terminate()
+
+
+OUTPUT = "output.log"  # output of all processes of the run, including what they print before train.log exists
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """Return the complete rows of metrics.csv; an empty list if it does not exist yet."""
+    try:
+        text = (folder / "metrics.csv").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    lines = text.splitlines(keepends=True)
+    header = next(csv.reader(lines[:1]), [])
+    whole = (next(csv.reader([line])) for line in lines[1:] if line.endswith("\n"))
+    return [dict(zip(header, r, strict=True)) for r in whole if len(r) == len(header)]
+
+
+def validations(folder: Path, metric: str) -> Iterator[float]:
+    """Return the metric at each validation of training, in order, without the validation after the test."""
+    for row in rows(folder):
+        if any(value for name, value in row.items() if name.startswith("test/")):
+            return
+        if row.get(metric):
+            yield float(row[metric])
+
+
+def progress(folder: Path, metric: str) -> str:
+    """Return 'epoch 1, step 300, validation/auc 0.71234', or the known part of it."""
+    logged = rows(folder)
+    if not logged:
+        return ""
+    last = logged[-1]
+    parts = [f"{name} {last[name]}" for name in ("epoch", "step") if last.get(name)]
+    values = [float(r[metric]) for r in logged if r.get(metric)]
+    return ", ".join(parts + [f"{metric} {v:.5f}" for v in values[-1:]])
+
+
+def outcome(folder: Path) -> dict[str, float] | None:
+    """Return a finished run's validation and test metrics; None if it has not finished."""
+    try:
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    splits = {s: metrics.get(s) or {} for s in ("validation", "test")}
+    return {f"{s}/{k}": v for s, m in splits.items() for k, v in m.items() if isinstance(v, int | float)}
+
+
+def last_error(folder: Path) -> str:
+    """Return the last error in train.log, else the last line of the run's output."""
+    log: list[str] = []
+    for name in ("train.log", OUTPUT):
+        if (folder / name).exists():
+            log = [line.strip() for line in (folder / name).read_text(errors="replace").splitlines() if line.strip()]
+        if errors := [line.partition("error: ")[2] for line in log if "error: " in line]:
+            return errors[-1]
+    return log[-1] if log else ""
+
+
+def gpus_here() -> list[str]:
+    """Return the names of the visible GPUs, as in CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [g.strip() for g in given.split(",")][:count] if given else [str(i) for i in range(count)]
+
+
+class Machine:
+    """Runs on this machine.
+
+    Args:
+        jobs: number of concurrent runs.
+        gpus: GPUs to share, `trainer.devices` for each run; empty if runs are on the CPU.
+    """
+
+    def __init__(self, jobs: int, gpus: Sequence[str]) -> None:
+        self.jobs, self._free, self._taken = jobs, list(gpus), dict[int, list[str]]()
+
+    @classmethod
+    def for_trials(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
+        """Return the machine for trials with these configs. Raises UserError if it has too few GPUs."""
+        devices = max(c.trainer.devices for c in cfgs)
+        gpus = gpus_here() if any(device_of(c.trainer.accelerator) == "gpu" for c in cfgs) else []
+        if gpus and jobs * devices > len(gpus):
+            raise UserError(
+                f"sweep.jobs={jobs}: {jobs} concurrent runs with trainer.devices={devices} need {jobs * devices} GPUs, "
+                f"but there are {len(gpus)}; set sweep.jobs={max(1, len(gpus) // devices)}"
+            )
+        return cls(jobs, gpus)
+
+    def share(self, cfg: Any) -> tuple[list[str], dict[str, str], int]:
+        """Reserve a share for a run with this config.
+
+        Returns:
+            Overrides, environment variables, and the number to give the share back with.
+        """
+        if self.jobs == 1:
+            return [], {}, 0
+        if cfg is None:
+            return [], {}, -1
+        number = next(i for i in range(self.jobs) if i not in self._taken)
+        self._taken[number] = gpus = [self._free.pop(0) for _ in range(min(cfg.trainer.devices, len(self._free)))]
+        if gpus:
+            return [], {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, number
+        if cfg.trainer.threads is not None:
+            return [], {}, number
+        threads = max(1, (os.cpu_count() or 1) // (self.jobs * cfg.trainer.devices))
+        return [f"trainer.threads={threads}"], {}, number
+
+    def give_back(self, number: int) -> None:
+        """Release the share with this number."""
+        self._free += self._taken.pop(number, [])
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:
+        return Process(command, env, folder)

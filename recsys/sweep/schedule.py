@@ -11,15 +11,13 @@ from typing import Any
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.base.quoting import override
+from recsys.config.overrides import override
 from recsys.sweep import show
-from recsys.sweep.machine import Machine
-from recsys.sweep.processes import Process, end_left
+from recsys.sweep.processes import Machine, Process, end_left, last_error, outcome, validations
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.search import Search
 from recsys.sweep.slurm import Cluster, SlurmJob
 from recsys.sweep.space import composed
-from recsys.sweep.watch import last_error, outcome, validations
 
 TRAIN = (sys.executable, "-m", "recsys.train")
 POLL_SECONDS = 0.2

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.sweep import processes
 from recsys.sweep.processes import Process, end_left, signal_all
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.features.column_names import HISTORY
+from recsys.data.features.blocks import HISTORY
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.metrics_table import of_label
 from recsys.job.run_config import RunConfig

@@ -10,8 +10,8 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
-from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.sharded_model import ShardedModel
+from recsys.sharding.touched_rows import RowOptimizer
 from recsys.training.module_settings import MakeOptimizer
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)  # which have a kernel for all weights on GPUs

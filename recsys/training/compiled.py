@@ -1,4 +1,4 @@
-"""torch.compile of a model's dense part, around its tables."""
+"""torch.compile of a model's dense part, around its tables, and blocks that are computed again going backward."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.utils.checkpoint import checkpoint
 from torchrec.distributed.types import ShardedModule
 
 from recsys.base.console import say, say_once
 from recsys.models.common.embeddings import SequenceEmbeddings
+from recsys.models.common.layers import has_batch_norm
 from recsys.task import RetrievalTask, Task
 from recsys.training.module_settings import Updates
 
@@ -145,3 +147,25 @@ def no_compiler(device: str) -> str | None:
     except InvalidCxxCompiler:
         return "no C++ compiler is installed; on Debian, apt install g++"
     return None
+
+
+def recompute_blocks(model: nn.Module) -> int:
+    """Let each block keep its input alone for the backward pass, and return the number of blocks.
+
+    Blocks are the children of a module's `blocks`: those of attention or of mixing. A block with batch normalisation
+    keeps its activations, since a second forward pass would count a batch twice.
+    """
+    lists = [getattr(m, "blocks", None) for m in model.modules()]
+    blocks = [b for of in lists if isinstance(of, nn.ModuleList | nn.Sequential) for b in of if not has_batch_norm(b)]
+    for block in blocks:
+        block.forward = _recomputed(block.forward)
+    return len(blocks)
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return run

@@ -11,7 +11,7 @@ from recsys.base.memory import GIB, available_memory
 from recsys.batch import JaggedIds
 from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import candidates_of
-from recsys.data.loader.training_interactions import training_lists
+from recsys.data.loader.training_rows import training_lists
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval_counts import Score
@@ -20,8 +20,8 @@ from recsys.files import manifest
 from recsys.job.build import build_model
 from recsys.job.kinds import protocol_of
 from recsys.job.run_config import RunConfig
-from recsys.sharding.safe_reader import load_plain
 from recsys.sharding.sharded_checkpoint import all_finite
+from recsys.sharding.stored_checkpoint import load_plain
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.trainer import as_counts, loader_on_cpu
 

@@ -21,17 +21,16 @@ from recsys.models.common.items import NextItems
 from recsys.models.common.layers import has_batch_norm
 from recsys.sharding import sharded_checkpoint
 from recsys.sharding.go_on import go_on
-from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.sharded_model import Placement, ShardedModel
+from recsys.sharding.touched_rows import RowOptimizer
 from recsys.task import RetrievalTask, Task
 from recsys.training.combined_optimizer import Optimizers
-from recsys.training.compiled import CompiledModel, compiled_model
+from recsys.training.compiled import CompiledModel, compiled_model, recompute_blocks
 from recsys.training.ema import Ema, averaged_weights
 from recsys.training.loss_scale import Float16, LossScale
 from recsys.training.module_settings import Beginning, Updates
 from recsys.training.pipelines import KINDS, PREFETCH, Pipeline, StepParts
 from recsys.training.profiling import Timing
-from recsys.training.recompute import recompute_blocks
 from recsys.training.run_state import RunState
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.files.manifest import DamagedFile
-from recsys.sharding.safe_reader import load_plain
+from recsys.sharding.stored_checkpoint import load_plain
 
 STATE = "state.pt"
 KEYS = {"epoch": int, "global_step": int, "pytorch-lightning_version": str, "loops": dict}  # that Lightning reads

@@ -6,7 +6,7 @@ from typing import Any
 from recsys.base.console import say
 from recsys.base.errors import NotFinite, UserError
 from recsys.data.features.grow import fresh_rows
-from recsys.data.loader.training_interactions import training_pairs
+from recsys.data.loader.training_rows import training_pairs
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.evaluation.calibration import save as save_calibration

@@ -11,9 +11,8 @@ from pytorch_lightning.loggers import Logger
 from recsys.base.console import say
 from recsys.config.compose import without_secrets
 from recsys.data.features import Fitted
-from recsys.data.loader.load_factors import load_factors
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.data.loader.unknown_ids import untrained_unknowns
+from recsys.data.loader.training_rows import load_factors, untrained_unknowns
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import ALONE, Ranks, ensure_process_group
 from recsys.evaluation.metrics_table import COUNTS

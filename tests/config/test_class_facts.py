@@ -11,9 +11,8 @@ from recsys import losses
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.job.build import build_model
+from recsys.job.build import build_model, locate
 from recsys.job.run_config import RunConfig
-from recsys.job.targets import locate
 from recsys.labels import BinaryLabel
 from recsys.losses import tasks
 from recsys.models.protocols import model_kind

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.base import versions
+from recsys.base import packages
 from recsys.base.console import log_to
 from recsys.base.errors import UserError
 from recsys.cli import command_line
@@ -167,8 +167,8 @@ def test_accelerator_that_is_absent(
 
 
 def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    real = versions.version
-    monkeypatch.setattr(versions, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
+    real = packages.version
+    monkeypatch.setattr(packages, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
     assert re.search(

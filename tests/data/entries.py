@@ -14,7 +14,7 @@ from recsys.data.features.batch_tensors import BatchTensors
 from recsys.data.features.blocks import LINE, Block
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.raw import formats, read_sources
-from recsys.online.predict_files import file_blocks
+from recsys.online.predictor import file_blocks
 from recsys.online.row_transforms import RowTransforms
 from recsys.schema.data_schema import DataConfig
 

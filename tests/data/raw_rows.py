@@ -14,7 +14,7 @@ from recsys.data.features import (
 )
 from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.prepare.check_data import check_data
-from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.prepare.chunks import TextCoder
 from recsys.schema.data_schema import DataConfig
 
 

@@ -31,7 +31,7 @@ from recsys.data.features import (
 from recsys.data.features.steps import Params, Transform
 from recsys.data.features.training_statistics import Counts, Moments, ValueSample
 from recsys.data.prepare.check_data import check_data
-from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.prepare.chunks import TextCoder
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DenseConfig
 

@@ -15,7 +15,7 @@ from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import arrow_files, formats, nested, read_sources, text
 from recsys.data.raw.raw_format import RawFormat
-from recsys.online.predict_files import file_blocks
+from recsys.online.predictor import file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.schema.data_schema import DenseConfig, GroupConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import SourceConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.loader.load_factors import load_factors
+from recsys.data.loader.training_rows import load_factors
 
 
 def folder_of(counts: list[int], path: Path) -> Path:

@@ -15,7 +15,7 @@ from raw_rows import learn
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, ResolvedData, parse_rows
 from recsys.data.features.blocks import LINE, Block
-from recsys.data.features.hashing import bucket_ids
+from recsys.data.features.value_index import bucket_ids
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig

@@ -13,7 +13,7 @@ from recsys.data.features import Fitted
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig, TableVectorsConfig
-from recsys.sharding import init
+from recsys.sharding import sharded_model
 from recsys.sharding.tables import TableInfo
 
 DIM = 4
@@ -62,12 +62,12 @@ def test_rows_of_known_values(tmp_path: Path) -> None:
 def test_every_shard_gets_its_part(
     monkeypatch: pytest.MonkeyPatch, row: int, column: int, rows: int, columns: int, block: int
 ) -> None:
-    monkeypatch.setattr(init, "BLOCK_ROWS", block)
+    monkeypatch.setattr(sharded_model, "BLOCK_ROWS", block)
     given = np.arange(8 * DIM, dtype=np.float32).reshape(8, DIM)
     given[[0, 5]] = np.nan
     info = TableInfo("t", "t", "t.weight", 8, DIM, DIM, True, lambda x: x.fill_(-1.0))
     shard = torch.zeros(rows, columns)
-    init._fill(shard, row, column, info, 0, {"t": given})
+    sharded_model._fill(shard, row, column, info, 0, {"t": given})
     expected = np.where(np.isnan(given), -1, given)[row : row + rows, column : column + columns]
     assert np.array_equal(shard.numpy(), expected)
 
@@ -89,4 +89,4 @@ def test_mistakes(tmp_path: Path) -> None:
         prepare(config(tmp_path, s=SparseConfig(vectors=TableVectorsConfig("w.parquet"))))
     infos = {"t": TableInfo("t", "s", "t.weight", 8, 16, 16, True, lambda x: x)}
     with pytest.raises(UserError, match=r"have 4 numbers, but the model's table has 16; change model\.dim"):
-        init.check_vectors(infos, {"s": np.zeros((8, 4), np.float32)})
+        sharded_model.check_vectors(infos, {"s": np.zeros((8, 4), np.float32)})

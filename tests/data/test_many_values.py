@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.data.features.index import ValueIndex
+from recsys.data.features.value_index import ValueIndex
 from recsys.data.prepare import engine
 from recsys.data.prepare.engine import OneMachine
 
@@ -61,7 +61,7 @@ def test_long_columns_are_looked_up_as_a_dict_does(known: list[str], asked: list
     values, column = pl.Series(sorted({*known}), dtype=pl.String), pl.Series([*asked, *known, None], dtype=pl.String)
     index = ValueIndex.from_values(values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recsys.data.features.index.SHORT", -1)
+        patch.setattr("recsys.data.features.value_index.SHORT", -1)
         if collide:
             patch.setattr(pl.Series, "hash", lambda text: text.str.len_bytes().cast(pl.UInt64))
         found = index.look_up(column)

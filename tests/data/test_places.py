@@ -19,10 +19,9 @@ from every_transform import CSV, PARQUET, write_csv, write_parquet
 from recsys.base.errors import UserError
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import read_sources
-from recsys.data.raw.digests import digests
+from recsys.data.raw.raw_files import digests, list_remote_files, natural_sort, resolve_path
 from recsys.data.raw.raw_format import RawFormat
-from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
-from recsys.online.predict_files import input_files
+from recsys.online.predictor import input_files
 from recsys.schema.data_schema import DataConfig
 
 

@@ -25,8 +25,8 @@ from recsys.config.compose import compose, conf_dir
 from recsys.data.features import LABEL, ResolvedData
 from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import DataProfile, Profiler, page, profiler
+from recsys.data.profile.data_profile import drift, psi, wilson
 from recsys.data.profile.distributions import from_axis, histogram
-from recsys.data.profile.drift import drift, psi, wilson
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.preprocess import preprocess
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig

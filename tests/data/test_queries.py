@@ -21,7 +21,7 @@ from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS, group_features
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.features.group_features import arrange
-from recsys.data.features.hashing import shares
+from recsys.data.features.value_index import shares
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import passes as build
 from recsys.data.prepare.check_data import check_data

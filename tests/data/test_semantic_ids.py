@@ -20,8 +20,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.semantic_ids import residual_codes
 from recsys.data.semantic_ids.code_table import CodeTable, read_codes, use_of_codes
 from recsys.data.semantic_ids.fit_semantic_ids import SemanticIds
-from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans, kmeans, nearest
-from recsys.data.semantic_ids.rqvae import fit_rqvae
+from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans, fit_rqvae, kmeans, nearest
 from recsys.online.row_transforms import RowTransforms
 
 MATRIX = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)

@@ -19,7 +19,7 @@ from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources, text
 from recsys.data.raw.byte_ranges import FileRange
-from recsys.online.predict_files import input_files
+from recsys.online.predictor import input_files
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig
 

@@ -37,8 +37,14 @@ from recsys.store.views import View
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark_engine
-from recsys.data.prepare.spark_engine import Spark, borrowed_session, flatten_options, start_session
-from recsys.data.prepare.spark_tasks import ItemRunner, write_pickle
+from recsys.data.prepare.spark_engine import (
+    ItemRunner,
+    Spark,
+    borrowed_session,
+    flatten_options,
+    start_session,
+    write_pickle,
+)
 from recsys.store.spark_join import join
 
 ROOT = Path(__file__).resolve().parents[2]

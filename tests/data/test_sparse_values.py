@@ -14,7 +14,7 @@ from raw_rows import learn, of_yaml, rows, some_rows
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted
 from recsys.data.features.batch_tensors import batch_of
-from recsys.data.features.hashing import bucket_ids
+from recsys.data.features.value_index import bucket_ids
 from recsys.data.prepare.check_data import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.schema.data_schema import DataConfig

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
 
 from recsys.base.errors import UserError
-from recsys.data.features.times import as_time
+from recsys.data.features.value_types import as_time
 
 NOON = datetime(2024, 1, 31, 12, 34, 56)
 SECONDS = int(NOON.replace(tzinfo=UTC).timestamp())

@@ -13,7 +13,7 @@ from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.data.features import GROUP, ResolvedData
 from recsys.data.features.group_features import add_group_features
-from recsys.data.features.hashing import group_numbers
+from recsys.data.features.value_index import group_numbers
 from recsys.data.loader.lanes import concat, rows_of
 from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare import shuffle

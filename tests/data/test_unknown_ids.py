@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from raw_rows import of_yaml
 
-from recsys.data.loader.unknown_ids import untrained_unknowns
+from recsys.data.loader.training_rows import untrained_unknowns
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.files.manifest import DamagedFile
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.base.versions import check_versions
+from recsys.base.packages import check_versions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "start" / "faq.md").read_text()

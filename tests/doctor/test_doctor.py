@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from forks import WARM, run_forked, warm_python
 
-from recsys.base import versions
+from recsys.base import packages
 from recsys.config.compose import compose, object_of
 from recsys.doctor import checks, probe
 from recsys.doctor.checks import Finding
@@ -54,7 +54,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(versions, "version", version)
+    monkeypatch.setattr(packages, "version", version)
     found = by_what(checks.packages(compose("doctor")))
     triple = found["torch, torchrec, fbgemm"]
     assert triple.result == "torch 2.13, torchrec 1.7, fbgemm 1.8: these versions are not compatible"

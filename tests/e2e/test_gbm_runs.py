@@ -17,8 +17,7 @@ from recsys.config.compose import compose
 from recsys.export.artefact.load_artefact import load
 from recsys.online.predictor import Predictor
 from recsys.report.__main__ import report
-from recsys.training.ensemble import evaluate_ensemble
-from recsys.training.evaluate_run import evaluate
+from recsys.training.evaluate_run import evaluate, evaluate_ensemble
 from recsys.training.run import train
 
 pytest.importorskip("lightgbm")

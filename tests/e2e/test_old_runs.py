@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from recsys.base.errors import UserError
 from recsys.config.compose import compose_file, load_config
 from recsys.export.artefact.verify import verify
+from recsys.job.build import locate
 from recsys.job.check import check
-from recsys.job.targets import locate
-from recsys.online.predict_files import predict_files
+from recsys.online.predictor import predict_files
 from recsys.online.recommender import recommend_files
 from recsys.stages.lists_for_requests import run_files
 from recsys.training.evaluate_run import evaluate

@@ -13,7 +13,7 @@ from recsys.config.compose import compose
 from recsys.data.features.batch_tensors import candidates_of
 from recsys.data.prepare.prepared import prepare
 from recsys.job.run_config import RunConfig
-from recsys.models.common.code_trie import CodeTrie
+from recsys.models.common.decoder import CodeTrie
 from recsys.training.run import train
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "item_vectors" / "attribute_vectors.py"

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from reference_ranking import Found, lists
 from torch import Tensor
 
-import recsys.evaluation.best_candidates
 import recsys.evaluation.list_metrics
 import recsys.evaluation.retrieval_counts
-from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
+from recsys.evaluation.retrieval_counts import best_keys, merged, merged_over_processes
 from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
 from recsys.online.recommender import top_k
 from recsys.schema.run_schema import ProtocolConfig
@@ -96,8 +95,8 @@ def test_every_metric_equals_that_of_sorted_lists(data: st.DataObject) -> None:
         for module, name, values in (
             (recsys.evaluation.retrieval_counts, "TILE", [2**22, 4, 17]),
             (recsys.evaluation.retrieval_counts, "BLOCK", [2**25, 50]),
-            (recsys.evaluation.best_candidates, "GROUP", [64, 1, 3]),
-            (recsys.evaluation.best_candidates, "SCORES_SEARCHED", [2**22, 100]),
+            (recsys.evaluation.retrieval_counts, "GROUP", [64, 1, 3]),
+            (recsys.evaluation.retrieval_counts, "SCORES_SEARCHED", [2**22, 100]),
             (recsys.evaluation.list_metrics, "VALUES", [2**22, 10]),
         ):
             patch.setattr(module, name, data.draw(st.sampled_from(values)))
@@ -118,7 +117,7 @@ def test_the_lists_are_in_the_order_of_predictions(seed: int, k: int, n: int, gr
     scores = torch.from_numpy(rng.integers(-2, rng.choice([0, 2, 40, 10**4]), (5, max(n, k)))).float() * 0.37
     scores[rng.random(scores.shape) < 0.3] *= 0.0  # some are -0.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recsys.evaluation.best_candidates, "GROUP", group)
+        patch.setattr(recsys.evaluation.retrieval_counts, "GROUP", group)
         keys = best_keys(scores, 7, lists([[]] * 5), k)
     assert torch.equal(merged_over_processes(merged([keys], k)), top_k(scores, k)[0] + 7)
 

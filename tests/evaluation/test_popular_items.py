@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.batch import JaggedIds
-from recsys.evaluation.popular_items import PopularItems
 from recsys.evaluation.retrieval_metrics import Protocols, RetrievalMetrics
+from recsys.training.results import PopularItems
 
 
 def lists(rows: list[list[int]]) -> JaggedIds:

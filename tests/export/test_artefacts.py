@@ -23,8 +23,7 @@ from recsys.config.compose import compose
 from recsys.export import __main__ as export
 from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.load_artefact import model_of
-from recsys.export.artefact.run_single_graph import SingleGraph
-from recsys.export.artefact.session import TableSession, open_session
+from recsys.export.artefact.session import SingleGraph, TableSession, open_session
 from recsys.export.artefact.verify import verify
 from recsys.export.triton import recommend, transforms
 from recsys.export.write_artefact import ExportSource, Form, write_artefact
@@ -36,7 +35,7 @@ from recsys.online.predictor import Predictor
 from recsys.online.python_values import RowError
 from recsys.online.recommender import Recommender
 from recsys.online.servable import Query
-from recsys.training.ensemble import evaluate_ensemble
+from recsys.training.evaluate_run import evaluate_ensemble
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 

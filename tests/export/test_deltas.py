@@ -20,13 +20,21 @@ from hypothesis import strategies as st
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose
-from recsys.data.features.index import LayeredResults, ValueIndex
+from recsys.data.features.value_index import LayeredResults, ValueIndex
 from recsys.export import __main__ as export
 from recsys.export import write_delta as write_delta_module
 from recsys.export.artefact import Artefact, load
-from recsys.export.artefact.applied_versions import APPLIED, applied
-from recsys.export.artefact.applied_versions import chain as chain_of
-from recsys.export.artefact.apply_delta import KEY, Delta, apply_delta, digest_of, is_delta, write_vocabulary
+from recsys.export.artefact.apply_delta import (
+    APPLIED,
+    KEY,
+    Delta,
+    applied,
+    apply_delta,
+    digest_of,
+    is_delta,
+    write_vocabulary,
+)
+from recsys.export.artefact.apply_delta import chain as chain_of
 from recsys.export.artefact.verify import verify
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta, write_delta

@@ -11,7 +11,7 @@ import pytest
 from fake_triton import config_of
 
 from recsys.base.errors import UserError
-from recsys.base.extras import install_command
+from recsys.base.packages import install_command
 from recsys.config.compose import compose
 from recsys.export import __main__ as export
 from recsys.export.artefact import load, load_artefact, session

@@ -22,8 +22,7 @@ from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.batch_tensors import BatchTensors
-from recsys.export.artefact.inputs import check_feed, graph_inputs
-from recsys.export.artefact.signature import feature_inputs
+from recsys.export.artefact.inputs import check_feed, feature_inputs, graph_inputs
 from recsys.export.fused_tables import FusedTable, TablePart, fuse, write_tables
 from recsys.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups

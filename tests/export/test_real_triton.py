@@ -26,7 +26,7 @@ from served import ROOT, Served, free_port, serving, until
 from tritonclient.utils import InferenceServerException
 
 from recsys.export.artefact import load
-from recsys.export.triton.python_packages import REQUIREMENTS
+from recsys.export.triton.repository import REQUIREMENTS
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,9 +13,10 @@ from packaging.requirements import Requirement
 from without_modules import without
 
 from recsys.export.artefact.folder import GRAPH, Artefact
-from recsys.export.triton.python_packages import (
+from recsys.export.triton.repository import (
     ALWAYS,
     INDEXES,
+    MODEL,
     MODULES,
     REQUIREMENTS,
     RUNTIME,
@@ -23,7 +24,6 @@ from recsys.export.triton.python_packages import (
     with_versions,
     write_requirements,
 )
-from recsys.export.triton.repository import MODEL
 
 PROGRAM = """
 import importlib.util, json, sys

@@ -12,7 +12,7 @@ from small_run import Home
 from storage_faults import flip
 
 from recsys.data.loader.row_groups import row_groups
-from recsys.data.raw.digests import digests
+from recsys.data.raw.raw_files import digests
 from recsys.files import manifest
 from recsys.files.manifest import BackgroundCheck, DamagedFile
 from recsys.files.run_files import checkpoints_of
@@ -127,7 +127,7 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_is_seen(tmp_path: Path
 
 
 def test_verify_content_reads_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recsys.data.raw import digests as module
+    from recsys.data.raw import raw_files as module
 
     file = tmp_path / "raw.csv"
     file.write_text("a")

@@ -16,8 +16,7 @@ from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.run_files import checkpoints_of
 from recsys.online.predictor import Predictor
-from recsys.sharding.safe_reader import METADATA, load_plain, read_metadata
-from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.stored_checkpoint import METADATA, StoredCheckpoint, load_plain, read_metadata
 from recsys.training.evaluate_run import evaluate
 
 

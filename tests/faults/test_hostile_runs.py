@@ -18,8 +18,8 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose, load_config
 from recsys.files import manifest
+from recsys.job.build import bind, locate
 from recsys.job.check import check
-from recsys.job.targets import bind, locate
 from recsys.online.predictor import Predictor
 from recsys.report.runs import read as read_runs
 from recsys.training.evaluate_run import evaluate as evaluate_run

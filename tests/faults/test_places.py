@@ -13,7 +13,7 @@ from small_csv import Commands, write_mine
 from torch.distributed.checkpoint.api import CheckpointException
 
 from recsys.base.console import log, log_to
-from recsys.data.raw.own_outputs import Outputs
+from recsys.data.raw.raw_files import Outputs
 from recsys.distributed import failures
 
 MINE = ["data=mine", "data.root=raw", "trainer.threads=1", "trainer.batch_size=32"]

@@ -12,10 +12,9 @@ from mock_kafka import kafka_cluster, produce
 from recsys.base.errors import UserError
 from recsys.base.parsing import parse
 from recsys.files import atomic
-from recsys.follow import collect_stream
-from recsys.follow.collect_stream import collect, partition_name
+from recsys.follow import partitions
 from recsys.follow.follow_settings import PartitionsConfig
-from recsys.follow.partitions import find_partitions, ripe, time_of
+from recsys.follow.partitions import collect, find_partitions, partition_name, ripe, time_of
 from recsys.store.streams import Message
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
@@ -114,7 +113,7 @@ def test_an_event_of_the_first_centuries_has_a_partition(tmp_path: Path) -> None
 
 def test_an_event_on_several_lines_becomes_one_line(tmp_path: Path) -> None:
     message = Message("events", "0", 7, json.dumps({"id": 1, "time": START, "x": ["a"]}, indent=1).encode())
-    assert collect_stream._write(config(tmp_path), tmp_path, [message]) == 0
+    assert partitions._write(config(tmp_path), tmp_path, [message]) == 0
     assert found(tmp_path) == {"day=2026-01-01": [1]}
 
 
@@ -135,17 +134,17 @@ def test_a_kill_at_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 raise KeyboardInterrupt
             return replace(path, target)
 
-        monkeypatch.setattr(collect_stream, "BATCH", 7)
+        monkeypatch.setattr(partitions, "BATCH", 7)
         monkeypatch.setattr(Path, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             collect(config(folder), folder)
         monkeypatch.setattr(Path, "replace", replace)
-        monkeypatch.setattr(collect_stream, "BATCH", 5)
+        monkeypatch.setattr(partitions, "BATCH", 5)
         collect(config(folder), folder)
         ids = found(folder)
         assert sorted(i for day in ids.values() for i in day) == list(range(20)), at
         assert len(ids) == 3
-    assert atomic.whole_file is collect_stream.whole_file
+    assert atomic.whole_file is partitions.whole_file
 
 
 def test_a_topic_of_kafka(tmp_path: Path) -> None:

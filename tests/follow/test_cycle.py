@@ -25,10 +25,9 @@ from recsys.follow.__main__ import check_training
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import Cycle, FollowState
-from recsys.follow.history_page import write_page
+from recsys.follow.history_page import show, write_page
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.model_registry import stored_as
-from recsys.follow.status import show
 from recsys.server.model_versions import Repository
 
 POISONED = 3  # the number of the day whose labels are inverted

@@ -18,8 +18,8 @@ from following import fake_steps, followed, settings_file
 
 from recsys.data.samples.drifting import write_days
 from recsys.distributed import failures
-from recsys.files.journal import read_lines
-from recsys.follow import collect_stream
+from recsys.files.json_text import read_lines
+from recsys.follow import partitions
 from recsys.follow.cycle import ContinuousTraining
 from recsys.follow.follow_settings import load_settings
 from recsys.follow.follow_state import FollowState
@@ -91,7 +91,7 @@ def test_a_disk_that_is_full_at_any_write(
 ) -> None:
     """The n-th write and all later ones fail, for each n (or some), with steps that write what the real ones write."""
     fake_steps(monkeypatch)
-    monkeypatch.setattr(collect_stream, "WAIT", 0.01)
+    monkeypatch.setattr(partitions, "WAIT", 0.01)
     followed(streamed(tmp_path / "clean"))
     clean = outcome(tmp_path / "clean" / "root")
     assert [c[2] for c in clean[0]] == ["promoted"] * 2

@@ -24,10 +24,10 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files import manifest
 from recsys.files.atomic import write_json
-from recsys.files.journal import append_line, read_lines
+from recsys.files.json_text import append_line, read_lines
 from recsys.files.model_folder import HISTORY, SERVING
-from recsys.follow import model_registry, wandb_mirror
-from recsys.follow.mlflow_mirror import mirror_to_mlflow
+from recsys.follow import mirrors, model_registry
+from recsys.follow.mirrors import mirror_to_mlflow
 from recsys.follow.model_registry import ModelRegistry, registered_names
 from recsys.server.model_versions import Repository
 
@@ -421,11 +421,13 @@ class _Wandb:
 
 def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert "install it with uv pip install wandb" in str(wandb_mirror.mirror_to_wandb(registry))
+    assert "install it with uv pip install wandb" in str(mirrors.mirror_to_wandb(registry))
     wandb = _Wandb(["us/ads/model-run0", "us/ads/model-run1"])
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     registry.register(artefact(tmp_path, 9))
-    assert "no version has a run that was logged to W&B; train with logger=wandb" in str(wandb_mirror.mirror_to_wandb(registry))
+    assert "no version has a run that was logged to W&B; train with logger=wandb" in str(
+        mirrors.mirror_to_wandb(registry)
+    )
     versions = []
     for i in range(3):
         run = tmp_path / f"run{i}"
@@ -435,9 +437,9 @@ def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Monk
         versions.append(registry.register(artefact(tmp_path, i), run=run))
         registry.promote(versions[-1]) if i < 2 else None
     wandb.logged_in = False
-    assert "not logged in" in str(wandb_mirror.mirror_to_wandb(registry))
+    assert "not logged in" in str(mirrors.mirror_to_wandb(registry))
     wandb.logged_in = True
-    line = str(wandb_mirror.mirror_to_wandb(registry))
+    line = str(mirrors.mirror_to_wandb(registry))
     assert line.startswith("W&B: the aliases of 2 artifacts have changed; us/ads/model-run2 of version ")
     assert "not found; upload offline runs with wandb sync" in line and "\n" not in line
     saved = {name: a.saved for name, a in wandb.artifacts.items()}
@@ -449,9 +451,9 @@ def test_wandb(registry: ModelRegistry, tmp_path: Path, monkeypatch: pytest.Monk
     wandb.artifacts["us/ads/model-run2"] = _Artifact()
     registry.canary(versions[2], 0.1)
     registry.promote(versions[2])
-    assert wandb_mirror.mirror_to_wandb(registry) == "W&B: the aliases of 3 artifacts have changed"
+    assert mirrors.mirror_to_wandb(registry) == "W&B: the aliases of 3 artifacts have changed"
     assert [a.saved[2:] for a in wandb.artifacts.values()] == [[], ["previous"], ["champion"]]
-    assert wandb_mirror.mirror_to_wandb(registry) is None
+    assert mirrors.mirror_to_wandb(registry) is None
 
 
 @pytest.mark.parametrize("change", ["promote", "canary", "rollback"])

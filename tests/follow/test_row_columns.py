@@ -12,7 +12,7 @@ import yaml
 from following import DAYS, fake_artefact, followed, settings_file
 
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import LABEL
+from recsys.data.features.blocks import LABEL
 from recsys.data.prepare.prepared import finish, plan_build
 from recsys.data.samples.drifting import write_days
 from recsys.follow import cycle
@@ -21,8 +21,7 @@ from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.gate import QueryWindow
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.row_columns import FILE, clusters, read_columns, write_columns
-from recsys.follow.training_config import config_of
-from recsys.follow.trainings import window_of
+from recsys.follow.trainings import config_of, window_of
 
 BAD = slice(10, None, 50)  # rows whose price cannot be read
 

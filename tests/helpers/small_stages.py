@@ -12,9 +12,8 @@ import polars as pl
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
-from recsys.stages.open_models import Models
+from recsys.stages.open_models import Models, Resources
 from recsys.stages.order import Order
-from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
 from recsys.stages.staged import StagedRecommender, StageSettings

@@ -21,12 +21,11 @@ from recsys.base.errors import UserError
 from recsys.loadtest.client_processes import Load, merge
 from recsys.loadtest.drive import Timings
 from recsys.loadtest.endpoint import Endpoint
-from recsys.loadtest.figures import Measurement, measurement, within_slo
+from recsys.loadtest.figures import Measurement, measurement, milliseconds, notes, within_slo
 from recsys.loadtest.grpc_target import GrpcTarget
 from recsys.loadtest.load_page import make_page
 from recsys.loadtest.measure_loads import make_loads, prepare
 from recsys.loadtest.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
-from recsys.loadtest.table import milliseconds, notes
 from recsys.loadtest.target import HttpTarget
 from recsys.schema.command_schemas import LoadTestConfig
 

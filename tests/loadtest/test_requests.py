@@ -12,9 +12,15 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from recsys.base.errors import UserError
-from recsys.loadtest.encode_tensors import InputSpec, check_batch_sizes, check_inputs, make_tensors, missing_numbers
+from recsys.loadtest.encode_tensors import (
+    InputSpec,
+    check_batch_sizes,
+    check_inputs,
+    make_tensors,
+    missing_numbers,
+    read_rows,
+)
 from recsys.loadtest.endpoint import Endpoint, TargetModel, parse_target
-from recsys.loadtest.request_rows import read_rows
 from recsys.loadtest.requests import encode_binary, encode_grpc, encode_json, encode_rows, make_requests
 
 SPECS = (

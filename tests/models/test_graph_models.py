@@ -18,7 +18,7 @@ from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import BCE, BPR, CosineContrastive
 from recsys.losses.retrieval import RetrievalLoss
-from recsys.models.common.user_item_graph import item_neighbours, normalised_adjacency
+from recsys.models.common.co_occurrence import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
 from recsys.models.mf import MF
 from recsys.models.neumf import NeuMF

@@ -15,8 +15,7 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.losses import Likelihood
-from recsys.models.common.code_trie import UNIT, BeamScorer, CodeTrie
-from recsys.models.common.decoder import DecoderLayer, EncoderLayer
+from recsys.models.common.decoder import UNIT, BeamScorer, CodeTrie, DecoderLayer, EncoderLayer
 from recsys.models.tiger import TIGER
 from recsys.task import RetrievalTask
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.new.choose_label import choose
-from recsys.new.choose_split import by_time
 from recsys.new.column_kinds import Column
 from recsys.new.find_dialect import SPACES, dialect_of
-from recsys.new.find_encoding import encoding_of
 from recsys.new.find_kinds import columns_of
+from recsys.new.find_layout import encoding_of
 from recsys.new.known_names import NAMES, names_an_id_of, rank_of, words
 from recsys.new.label import BinaryGuess, label_of
 from recsys.new.layouts import ListsLayout
 from recsys.new.leaks import leaks
+from recsys.new.proposal import by_time
 from recsys.new.propose_features import feature_name, features_of
 from recsys.new.roles import assign, name_unnamed
 

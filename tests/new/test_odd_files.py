@@ -11,11 +11,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from recsys.base.errors import UserError
-from recsys.new.document import document
 from recsys.new.explode import explode
 from recsys.new.layouts import CsvLayout, ParquetLayout
 from recsys.new.propose import propose
 from recsys.new.questions import Answers
+from recsys.new.write_config import document
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
 

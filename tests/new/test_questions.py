@@ -16,7 +16,6 @@ from file_shapes import clicks, lines
 from small_csv import Commands
 
 from recsys.base.errors import NeedsAnswer, UserError
-from recsys.new.document import document
 from recsys.new.known_names import NAMES, names_an_id_of
 from recsys.new.label import BinaryGuess, NumberGuess
 from recsys.new.leaks import AFTERWARDS
@@ -24,6 +23,7 @@ from recsys.new.proposal import Proposal
 from recsys.new.propose import propose
 from recsys.new.questions import MARK, Answers
 from recsys.new.value_marks import separator_of_values
+from recsys.new.write_config import document
 
 LABEL = "clicked"
 

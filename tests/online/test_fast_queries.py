@@ -13,8 +13,7 @@ from raw_rows import of_yaml
 from recsys.data.prepare.prepared import prepare
 from recsys.online.fast_queries import FastQueries
 from recsys.online.queries import Queries
-from recsys.online.raw_rows import RawRows
-from recsys.online.row_frames import RowFrames
+from recsys.online.raw_rows import RawRows, RowFrames
 from recsys.online.row_transforms import UNUSUAL
 
 SEQUENCES = """

@@ -7,8 +7,7 @@ from raw_rows import learn, of_yaml, rows
 
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.online.raw_rows import RawRows
-from recsys.online.row_transforms import RowTransforms
-from recsys.online.shared_columns import SharedColumns
+from recsys.online.row_transforms import RowTransforms, SharedColumns
 
 CONFIG = """
 group: {by: user, order: t}

@@ -26,8 +26,7 @@ from recsys.data.features.batch_tensors import BatchTensors
 from recsys.data.features.blocks import LINE
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import read_sources
-from recsys.online.predict_files import file_blocks
-from recsys.online.predictor import Predictor
+from recsys.online.predictor import Predictor, file_blocks
 from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
@@ -98,7 +97,7 @@ def test_nothing_of_training_is_imported(csv: RowTransforms, tmp_path: Path) -> 
     code = f"""
 import sys
 from recsys.online.row_transforms import RowTransforms
-from recsys.online.predict_files import file_blocks
+from recsys.online.predictor import file_blocks
 from recsys.online.predictor import Predictor
 from recsys.online.raw_rows import RawRows
 assert "torch" not in sys.modules

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from without_modules import run_without
 
 from recsys.base.errors import UserError
-from recsys.base.extras import EXTRAS, check_extra, install_command
+from recsys.base.packages import EXTRAS, check_extra, install_command
 from recsys.config.compose import compose
 from recsys.export.__main__ import write
 from recsys.index.build_index import check_server
@@ -67,14 +67,14 @@ def pattern(module: str, extra: str) -> str:
 @pytest.fixture
 def lacking(monkeypatch: pytest.MonkeyPatch) -> object:
     """Return a function that lets this process lack a module."""
-    return lambda module: monkeypatch.setattr("recsys.base.extras.is_installed", lambda name: name != module)
+    return lambda module: monkeypatch.setattr("recsys.base.packages.is_installed", lambda name: name != module)
 
 
 def test_pip_installs_an_extra_of_the_wheel_and_uv_that_of_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert install_command("otel") == "uv sync --inexact --extra otel"
-    monkeypatch.setattr("recsys.base.extras.__file__", str(tmp_path / "site-packages" / "recsys" / "extras.py"))
+    monkeypatch.setattr("recsys.base.packages.__file__", str(tmp_path / "site-packages" / "recsys" / "extras.py"))
     assert install_command("otel") == "pip install 'recsys[otel]'"
     assert install_command("serve-gpu") == "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
 
@@ -178,5 +178,7 @@ def test_an_extra_installs_what_it_promises(extra: str, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "environment")
     environment.install(f"{built_wheel(tmp_path)}[{extra}]")
     imports = "; ".join(f"import {m}" for m in EXTRAS[extra])
-    done = environment.run("-c", f"{imports}; from recsys.base.extras import check_extra; check_extra('{extra}', 'x')")
+    done = environment.run(
+        "-c", f"{imports}; from recsys.base.packages import check_extra; check_extra('{extra}', 'x')"
+    )
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from served import free_port, serving
 
-from recsys.export.triton.python_packages import ALWAYS, RUNTIME
+from recsys.export.triton.repository import ALWAYS, RUNTIME
 from recsys.schema.command_schemas import ServeConfig
 from recsys.schema.fields import defaults
 from recsys.server.app import OPEN

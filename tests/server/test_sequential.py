@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.server.sequential import BETS, BettingTest, DifferenceTest
+from recsys.server.canary_guard import BETS, BettingTest, DifferenceTest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "serving"))
 

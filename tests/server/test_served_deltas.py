@@ -14,7 +14,7 @@ from growing_runs import export_form, export_source, train_days
 from served import Command, command, until
 
 from recsys.export.artefact import load
-from recsys.export.artefact.applied_versions import applied
+from recsys.export.artefact.apply_delta import applied
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta
 from recsys.files.atomic import write_json

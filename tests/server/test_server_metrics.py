@@ -20,8 +20,8 @@ from served import Served, serving
 from recsys.online.servable import Query
 from recsys.server.batcher import Work
 from recsys.server.core import Call
-from recsys.server.observer import Observer
 from recsys.server.payloads import QueriesPayload, Result, RowsPayload, TensorsPayload
+from recsys.server.prometheus import Observer
 from recsys.server.request_log import RequestLog
 
 

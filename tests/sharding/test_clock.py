@@ -49,8 +49,7 @@ from recsys.sharding.estimate.clock import (
 from recsys.sharding.estimate.compare import PlanAttempt, best_first, verdict
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork, dense_work, few_rows
 from recsys.sharding.estimate.plan_page import page
-from recsys.sharding.estimate.report import DeviceReport, PlanReport
-from recsys.sharding.estimate.traffic import exchanged, reduced
+from recsys.sharding.estimate.report import DeviceReport, PlanReport, exchanged, reduced
 from recsys.task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +155,7 @@ def test_steps_are_predicted_as_measured(
 
 
 def test_the_page_and_the_terminal_show_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    from recsys.sharding.estimate.terminal import show
+    from recsys.sharding.estimate.compare import show
 
     report = planned("cluster=dgx_a100")
     assert report.clock is not None
@@ -332,7 +331,7 @@ def test_a_table_in_host_memory_takes_the_time_of_the_bus() -> None:
 def test_what_cannot_be_predicted_is_said(
     overrides: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from recsys.sharding.estimate.terminal import show
+    from recsys.sharding.estimate.compare import show
 
     if "model=two_tower" in overrides:
         lists = (SparseFeature("item", 100, "item", multi_valued=True, sequence=True),)

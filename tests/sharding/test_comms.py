@@ -11,7 +11,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.plan import plan
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
-from recsys.sharding.comms import check_comms, codecs
+from recsys.sharding.sharders import check_comms, codecs
 
 SMALL = [*("model=dlrm", "data=criteo", "data.sample.rows=2000", "trainer.batch_size=128"), "trainer.devices=2"]
 

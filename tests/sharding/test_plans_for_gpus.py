@@ -6,9 +6,8 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose, conf_dir
 from recsys.job.run_config import RunConfig
 from recsys.plan import plan
-from recsys.sharding.comms import BYTES
 from recsys.sharding.estimate.report import PlanReport
-from recsys.sharding.sharders import SEQUENCE_TYPES, TYPES
+from recsys.sharding.sharders import BYTES, SEQUENCE_TYPES, TYPES
 
 NAMES = sorted(p.stem for p in (conf_dir() / "sharding").glob("*.yaml"))
 CLUSTERS = {

@@ -14,8 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.schema.run_schema import SparseOptimConfig
 from recsys.sharding.optimizers import OPTIMIZERS, sparse_optimizer
-from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.touched_rows import _replace_forward, blocks_of
+from recsys.sharding.touched_rows import RowOptimizer, _replace_forward, blocks_of
 
 TABLES = {"a": (5, 8, ["f"]), "b": (7, 8, ["g", "h"]), "c": (3, 4, ["i"])}  # rows, dim, features: two dims
 FEATURES = [f for _, _, features in TABLES.values() for f in features]

@@ -52,7 +52,7 @@ def test_seen() -> None:
 
 
 def test_a_bloom_filter_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recsys.base.extras.is_installed", lambda name: name != "rbloom")
+    monkeypatch.setattr("recsys.base.packages.is_installed", lambda name: name != "rbloom")
     said = r"bloom=1: a Bloom filter of \d+ events: needs rbloom, which is not installed; run: .*--extra stages$"
     with pytest.raises(UserError, match=said):
         kept(Seen(bloom=1, errors=1e-6), "u")

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from recsys.base.errors import UserError
 from recsys.online.python_values import RowError
 from recsys.online.servable import Query
-from recsys.store.aggregates import Aggregate
+from recsys.store.aggregates import Aggregate, seconds_of_age
 from recsys.store.definition import load_views
-from recsys.store.durations import seconds_of_age
 from recsys.store.materialise import materialise
 from recsys.store.request_features import OnlineFeatures, WithFeatures
 from recsys.store.stores import FeatureStore, SQLiteStore, open_store

@@ -13,8 +13,7 @@ from recsys import feature_store
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.schema.data_schema import EngineConfig
-from recsys.store.aggregates import FUNCTIONS, Aggregate
-from recsys.store.durations import microseconds_of_age
+from recsys.store.aggregates import FUNCTIONS, Aggregate, microseconds_of_age
 from recsys.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from recsys.sweep import begin, command, machine, schedule
+from recsys.sweep import begin, command, processes, schedule
 
 PARTS: list[tuple[Any, str, Any]] = [
     (schedule, "TRAIN", (sys.executable, str(Path(__file__).with_name("fake_training.py")))),
     (begin, "_check_trials", lambda *_: None),
     (begin, "metric_of", lambda _, settings: settings.metric or "validation/auc"),
-    (machine, "device_of", lambda _: "cpu"),
+    (processes, "device_of", lambda _: "cpu"),
 ]
 
 if __name__ == "__main__":

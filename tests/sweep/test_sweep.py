@@ -15,8 +15,8 @@ from typing import Any
 import faked
 import pytest
 
-from recsys.sweep import begin, command, machine, processes, record, schedule
-from recsys.sweep.watch import validations
+from recsys.sweep import begin, command, processes, record, schedule
+from recsys.sweep.processes import validations
 
 FAKED = [sys.executable, str(Path(faked.__file__))]
 
@@ -137,8 +137,8 @@ def test_under_torchrun_there_is_no_sweep(capsys: pytest.CaptureFixture[str], mo
 
 @pytest.fixture
 def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "device_of", lambda _: "gpu")
-    monkeypatch.setattr(machine, "gpus_here", lambda: ["0", "1", "2", "3"])
+    monkeypatch.setattr(processes, "device_of", lambda _: "gpu")
+    monkeypatch.setattr(processes, "gpus_here", lambda: ["0", "1", "2", "3"])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from recsys.config.compose import compose
 from recsys.models.masknet import MaskBlock
 from recsys.models.sasrec import SASRecBlock
-from recsys.training.recompute import recompute_blocks
+from recsys.training.compiled import recompute_blocks
 from recsys.training.run import train
 
 SEQUENCES = ["data=sample_sequences", "data.sample.rows=2000", "trainer.max_epochs=1", "model.dropout=0.2"]

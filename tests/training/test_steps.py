@@ -23,10 +23,10 @@ from recsys.training.callbacks import StopEarly
 from recsys.training.combined_optimizer import split_parameters
 from recsys.training.ema import Ema
 from recsys.training.evaluate_run import evaluate
+from recsys.training.results import show_tables
 from recsys.training.run import train
 from recsys.training.run_dir import write_manifest
 from recsys.training.schedules import warmup_cosine, warmup_polynomial
-from recsys.training.show_metrics import show_tables
 
 ROWS = 4000
 ALL = [  # every comfort at once

@@ -5,12 +5,11 @@ learns from the parsed rows of the training split. `Fitted.apply` turns parsed r
 ids Int32 (lists if multi-valued). `fit` and `Fitted.apply_codes` also take text as integer codes, one for each value.
 """
 
-from recsys.data.features.column_names import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
-from recsys.data.features.feature_specs import feature_spec
+from recsys.data.features.blocks import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
 from recsys.data.features.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.parse import parse_rows
-from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.resolved_data import ResolvedData, feature_spec, resolve
 from recsys.data.features.steps import TRANSFORMS
 
 __all__ = [

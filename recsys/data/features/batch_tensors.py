@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays, single_valued
-from recsys.data.features.column_names import label_column
+from recsys.data.features.blocks import label_column
 from recsys.features import FeatureSpec
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.hashing import bucket_ids
 from recsys.data.features.row_sources import FeatureEntry
 from recsys.data.features.training_statistics import Counts, ValueSample
+from recsys.data.features.value_index import bucket_ids
 from recsys.data.features.value_types import Number, RowNumber, Text, ValueType
 from recsys.schema.data_schema import SparseConfig
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import HISTORY, LABEL, ROW
+from recsys.data.features.blocks import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Quantiles, Vocabulary
 from recsys.data.features.fitted import Fitted

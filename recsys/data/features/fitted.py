@@ -11,14 +11,13 @@ import numpy as np
 import polars as pl
 
 from recsys.base.parsing import parse
-from recsys.data.features.column_names import ITEM, ROW, WEIGHT
+from recsys.data.features.blocks import ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
 from recsys.data.features.encoders import Hash, Lookup
-from recsys.data.features.feature_specs import feature_spec, plain_labels
-from recsys.data.features.index import SHORT, ValueIndex
 from recsys.data.features.label_columns import kept_columns
-from recsys.data.features.resolved_data import ResolvedData, resolve
+from recsys.data.features.resolved_data import ResolvedData, feature_spec, plain_labels, resolve
 from recsys.data.features.steps import Params
+from recsys.data.features.value_index import SHORT, ValueIndex
 from recsys.data.features.value_types import Text, ValueType
 from recsys.data.features.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec

@@ -10,9 +10,9 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT, TARGETS
-from recsys.data.features.hashing import group_numbers
-from recsys.data.features.look_back import RowDifference, slices
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_sources import RowDifference, slices
+from recsys.data.features.value_index import group_numbers
 from recsys.schema.data_schema import SequenceConfig, SplitConfig
 
 MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB

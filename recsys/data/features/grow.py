@@ -22,9 +22,9 @@ from recsys.data.features.dense_columns import DenseColumn, LookedUpVector
 from recsys.data.features.encoders import EVICT, Vocabulary
 from recsys.data.features.fit import StatisticsPass, Training, vocabulary_tables
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.hashing import shares
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.value_index import shares
 from recsys.features import OUT_OF_VOCABULARY
 
 WAITING_TRAININGS = 10  # after which a value that has no row and does not come again is forgotten

@@ -5,11 +5,10 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.blocks import ELEMENT, LINE, BadRow, Block
-from recsys.data.features.column_names import GROUP, KEY, ORDER, TIME
-from recsys.data.features.index import SHORT
+from recsys.data.features.blocks import ELEMENT, GROUP, KEY, LINE, ORDER, TIME, BadRow, Block
 from recsys.data.features.label_columns import label_checks, label_exprs
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_index import SHORT
 from recsys.data.features.value_types import Check, Moment, Text, as_value
 
 PLACES = (LINE, ELEMENT)

@@ -1,17 +1,18 @@
-"""Resolve the features of a data config: fill in the defaults, and make an object of each feature."""
+"""Resolve the features of a data config: defaults, an object of each feature, and the inputs of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import HISTORY, TARGETS, prefix_name
+from recsys.data.features.blocks import HISTORY, TARGETS, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
-from recsys.data.features.look_back import LookBack
-from recsys.data.features.row_sources import C, FeatureEntry, RowSource
+from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text, ValueType
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.labels import Label
 from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
 
 
@@ -221,3 +222,50 @@ def resolve(data: DataConfig, key: str = "data", item_vectors: frozenset[str] = 
 def _entry(key: str, name: str, own: C, defaults: C) -> FeatureEntry[C]:
     given = {k: v for config in (defaults, own) for k, v in vars(config).items() if v is not None}
     return FeatureEntry(name, f"{key}.{name}", own, type(own)(**given))
+
+
+def feature_spec(
+    data: ResolvedData,
+    rows: Callable[[SparseColumn], int],
+    width: Callable[[str], int] = lambda _: 8,
+    *,
+    items: bool = True,
+    labels: tuple[Label, ...] | None = None,
+) -> FeatureSpec:
+    """Return the features that models see.
+
+    Args:
+        data: the data config.
+        rows: returns the number of rows of a sparse feature's table.
+        width: returns the width of a dense feature's vectors from its name.
+        items: include the item table's features.
+        labels: the labels with what was fitted; by default without.
+    """
+    items_data = data.item_table if items else None
+    return FeatureSpec(
+        dense=tuple(c.spec(name, width) for name, c in data.dense_columns.items()),
+        sparse=tuple(
+            SparseFeature(
+                name,
+                rows(c),
+                c.table,
+                c.pooling,
+                c.is_list,
+                data.is_ordered(name),
+                frozen=c.table in data.frozen_tables,
+            )
+            for name, c in data.sparse_columns.items()
+            if c.model
+        ),
+        labels=plain_labels(data) if labels is None else labels,
+        item=data.item_feature,
+        item_ids=data.items.ids,
+        items=None if items_data is None else feature_spec(items_data, rows, width),
+        weighted=data.weight_column is not None,
+        grouped=data.together,
+    )
+
+
+def plain_labels(data: ResolvedData) -> tuple[Label, ...]:
+    """Return the labels without what is fitted."""
+    return tuple(c.label(name, data.sample_negatives) for name, c in data.label_kinds.items())

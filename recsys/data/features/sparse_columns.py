@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from recsys.base.errors import UserError
 from recsys.data.features.encoders import Encoder, Hash, Identity, Quantiles
-from recsys.data.features.look_back import LOOK_BACK_KEYS, LookBack
-from recsys.data.features.row_sources import Cross, FeatureEntry, RowSource, Separated
+from recsys.data.features.row_sources import LOOK_BACK_KEYS, Cross, FeatureEntry, LookBack, RowSource, Separated
 from recsys.data.features.value_types import Moment, ValueType
 from recsys.data.features.vectors import check_vectors
 from recsys.features import Pooling

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from recsys.data.features.column_names import ROW
-from recsys.data.features.hashing import mix
+from recsys.data.features.blocks import ROW
+from recsys.data.features.value_index import mix
 
 SAMPLE_ROWS = 1 << 20  # a sample takes 16 bytes a row, and a quarter more while it is collected
 

@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.batch import Batch, JaggedIds
 from recsys.data.features import HISTORY, TARGETS
 from recsys.data.features.arrays import dense_slices
-from recsys.data.features.column_names import GROUP, WEIGHT, label_column
+from recsys.data.features.blocks import GROUP, WEIGHT, label_column
 from recsys.features import FeatureSpec
 
 KEPT_BUFFERS = 25  # arrays of the chunks in memory, about six for each

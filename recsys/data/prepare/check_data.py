@@ -6,12 +6,11 @@ from pathlib import Path
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.features.blocks import ELEMENT, LINE
+from recsys.data.features.dense_columns import Target
 from recsys.data.features.encoders import Hash, Vocabulary
-from recsys.data.features.encodings import Target
 from recsys.data.features.label_columns import check_labels
-from recsys.data.features.look_back import LOOK_BACK_KEYS, Age
 from recsys.data.features.resolved_data import ResolvedData, resolve
-from recsys.data.features.row_sources import Column
+from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
 from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.vectors import check_vectors
 from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
@@ -21,11 +20,11 @@ from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import TABLES
-from recsys.data.raw.storage import check_remote, is_remote
+from recsys.data.raw.raw_files import check_remote, is_remote
 from recsys.data.raw.vector_files import check_vector_files, vector_files
 from recsys.data.samples import clicks, drifting, graded_queries, interactions, sales, sequences
 from recsys.data.semantic_ids.fit_semantic_ids import other_joins
-from recsys.files.names import check_name, name_problem, shown_name
+from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None

@@ -12,7 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,7 +28,6 @@ from recsys.data.features import PLACE, parse_rows
 from recsys.data.features.blocks import ELEMENT, LINE, Block
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Moment
-from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import read_sources
 from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import FORMATS
@@ -36,6 +36,44 @@ from recsys.files import manifest
 from recsys.files.atomic import beside, remove_folder
 from recsys.files.manifest import DamagedFile, Entry
 from recsys.schema.source_schema import SourceConfig
+
+
+class TextCoder:
+    """Assigns codes to the values of each column: 0, 1, ... in the order of first appearance.
+
+    It is thread-safe, but with several threads the order of the codes is arbitrary.
+    """
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        space = uuid.uuid4().hex
+        self._kinds = {c: pl.Categorical(pl.Categories(c, namespace=space)) for c in columns}
+        # polars drops the values of a category type that no series uses; the code of "" is 0
+        self._alive = [pl.Series([""], dtype=kind) for kind in self._kinds.values()]
+        self._sizes: dict[str, list[int]] = {c: [0] for c in self._kinds}
+
+    def encode(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Replace text by UInt32 codes, and lists of text by lists of codes. Missing values and lists become empty."""
+        columns, schema = [], frame.schema
+        for name, kind in self._kinds.items():
+            x = pl.col(name)
+            if schema[name] == pl.List:
+                columns.append(x.fill_null([]).cast(pl.List(kind)).to_physical())
+            else:
+                columns.append(x.cast(kind).to_physical().fill_null(0))
+        coded = frame.with_columns(columns)
+        for name, sizes in self._sizes.items():
+            codes = coded[name]
+            last = codes.list.max().max() if codes.dtype == pl.List else codes.max()
+            sizes.append(0 if last is None else int(last) + 1)  # type: ignore[arg-type]
+        return coded
+
+    def values(self) -> dict[str, pl.Series]:
+        """Return the text of each code, by column."""
+        return {
+            name: pl.int_range(max(sizes), dtype=pl.UInt32, eager=True).cat.to(self._kinds[name]).cast(pl.String)
+            for name, sizes in self._sizes.items()
+        }
+
 
 INFO = "chunk.json"
 READ_FORMAT = 5  # increase it if a change makes the same bytes parse differently

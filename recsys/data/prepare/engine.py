@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 from recsys.data.features import sum_tables
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.text import in_order

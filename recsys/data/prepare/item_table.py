@@ -7,8 +7,7 @@ import polars as pl
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features import InMemory, fit
-from recsys.data.features.blocks import LINE, Block
-from recsys.data.features.column_names import ITEM
+from recsys.data.features.blocks import ITEM, LINE, Block
 from recsys.data.features.encoders import Identity
 from recsys.data.features.fitted import Fitted, ItemTable
 from recsys.data.features.grow import grow
@@ -16,7 +15,7 @@ from recsys.data.features.parse import RowParser
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import as_value
 from recsys.data.features.vectors import Vectors
-from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.prepare.chunks import TextCoder
 from recsys.data.raw.read_sources import check_side_columns, side_table
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.vector_files import check_vector_files, read_vectors, vector_files

@@ -14,12 +14,12 @@ import polars as pl
 from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
-from recsys.data.features.column_names import LABEL, PLACE
+from recsys.data.features.blocks import LABEL, PLACE
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.features.grow import check_growth, grow
-from recsys.data.features.hashing import shares_of_places
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_index import shares_of_places
 from recsys.data.prepare.bad_rows import BadRows
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
@@ -28,8 +28,8 @@ from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.formats import FORMATS
+from recsys.data.raw.raw_files import is_remote
 from recsys.data.raw.raw_schema import RawSchema
-from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_initial_tables, read_vectors, training_values
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, write_text

@@ -16,10 +16,11 @@ run is killed, the next one resumes with the first chunk that is missing.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import numpy as np
@@ -38,18 +39,84 @@ from recsys.data.prepare.item_table import items_join, items_vectors
 from recsys.data.prepare.passes import INFO, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
-from recsys.data.prepare.stored_tables import is_table, with_stored_rows
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
-from recsys.data.raw.digests import combine, digests
+from recsys.data.raw.databases import TABLES
 from recsys.data.raw.formats import FORMATS
-from recsys.data.raw.storage import partitions
+from recsys.data.raw.raw_files import combine, digests, partitions
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.semantic_ids.fit_semantic_ids import TABLE, joined, other_joins, semantic_ids_folder
 from recsys.files import manifest
 from recsys.files.atomic import put_in_place, remove_folder, whole_folder
 from recsys.files.manifest import BackgroundCheck, DamagedFile
 from recsys.schema.data_schema import DataConfig
+
+
+def is_table(data: ResolvedData) -> bool:
+    """Return whether the rows come from a table instead of files."""
+    return data.source.format in TABLES
+
+
+def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
+    """Return the config that reads the table's rows from Parquet files, after writing them under `home`.
+
+    Raises:
+        UserError: the table cannot be read, or lacks a column that the config names.
+    """
+    assert data.root is not None
+    folder = home / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    # a digest or version that changes whenever the table does; None for a server, which has neither
+    table = TABLES[data.source.format]
+    if (file := table.file(data.root)) is not None and file.is_file():
+        state: str | None = digests([file], home, verify=data.verify)[file]
+    else:
+        state = table.version(data.root)
+    if state is None:
+        building = Path(mkdtemp(dir=folder, prefix=".reading-"))
+        try:
+            _write(data, building)
+            content = [entry[1:] for _, entry in sorted(manifest.entries_of(building).items())]
+            target = folder / _key([data.source.query, content])
+            with FileLock(f"{target}.lock"):
+                if not target.exists():
+                    put_in_place(building, target)
+        finally:
+            with suppress(OSError):
+                remove_folder(building)
+        return _local(data, target)
+    target = folder / _key([data.source.format, data.root, data.source.query, state])
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            with whole_folder(target) as building:
+                _write(data, building)
+    return _local(data, target)
+
+
+def _key(state: object) -> str:
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
+
+
+def _write(data: ResolvedData, folder: Path) -> None:
+    rows, table = 0, TABLES[data.source.format]
+    with bar(f"reading {data.source.format}") as progress:
+        for i, batch in enumerate(table.read(data.source, data.root or "")):
+            # a column without a value in a batch has no type, so it becomes text
+            frame = batch.with_columns(pl.col(n).cast(pl.String) for n, t in batch.schema.items() if t == pl.Null)
+            file = folder / f"part-{i:05d}.parquet"
+            frame.write_parquet(file, compression="lz4")
+            if not i:
+                read_sources.check_columns(_local(data, folder), file)
+            rows += frame.height
+            progress.advance(frame.height)
+    if not rows:
+        raise UserError(f"data.root: the {table.rows_of} returns no rows")
+
+
+def _local(data: ResolvedData, folder: Path) -> ResolvedData:
+    source = replace(data.source, format="parquet", files=["*.parquet"], query=None)
+    return replace(data, root=str(folder), source=source)
+
 
 FORMAT = 8  # increase it if a change prepares the same config and files differently
 

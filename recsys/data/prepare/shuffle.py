@@ -14,10 +14,9 @@ import polars as pl
 from recsys.base.console import bar
 from recsys.data.features import GROUP, SPLIT
 from recsys.data.features.group_features import arrange
-from recsys.data.features.hashing import shares
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows, write_values
-from recsys.data.prepare.dictionary import TextCoder
+from recsys.data.features.value_index import shares
+from recsys.data.prepare.chunks import ParsedChunk, TextCoder, write_info, write_rows, write_values
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.split import Splitter
 from recsys.files.atomic import whole_folder

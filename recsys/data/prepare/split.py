@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.hashing import shares, shares_of_places
+from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
 from recsys.schema.data_schema import SplitConfig
 

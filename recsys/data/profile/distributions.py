@@ -9,7 +9,7 @@ import polars as pl
 from recsys.data.features import LABEL
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import Histogram
-from recsys.pages.formatting import number, seconds
+from recsys.pages.elements import number, seconds
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 BINS = 48

@@ -7,14 +7,11 @@ from typing import Any
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile.cell_table import SPLIT_PAINTS, rate_interval
-from recsys.data.profile.data_profile import DataProfile
-from recsys.data.profile.drift import Drift
-from recsys.data.profile.feature_section import feature_section
-from recsys.data.profile.table_sizes import all_tables
+from recsys.data.profile.data_profile import DataProfile, Drift
+from recsys.data.profile.feature_section import SPLIT_PAINTS, all_tables, feature_section, rate_interval
 from recsys.pages import render
 from recsys.pages.charts.bars import Part, bar
-from recsys.pages.formatting import share, size
+from recsys.pages.elements import share, size
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, columns, cut
 
 REASONS, EXAMPLES = 12, 10  # bad rows that are shown

@@ -4,15 +4,19 @@ import numpy as np
 import polars as pl
 
 from recsys.data.features import LABEL, Fitted
-from recsys.data.features.encodings import PARTS, Cyclic
+from recsys.data.features.dense_columns import PARTS, WAVES, Count, Cyclic, Target
+from recsys.data.features.encoders import Hash, Quantiles, Vocabulary
 from recsys.data.features.label_kinds import BinaryLabelColumn
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.row_sources import Age, Cross
+from recsys.data.features.sparse_columns import SparseColumn
+from recsys.data.features.steps import FillMean
 from recsys.data.features.training_statistics import Moments
 from recsys.data.features.value_types import Number, RowNumber, Text, Time
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile.data_profile import DataProfile
-from recsys.data.profile.summary import summarise
-from recsys.data.profile.tallies import ByValue, Distinct, RowSample, each_number, tally
+from recsys.data.profile import distributions, tallies
+from recsys.data.profile.data_profile import DataProfile, Drift, FeatureProfile, Numbers, Table, drift, psi
+from recsys.data.profile.tallies import TALLY, ByValue, Distinct, RowSample, each_number, tally
 
 SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
 SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB
@@ -90,3 +94,164 @@ def _missing(values: pl.Series, absent: str) -> np.ndarray:
     if values.dtype == pl.List:
         return (values.list.len().fill_null(0) == 0).to_numpy()
     return (values.fill_null("") == absent).to_numpy()
+
+
+def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
+    """Return the profile of the rows added so far. fitted: the transforms fitted on the same data."""
+    counts = {n: seen.result() for n, seen in profiler.values.items()}
+    samples = {s: sample.result() for s, sample in zip(SPLITS, profiler.samples, strict=True) if sample.seen}
+    empty = next(iter(samples.values())).clear()
+    samples = {s: samples.get(s, empty) for s in SPLITS}
+    features = [_number(profiler, n, samples) for n in profiler.numbers]
+    features += [_value(profiler, fitted, n, c) for n, c in counts.items()]
+    order = {
+        n: i for i, n in enumerate([*(c.parsed for c in profiler.data.dense_columns.values()), *profiler.data.sparse])
+    }
+    features.sort(key=lambda f: order[f.name])
+    rows, positives = (tuple(int(n) for n in x) for x in (profiler.rows, profiler.positives))
+    return DataProfile(rows, positives, features, _tables(fitted, counts), profiler.has_rates)
+
+
+def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> FeatureProfile:
+    time, sparse = name in profiler.times, profiler.data.sparse_columns
+    seen = {s: each_number(f, name) for s, f in samples.items()}
+    values = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
+    spans: list[dict[str, float] | None] = []
+    for s, m in zip(SPLITS, profiler.moments[name], strict=True):
+        spans.append({**m.params(), **distributions.quantiles(values[s])} if m.n else None)
+    shown = Numbers(
+        spans,
+        distributions.histogram(list(values.values()), time=time),
+        samples["train"].height,
+        profiler.samples[0].seen,
+    )
+    cells = distributions.cells(seen, name, time=time)
+    parts = {part: _ordered(s.result()) for (n, part), s in profiler.parts.items() if n == name}
+    drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
+    c = sparse.get(name)
+    return FeatureProfile(
+        name=name,
+        kind="time" if time else "quantiles" if c else "dense",
+        reads=profiler.data.parsed_columns[name][0].column,
+        encoding=_encoding(c) if c else _steps(profiler, name),
+        table=c.table if c else None,
+        missing=_shares(profiler.missing[name], profiler.rows),
+        distinct=profiler.distinct[name].count,
+        exact=profiler.distinct[name].exact,
+        oov=None,
+        cells=cells,
+        drift=(_largest([d[0] for d in drifts]), _largest([d[1] for d in drifts])),
+        iv=max(_information_value(x) for x in ([*parts.values()] or [cells])),
+        numbers=shown,
+        lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
+        parts=parts,
+        is_time=time,
+    )
+
+
+def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> FeatureProfile:
+    c = profiler.data.sparse_columns.get(name)
+    cells = tallies.cells(counts, profiler.absent[name])
+    known = counts.filter(pl.col("train") > 0)
+    if c is not None and isinstance(c.encoder, Vocabulary):
+        known = counts.join(fitted.vocabularies[c.table].select("value"), on="value", how="semi")
+    if c is None:
+        steps = profiler.data.dense_columns[name].steps
+        kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
+    else:
+        kind = "cross" if isinstance(c.source, Cross) else "bag" if c.is_list else "sparse"
+        kind += c.encoder.suffix
+    return FeatureProfile(
+        name=name,
+        kind=kind,
+        reads=" × ".join(profiler.data.parsed_columns[name][0].columns),
+        encoding=_encoding(c) if c else _steps(profiler, name),
+        table=c.table if c else None,
+        missing=_shares(profiler.missing[name], profiler.rows),
+        distinct=int((counts["train"] > 0).sum()),
+        exact=True,
+        oov=None if c and not isinstance(c.encoder, Vocabulary) else tallies.unknown_share(counts, known),
+        cells=cells,
+        drift=_drifts(cells),
+        iv=_information_value(cells),
+        lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
+    )
+
+
+def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
+    columns, tables = fitted.data.sparse_columns, []
+    for name, features in fitted.features.tables.items():
+        c = columns[features[0].name]
+        names = tuple(f.name for f in features)
+        if isinstance(c.encoder, Quantiles):
+            tables.append(Table(name, names, features[0].cardinality, c.encoder, 1, c.encoder.quantiles, 0))
+            continue
+        whole = counts[names[0]]
+        if len(names) > 1:
+            whole = pl.concat(counts[n] for n in names).group_by("value").sum()
+        seen = whole.filter(pl.col("train") > 0)["value"]
+        used = c.encoder.look_up(seen).n_unique() if isinstance(c.encoder, Hash) else None
+        encoder = c.encoder
+        if isinstance(encoder, Vocabulary):
+            encoder = Vocabulary.strictest(columns[n].encoder for n in names)
+        tables.append(tallies.table(name, names, features[0].cardinality, encoder, whole, used))
+    return tables
+
+
+def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
+    """Return cells of small whole numbers in order (lengths of bags, parts of times), by powers of two if many."""
+    label = pl.col("value").cast(pl.String)
+    if counts.height > 2 * tallies.TOP:
+        least = 2 ** pl.col("value").clip(1).log(2).floor().cast(pl.Int64)
+        counts = counts.with_columns(least.alias("value")).group_by("value").sum()
+        label = pl.when(pl.col("value") > 1).then(pl.format("{} – {}", "value", pl.col("value") * 2 - 1))
+        label = label.otherwise(pl.lit("0 – 1"))
+    return counts.sort("value", nulls_last=True).select(
+        label.fill_null("").alias("label"), pl.col("value").is_null().alias("special"), *TALLY
+    )
+
+
+def _drifts(cells: pl.DataFrame) -> tuple[Drift | None, Drift | None]:
+    train, validation, test = (cells[s].to_numpy() for s in SPLITS)
+    return drift(train, validation), drift(train, test)
+
+
+def _largest(drifts: list[Drift | None]) -> Drift | None:
+    return max((d for d in drifts if d is not None), key=lambda d: d.psi, default=None)
+
+
+def _information_value(cells: pl.DataFrame) -> float:
+    positives = cells["positives"].to_numpy()
+    negatives = cells["train"].to_numpy() - positives
+    return psi(positives, negatives) if positives.sum() and negatives.sum() else 0.0
+
+
+def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
+    return tuple(float(p / w) if w else None for p, w in zip(part, whole, strict=True))
+
+
+def _steps(profiler: Profiler, parsed: str) -> str:
+    """Return the steps of a dense column as text, such as: fill 0, log, standardise."""
+    mine = [c for c in profiler.data.dense_columns.values() if c.parsed == parsed]
+    if isinstance(mine[0].steps[0] if mine[0].steps else None, Cyclic):
+        parts = dict.fromkeys(s.part for c in mine for s in c.steps if isinstance(s, Cyclic))
+        return f"{', '.join(WAVES)} of {', '.join(parts)}"
+    steps = [] if mine[0].fill is None else [f"fill {mine[0].fill:g}"]
+    for s in mine[0].steps:
+        options = (
+            ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None)
+            if not isinstance(s, FillMean)
+            else ""
+        )
+        name = f"fill {s.by}" if isinstance(s, FillMean) else type(s).__name__.lower()
+        steps.append(f"{name} ({options})" if options else name)
+    return ", ".join(steps)
+
+
+def _encoding(c: SparseColumn) -> str:
+    """Return how a sparse feature becomes ids, as text, such as: min_count 15, mean."""
+    how = c.encoder.describe()
+    if isinstance(c.encoder, Quantiles) and c.is_list:
+        how = how.replace("rows", "lookups")
+        how = f"ages of earlier rows, in {how}" if isinstance(c.look_back, Age) else how
+    return f"{how}, {c.pooling}" if c.is_list else how

@@ -1,6 +1,6 @@
 """Read tables that are not files: results of SQL queries, Delta Lake and Iceberg tables.
 
-Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/stored_tables.py).
+Their rows are written to Parquet files first, from which all passes read (recsys/data/prepare/prepared.py).
 """
 
 import re
@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra, is_installed
+from recsys.base.packages import check_extra, is_installed
 from recsys.base.secrets import mask_text
 from recsys.data.features.blocks import one_line
-from recsys.data.raw.storage import is_remote, natural_sort
+from recsys.data.raw.raw_files import is_remote, natural_sort
 from recsys.schema.source_schema import SourceConfig
 
 BATCH_ROWS = 1 << 18

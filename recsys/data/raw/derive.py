@@ -1,4 +1,4 @@
-"""Add joined and derived columns to raw rows; list the raw columns that a config's features read."""
+"""Clean text, add joined and derived columns, and list the raw columns that a config's features read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,35 @@ from dataclasses import dataclass
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import one_line
+from recsys.data.features.blocks import BLANK, LINE, one_line
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.raw.row_sql import FAILURES, parse_sql
-from recsys.schema.source_schema import JoinConfig
+from recsys.schema.source_schema import JoinConfig, TextConfig
+
+
+def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the spaces around text removed if the config asks for it, and with missing values as null.
+
+    Both readers of text and callers with rows in memory use this. Other columns than text are unchanged.
+    """
+    if not (source.strip or source.null_values or source.column_null_values):
+        return frame
+    changed = []
+    for name, dtype in frame.schema.items():
+        if dtype != pl.String or name == LINE:
+            continue
+        value, bare = pl.col(name), pl.col(name).str.strip_chars(BLANK)
+        if source.strip:
+            value = pl.when(bare != "").then(bare)
+        if missing := sorted(null_texts(source, name)):
+            value = pl.when(~bare.is_in(missing)).then(value)
+        changed.append(value.alias(name))
+    return frame.with_columns(changed)
+
+
+def null_texts(source: TextConfig, column: str) -> frozenset[str]:
+    """Return the text that stands for a missing value in a column of text."""
+    return frozenset(source.null_values) | frozenset(source.column_null_values.get(column, []))
 
 
 def steps(joins: Sequence[JoinConfig], derive: Iterable[str]) -> list[int | str]:

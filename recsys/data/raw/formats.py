@@ -8,15 +8,13 @@ import polars as pl
 
 from recsys.data.features.blocks import Block
 from recsys.data.raw import nested
-from recsys.data.raw.arrow_files import Arrow, Npz
+from recsys.data.raw.arrow_files import Arrow, Npz, Parquet
 from recsys.data.raw.byte_ranges import ALL, UNREADABLE, WHOLE, FileRange, Projection, open_bytes
-from recsys.data.raw.csv_files import Csv, LibFm, Lists
+from recsys.data.raw.csv_files import Csv, LibFm, Lists, SplitCsv
 from recsys.data.raw.fixed_width import Npy, SplitBinary
 from recsys.data.raw.json_lines import Json, JsonLines
-from recsys.data.raw.parquet_files import Parquet
 from recsys.data.raw.raw_format import RawFormat, check_names
 from recsys.data.raw.slots import Slots
-from recsys.data.raw.split_csv import SplitCsv
 from recsys.data.raw.svmlight import SvmLight
 from recsys.schema.source_schema import SourceConfig
 

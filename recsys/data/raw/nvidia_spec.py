@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.raw.split_csv import SplitCsv
+from recsys.data.raw.csv_files import SplitCsv
 from recsys.schema.data_schema import DataConfig, DenseConfig, SparseConfig, SplitConfig
 from recsys.schema.source_schema import PartConfig, SourceConfig
 

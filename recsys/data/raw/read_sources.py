@@ -13,17 +13,23 @@ from recsys.data.features.blocks import EMPTY_LINE, Block
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import Number, RowNumber, Text
 from recsys.data.raw.byte_ranges import WHOLE, FileRange, Projection
-from recsys.data.raw.clean import clean
 from recsys.data.raw.csv_files import drop_missing_labels
-from recsys.data.raw.derive import FeatureInputs, add_derived_column, complete_rows, filter_rows, join_side_table, steps
+from recsys.data.raw.derive import (
+    FeatureInputs,
+    add_derived_column,
+    clean,
+    complete_rows,
+    filter_rows,
+    join_side_table,
+    steps,
+)
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.own_outputs import Outputs, is_output
+from recsys.data.raw.raw_files import Outputs, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
-from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
-from recsys.files.input_files import problem_of
+from recsys.files.user_files import problem_of
 from recsys.schema.data_schema import LabelConfig, SplitConfig
 from recsys.schema.source_schema import JoinConfig, SourceConfig, text_options
 

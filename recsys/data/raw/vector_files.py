@@ -17,7 +17,7 @@ from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Column
 from recsys.data.features.value_types import as_value
 from recsys.data.features.vectors import Vectors, parse_way
-from recsys.data.raw.storage import resolve_path
+from recsys.data.raw.raw_files import resolve_path
 from recsys.schema.data_schema import VectorsConfig
 
 SEMANTIC_IDS = "data.semantic_ids"

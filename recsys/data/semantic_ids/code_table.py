@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.column_names import prefix_name
+from recsys.data.features.blocks import prefix_name
 
 KEY = "item"
 NO_CODE = 0  # in the columns of the table, codes begin with 1

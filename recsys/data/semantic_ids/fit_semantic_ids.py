@@ -20,7 +20,7 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.vectors import Vectors
-from recsys.data.raw.digests import digests
+from recsys.data.raw.raw_files import digests
 from recsys.data.raw.vector_files import read_coded_vectors, vector_path
 from recsys.data.semantic_ids.code_table import KEY, NO_CODE, CodeTable, read_codes, use_of_codes
 from recsys.data.semantic_ids.residual_codes import ResidualCodes, fit_residual_kmeans
@@ -128,7 +128,7 @@ def fit_semantic_ids(data: ResolvedData, config: SemanticIdsConfig) -> SemanticI
     vectors = read_coded_vectors(data)
     x = np.asarray(vectors.matrix[1:])
     if config.method == "rqvae":
-        from recsys.data.semantic_ids.rqvae import fit_rqvae
+        from recsys.data.semantic_ids.residual_codes import fit_rqvae
 
         books = fit_rqvae(x, config.levels, config.size, config.epochs, config.seed)
     else:

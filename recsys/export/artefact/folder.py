@@ -24,7 +24,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from recsys.base.errors import UserError
 from recsys.files import manifest
-from recsys.files.names import check_name
+from recsys.files.user_files import check_name
 from recsys.online.raw_rows import RawRows
 from recsys.online.servable import Datatype, TensorSpec
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys.export.artefact.applied_versions import applied
-from recsys.export.artefact.apply_delta import is_delta
+from recsys.export.artefact.apply_delta import applied, is_delta
 from recsys.export.artefact.compare_examples import check_examples
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.served_ranking import ServedRanking

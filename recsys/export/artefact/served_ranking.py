@@ -14,9 +14,8 @@ from recsys.export.artefact.compare_examples import apart
 from recsys.export.artefact.folder import GRAPH, Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.session import open_session
-from recsys.online.row_transforms import RowTransforms
+from recsys.online.row_transforms import RowTransforms, SharedColumns
 from recsys.online.servable import Outputs, Query, Row
-from recsys.online.shared_columns import SharedColumns
 
 
 class ServedRanking:

@@ -20,7 +20,7 @@ from recsys.online.fast_queries import FastQueries
 from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
 from recsys.online.query_parameters import unknown_candidates
-from recsys.online.row_frames import RowFrames
+from recsys.online.raw_rows import RowFrames
 from recsys.online.row_transforms import UNUSUAL
 from recsys.online.servable import Outputs, Query, Row
 

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, on a GPU where there is one."""
+"""Sessions of ONNX Runtime, on a GPU where there is one; the single graph from raw values to predictions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from recsys.base.errors import UserError
-from recsys.base.extras import check_extra, install_command
+from recsys.base.packages import check_extra, install_command
 from recsys.files import manifest
+from recsys.online.servable import Outputs, Row
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 OWN_SHARE = 0.5  # of the machine's memory: tables beyond it are mapped here, because ONNX Runtime cannot map them
@@ -146,3 +147,27 @@ def _with_tables_as_inputs(file: Path) -> tuple[bytes, dict[str, np.ndarray]]:
         graph.initializer.remove(tensor)
         graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
     return model.SerializeToString(), tables
+
+
+class SingleGraph:
+    """The graph in a file single_graph.onnx. Threads may share it."""
+
+    def __init__(self, file: Path, threads: int = 1) -> None:
+        self.session = open_session(file, threads)
+        self._inputs = [(i.name, i.type == "tensor(string)") for i in self.session.get_inputs()]
+        self._outputs = [o.name for o in self.session.get_outputs()]
+
+    def feed(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """Return the graph's inputs for raw rows, (rows, 1) each. Raises ValueError for text that is not a number."""
+        feed: dict[str, np.ndarray] = {}
+        for name, is_text in self._inputs:
+            values = [row.get(name) for row in rows]
+            if is_text:
+                feed[name] = np.array([["" if x is None else str(x)] for x in values], object)
+            else:
+                feed[name] = np.array([[np.nan if x is None or x == "" else float(x)] for x in values], np.float64)
+        return feed
+
+    def __call__(self, rows: Sequence[Row]) -> Outputs:
+        """Return the predictions of raw rows, (rows,) each."""
+        return dict(zip(self._outputs, self.session.run(self._outputs, self.feed(rows)), strict=True))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from recsys.base.extras import check_extra
+from recsys.base.packages import check_extra
 
 OnTree = Callable[[float | None], None]  # called after each tree with the loss of the validation rows, if there are any
 

@@ -6,8 +6,7 @@ from math import ceil, copysign, floor, log1p, log10
 
 from markupsafe import Markup
 
-from recsys.pages.elements import el, join
-from recsys.pages.formatting import plain
+from recsys.pages.elements import el, join, plain
 
 LETTER = 6.4  # width of a letter in pixels
 

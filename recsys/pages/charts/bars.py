@@ -7,8 +7,7 @@ from markupsafe import Markup
 
 from recsys.pages.charts.axes import LETTER, Axis, label, line
 from recsys.pages.charts.plots import svg
-from recsys.pages.elements import el, join
-from recsys.pages.formatting import plain
+from recsys.pages.elements import el, join, plain
 
 COLOURS = 12  # number of colours in base.css
 LEAST = 3  # fewest letters of a name that are written into a part

@@ -6,8 +6,7 @@ from markupsafe import Markup
 
 from recsys.pages.charts.axes import as_number, axis_of_texts, label, line
 from recsys.pages.charts.plots import figure, svg
-from recsys.pages.elements import el, pixels
-from recsys.pages.formatting import plain
+from recsys.pages.elements import el, pixels, plain
 
 WIDE, HIGH, TOP, FOOT = 1160, 300, 34, 22
 

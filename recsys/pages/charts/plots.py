@@ -7,8 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from recsys.pages.charts.axes import Axis, axis, draw_x, draw_y, line, spans
-from recsys.pages.elements import el, join, path
-from recsys.pages.formatting import tail
+from recsys.pages.elements import el, join, path, tail
 from recsys.pages.page_table import Paint
 
 WIDE, HIGH = 560, 262  # size of a chart in pixels

@@ -1,11 +1,14 @@
-"""Comparison of plans: their differences, and the best one."""
+"""Comparison of plans: their differences, the best one, and both on the terminal."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from rich.table import Table
+
+from recsys.base.console import results, say
 from recsys.base.errors import DoesNotFit
 from recsys.base.memory import GIB
-from recsys.sharding.estimate.report import PlanReport
+from recsys.sharding.estimate.report import PlanReport, TableReport
 
 COLUMNS = (
     "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
@@ -97,3 +100,92 @@ def verdict(attempts: list[PlanAttempt]) -> str:
         less = " with less memory" if _memory(first.plan) < _memory(second.plan) else ""
         return f"{text}, as fast as {second.name}{less}"
     return text + f", {gain:.2f} times as fast as {second.name}, the second best"
+
+
+SHOWN = 16  # number of devices shown; plan.json has all
+LEFT = ("table", "part", "type", "kernel", "devices", "sharding", "fits", "bound by", "reason")
+
+
+def show(plan: PlanReport) -> None:
+    """Print the tables and the devices of a plan, and the predicted time of a step, or why there is no prediction."""
+    tables = _table(
+        f"plan for {plan.cluster}: {plan.world_size} device{'s' if plan.world_size > 1 else ''}",
+        ("table", "rows", "dim", "GiB", "optimizer GiB", "type", "kernel", "devices", "group"),
+    )
+    for t in sorted(plan.tables, key=lambda t: -t.bytes):
+        sizes = (f"{t.bytes / GIB:.3f}", f"{t.optimizer / GIB:.3f}")
+        kernel = t.kernel + (f" {t.cache_load_factor:.0%}" if t.cache_load_factor else "")
+        where = where_of(t, plan.world_size)
+        tables.add_row(t.table, f"{t.rows:,}", str(t.dim), *sizes, t.type, kernel, where, str(t.group))
+    results.print(tables)
+    results.print(_devices(plan))
+    size = sum(t.bytes for t in plan.tables) / GIB
+    calls = max(d.groups for d in plan.devices)
+    say(
+        f"{size:,.1f} GiB of weights; a step of {plan.batch_size:,} rows: {plan.step_ms:.3g} ms in the embeddings "
+        f"(estimated), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
+        f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
+    )
+    clock = plan.clock
+    if clock is None:
+        say(f"a whole step is not predicted: {plan.no_clock}")
+        return
+    parts = _table("a step of the slowest device, predicted", ("part", "ms", "share"))
+    for part, ms in clock.parts.items():
+        parts.add_row(part, f"{ms:.2f}", f"{ms / clock.device_ms:.0%}")
+    results.print(parts)
+    host = ", ".join(f"{part} {ms:.2f}" for part, ms in clock.host.items())
+    say(
+        f"a whole step: {clock.step_ms:.3g} ms, {clock.rows_per_second:,.0f} rows/s, bound by {clock.bound}; beside it "
+        f"run {clock.host_ms:.2f} ms of the host ({host}) and {clock.copies_ms:.2f} ms of copies and ids. Predicted "
+        "from the peaks of cluster=, fixed shares of them, and times of one host (docs/explanation/step_time.md), not "
+        "measured"
+    )
+
+
+def _devices(plan: PlanReport) -> Table:
+    names = (
+        "device", "tables", "groups", "HBM GiB", "free", "DDR GiB", "free", "ids per step", "read MB", "sent MB",
+        "ms per step",
+    )  # fmt: skip
+    shown, title = plan.devices, "devices"
+    if len(shown) > SHOWN:
+        shown = sorted(shown, key=lambda d: (-d.step_ms, -d.hbm))[:SHOWN]
+        title = f"the {SHOWN} slowest of {plan.world_size} devices"
+    devices = _table(title, names)
+    for d in shown:
+        numbers = (d.hbm / GIB, d.hbm_free / GIB, d.ddr / GIB, d.ddr_free / GIB)
+        devices.add_row(
+            str(d.rank), str(d.tables), str(d.groups), *(f"{n:,.1f}" for n in numbers), f"{d.ids:,.0f}",
+            f"{d.lookup_bytes / 1e6:,.1f}", f"{d.sent_bytes / 1e6:,.1f}", f"{d.step_ms:.3g}",
+        )  # fmt: skip
+    return devices
+
+
+def show_side_by_side(attempts: list[PlanAttempt]) -> None:
+    """Print one row per choice, the best first."""
+    table = _table("plans side by side, the best first", COLUMNS[:-1])
+    for t in best_first(attempts):
+        table.add_row(*cells(t)[:-1], style=None if t.plan is not None else "dim")
+    results.print(table)
+    for t in attempts:
+        if t.plan is None:
+            results.print(f"{t.name} does not fit: {why_not(t)}", markup=False)
+    say(verdict(attempts))
+
+
+def where_of(t: TableReport, world: int) -> str:
+    """Return the devices of a table: all, a range, or a list."""
+    ranks = sorted(set(t.ranks))
+    if len(ranks) == world > 1:
+        return "all"
+    if len(ranks) > 3 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks[:6])) + (f" and {len(ranks) - 6} others" if len(ranks) > 6 else "")
+
+
+def _table(title: str, names: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name, justify="left" if name in LEFT else "right")
+    return table

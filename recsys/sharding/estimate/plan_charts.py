@@ -7,8 +7,7 @@ from markupsafe import Markup
 from recsys.base.memory import GIB
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import COLOURS, Part, Stack, colour, lying, standing
-from recsys.pages.elements import join
-from recsys.pages.formatting import size
+from recsys.pages.elements import join, size
 from recsys.pages.page_table import Paint
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.infeasible import Infeasibility, gib

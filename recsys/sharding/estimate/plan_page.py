@@ -6,13 +6,12 @@ from typing import Any
 from recsys.base.memory import GIB
 from recsys.pages import render
 from recsys.pages.charts.bars import colour
-from recsys.pages.formatting import size
+from recsys.pages.elements import size
 from recsys.pages.page_table import Cell, Cells, PageTable, Paint, columns
 from recsys.sharding.estimate import plan_charts
-from recsys.sharding.estimate.compare import COLUMNS, PlanAttempt, best_first, cells, verdict
+from recsys.sharding.estimate.compare import COLUMNS, LEFT, PlanAttempt, best_first, cells, verdict, where_of
 from recsys.sharding.estimate.plan_charts import WORST, bytes_of
 from recsys.sharding.estimate.report import PlanReport
-from recsys.sharding.estimate.terminal import LEFT, where_of
 from recsys.sharding.infeasible import COLUMNS as NEEDS
 from recsys.sharding.infeasible import gib
 

@@ -11,7 +11,7 @@ from recsys.evaluation.metrics_table import METRICS
 from recsys.pages import render
 from recsys.pages.charts.axes import Axis
 from recsys.pages.charts.bars import Part, Stack, lying
-from recsys.pages.formatting import share
+from recsys.pages.elements import share
 from recsys.pages.page_table import Cell, Column, PageTable, columns
 
 Found = Mapping[str, Any]
