@@ -26,9 +26,10 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
 
     from recsys.report.comparison import compare
     from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
-    from recsys.report.compute import scaling_runs, sentence
+    from recsys.report.compute import scaling_runs
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
+    from recsys.report.scaling import sentence
 
     run_set = read(folders)
     if not run_set.runs:

@@ -62,8 +62,8 @@ def test_too_few_runs_have_no_fit() -> None:
 def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Four sizes of a model, and the page; more rows and more width cost more."""
     from recsys.report.__main__ import report
+    from recsys.report.compute import scaling_runs
     from recsys.report.runs import read
-    from recsys.report.scaling import scaling_runs
     from recsys.sweep.begin import begin
 
     monkeypatch.chdir(tmp_path)
