@@ -16,10 +16,10 @@ import yaml
 from pydantic import TypeAdapter
 
 from recsys.__main__ import COMMANDS as SUMMARIES
-from recsys.base.parsing import MAX_INT
 from recsys.cli.command_help import keys, usage
 from recsys.config.compose import COMMANDS, compose_with_choices, conf_dir
 from recsys.evaluation.metrics_table import BY_GROUP, METRICS, OF_LABELS, Metric, RetrievalMetric
+from recsys.ranges import MAX_INT
 from recsys.schema import data_schema, run_schema, source_schema
 from recsys.schema.class_facts import own_model
 

@@ -1,4 +1,4 @@
-"""The extras of the package, and the line that says which one a command lacks."""
+"""The packages that recsys runs with: its extras, and compatible versions of torch, torchrec and fbgemm."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec

@@ -1,27 +1,15 @@
-"""Make objects of settings from the values of YAML and JSON, with errors of one line; the ranges of numbers in them."""
+"""Make objects of settings from the values of YAML and JSON, with errors of one line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from recsys.base.errors import UserError, did_you_mean
-
-FLOAT32_MAX = 3.4e38
-MAX_INT = 2**31 - 1
-
-Count = Annotated[int, Field(ge=1, le=MAX_INT)]
-Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
-Width = Annotated[int, Field(ge=1, le=2**16)]  # width of a layer or of an embedding
-Depth = Annotated[int, Field(ge=1, le=2**10)]  # number of layers, blocks or heads
-Length = Annotated[int, Field(ge=1, le=2**20)]  # of a list of items
-Share = Annotated[float, Field(ge=0, lt=1)]  # of values that dropout or masking removes
-Deviation = Annotated[float, Field(ge=0)]  # standard deviation of initial weights
-
 
 T = TypeVar("T")
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

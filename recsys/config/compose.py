@@ -270,7 +270,7 @@ def load_config(path: Path) -> DictConfig:
 
     Values that were masked are taken from the environment (see secrets.py).
 
-    Raises UserError if the file is not the config of a run, or could execute something (see targets.py).
+    Raises UserError if the file is not the config of a run, or could execute something (see safe_targets.py).
     """
     loaded = _load_yaml(path, aliases=False)
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
-from recsys.base.parsing import FLOAT32_MAX
 from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
@@ -21,6 +20,7 @@ from recsys.data.features.encoders import Identity
 from recsys.data.features.steps import Clip, FillMean, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
+from recsys.ranges import FLOAT32_MAX
 
 PREFIX = "model_"  # of the names in the model's own graph
 

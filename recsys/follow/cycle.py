@@ -5,7 +5,7 @@ was in. All folders of a cycle are named by its number.
 
     ROOT/state.json                    partitions, cycles, and the step of the current one
     ROOT/runs/NUMBER/                  the run folder of a cycle's training
-    ROOT/stream.json                   positions in the stream (collect_stream.py)
+    ROOT/stream.json                   positions in the stream (partitions.py)
     ROOT/cycles/NUMBER/                predictions on the window, gate.json, the exported artefact
     ROOT/checked/PARTITION/            checks.json, and the champion's predictions
     ROOT/references/NUMBER/            what new partitions are compared with (partition_checks.py)

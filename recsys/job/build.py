@@ -188,7 +188,7 @@ def make(node: Mapping[str, Any], key: str, base: type | None = None) -> Callabl
 
     Args:
         node: `_target_` and the values of its parameters.
-        key: the key of the config that holds the node, which decides the classes that it may name (targets.py).
+        key: the key of the config that holds the node, which decides the classes that it may name.
         base: the class that it must name a subclass of, if the key does not decide it.
     """
     named, values = bind(node, key, base)

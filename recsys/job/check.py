@@ -10,13 +10,14 @@ from typing import Any, get_type_hints
 from omegaconf import DictConfig
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.base.parsing import FLOAT32_MAX, reason_of
+from recsys.base.parsing import reason_of
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.job.build import BUILT_WITH, bind, build_loss, build_model, check_takes, make, make_scheduler
 from recsys.job.check_early import check_early, check_fit, loss_facts_of, model_kind_of
 from recsys.job.kinds import check_leads, kind_name, loss_facts, meta_task, monitor_of
 from recsys.job.resumed import names_a_run
 from recsys.job.run_config import RunConfig, seconds_of
+from recsys.ranges import FLOAT32_MAX
 
 MOST_NAME_BYTES = 255  # that file systems take
 

@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.base.parsing import Count
 from recsys.losses.retrieval import (
     LossInputs,
     Negatives,
@@ -19,6 +18,7 @@ from recsys.losses.retrieval import (
     sample_ids,
     sample_shared,
 )
+from recsys.ranges import Count
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
 

@@ -5,13 +5,13 @@ https://arxiv.org/abs/1904.06690.
 import torch
 from torch import Tensor, nn
 
-from recsys.base.parsing import Depth, Deviation, Length, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, PlacesFromStart
 from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class BertBlock(nn.Module):

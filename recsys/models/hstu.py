@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from recsys.base.errors import did_you_mean
-from recsys.base.parsing import Depth, Deviation, Length, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd, mix_padded, span_starts, time_buckets
@@ -21,6 +20,7 @@ from recsys.models.common.kernels import runs_triton
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import is_filled, on_host, padded_length, to_block
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 UNSEEN = -1e4  # a score whose SiLU and gradient are 0
 TIME_BUCKETS = 128

@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.base.parsing import Deviation, Width
 from recsys.batch import Batch, Interactions
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import SymmetricProduct, normalised_adjacency
@@ -17,6 +16,7 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, user_feature
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Width
 
 
 class PropagatedItems(nn.Module):

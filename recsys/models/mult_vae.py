@@ -7,7 +7,6 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.base.parsing import Deviation, Natural, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
@@ -16,6 +15,7 @@ from recsys.models.common.layers import MLP
 from recsys.models.common.lists import first_kept
 from recsys.models.common.pairs import chosen_items
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Natural, Share, Width
 
 
 class MultVAE(nn.Module, RetrievalModel):

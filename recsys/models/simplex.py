@@ -5,7 +5,6 @@ https://arxiv.org/abs/2109.12613.
 import torch
 from torch import Tensor, nn
 
-from recsys.base.parsing import Deviation, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
@@ -14,6 +13,7 @@ from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import list_means
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Share, Width
 
 
 class SimpleX(nn.Module, RetrievalModel):

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys.base.parsing import Depth, Deviation, Length, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromStart
@@ -14,6 +13,7 @@ from recsys.models.common.items import QueryBatch, next_items
 from recsys.models.common.layers import Dropout
 from recsys.models.common.lists import filled_or_empty, to_block
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class TIGER(nn.Module, RetrievalModel):

@@ -7,7 +7,6 @@ Transformer-based Recommendations in a Modular Fashion, 2025, https://arxiv.org/
 import torch
 from torch import Tensor, nn
 
-from recsys.base.parsing import Depth, Deviation, Length, Share, Width
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, PlacesFromEnd, RelativeAttention
@@ -16,6 +15,7 @@ from recsys.models.common.items import Items, QueryBatch, hide, masked_items, ma
 from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 

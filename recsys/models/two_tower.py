@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.base.parsing import Deviation, Width
 from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
@@ -19,6 +18,7 @@ from recsys.models.common.layers import MLP, flat_width, flatten
 from recsys.models.common.lists import list_means
 from recsys.models.common.pairs import chosen_items, history_features, only, user_features, with_histories
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Width
 
 
 class ItemTower(nn.Module):

@@ -15,7 +15,6 @@ from recsys.base.errors import UserError
 from recsys.data.raw.byte_ranges import UNREADABLE, is_compressed, open_bytes
 from recsys.data.raw.nested import plain
 from recsys.files.json_text import parse_json
-from recsys.new import raw_bytes
 
 HEAD = 4 << 20  # bytes
 PIECE = 2 << 20
@@ -131,7 +130,7 @@ def json_frame(lines: Sequence[str]) -> pl.DataFrame:
 
 def json_array(file: Path) -> pl.DataFrame:
     """Return the rows of a JSON array of objects."""
-    with raw_bytes.opened(file) as raw:
+    with opened(file) as raw:
         rows = parse_json(raw.read())
     return plain(_rows_frame(rows), file)
 

@@ -9,7 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import flat_width, flatten
-from recsys.base.parsing import Width
+from recsys.ranges import Width
 
 
 class {title}(nn.Module):

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.base.parsing import FLOAT32_MAX
 from recsys.data.features import steps
 from recsys.data.features.arrays import Arrays
 from recsys.data.features.blocks import BLANK
@@ -29,6 +28,7 @@ from recsys.data.features.steps import Columns, FillMean, Params, Transform, sta
 from recsys.data.raw.derive import null_texts
 from recsys.online.python_values import MISSING, integer_bounds, without_point
 from recsys.online.raw_columns import Cells, has_whole_floats
+from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers

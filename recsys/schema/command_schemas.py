@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.base.parsing import Count, Natural
+from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, LISTED, MISSING, Name, Names, Node, Texts, field
 from recsys.schema.run_schema import MOST_ROWS, OptimConfig, ShardingConfig, TrainerConfig

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from recsys.base.parsing import Count, Natural
+from recsys.ranges import Count, Natural
 from recsys.schema.fields import CHECKED, MISSING, Name, Node, Texts, field
 
 

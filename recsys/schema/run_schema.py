@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.base.parsing import FLOAT32_MAX, Count, Natural
+from recsys.ranges import FLOAT32_MAX, Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, Name, Node, Nodes, field
 

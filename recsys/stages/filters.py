@@ -12,9 +12,9 @@ from pydantic import Field
 from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
-from recsys.base.parsing import Count
 from recsys.data.raw.derive import is_true
 from recsys.files.user_files import problem_of
+from recsys.ranges import Count
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.base.parsing import Count
+from recsys.ranges import Count
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources

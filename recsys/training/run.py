@@ -62,7 +62,7 @@ def train(composed: DictConfig) -> Run:
                 fit(cfg, folder, prepared, alone)
         return Run(folder.path)
     finally:
-        run_dir.release()
+        run_dir.unlock()
 
 
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:

@@ -101,7 +101,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)
-    hold(path, key)
+    lock(path, key)
     if (path / CONFIG).exists():
         there = RunConfig.of(load_config(path / CONFIG))
         old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
@@ -289,8 +289,8 @@ LOCK, OWNER = ".lock", ".owner.json"
 _held: dict[Path, FileLock] = {}
 
 
-def hold(run: Path, key: str = "run_dir") -> None:
-    """Lock a run folder until `release` or the end of this process. key: the config key that names the folder.
+def lock(run: Path, key: str = "run_dir") -> None:
+    """Lock a run folder until `unlock` or the end of this process. key: the config key that names the folder.
 
     Raises UserError if another job has it.
     """
@@ -315,7 +315,7 @@ def hold(run: Path, key: str = "run_dir") -> None:
     _held[run.resolve()] = lock
 
 
-def release() -> None:
+def unlock() -> None:
     """Release the run folders that this process has locked."""
     while _held:
         _held.popitem()[1].release()

@@ -17,11 +17,11 @@ USED = {  # name: the files that may use it
     "_enumerator": {"sharding/infeasible.py"},
     "_exit": {"distributed/failures.py", "base/interrupts.py"},  # of os, which documents it
     "_PARTITION_EOF": {"store/streams.py"},
-    "_StorageInfo": {"sharding/safe_reader.py"},
+    "_StorageInfo": {"sharding/stored_checkpoint.py"},
     "_feature_table_map": {"sharding/touched_rows.py"},
-    "_get_layout": {"sharding/safe_reader.py"},
-    "_inductor": {"export/torch_forms.py"},  # torch documents AOTInductor there
-    "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
+    "_get_layout": {"sharding/stored_checkpoint.py"},
+    "_inductor": {"export/forms.py"},  # torch documents AOTInductor there
+    "_init_from_local_shards_and_global_metadata": {"sharding/tables.py"},
     "_local_cols": {"sharding/touched_rows.py"},
     "_local_rows": {"sharding/touched_rows.py"},
     "_iteration_based_training": {"training/trainer.py"},

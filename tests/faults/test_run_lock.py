@@ -17,7 +17,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from recsys.training import run_dir
-run_dir.hold(Path(sys.argv[1]))
+run_dir.lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -32,12 +32,12 @@ def test_the_second_job_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     assert first.stdout.readline() == "held\n"
     who = rf"run_dir={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
     with pytest.raises(UserError, match=who):
-        run_dir.hold(tmp_path)
+        run_dir.lock(tmp_path)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    run_dir.hold(tmp_path)
-    run_dir.hold(tmp_path)  # a job may ask again
-    run_dir.release()
+    run_dir.lock(tmp_path)
+    run_dir.lock(tmp_path)  # a job may ask again
+    run_dir.unlock()
 
 
 def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_pip_installs_an_extra_of_the_wheel_and_uv_that_of_a_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert install_command("otel") == "uv sync --inexact --extra otel"
-    monkeypatch.setattr("recsys.base.packages.__file__", str(tmp_path / "site-packages" / "recsys" / "extras.py"))
+    monkeypatch.setattr("recsys.base.packages.__file__", str(tmp_path / "site-packages" / "recsys" / "packages.py"))
     assert install_command("otel") == "pip install 'recsys[otel]'"
     assert install_command("serve-gpu") == "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
 

@@ -7,7 +7,7 @@
         manifest.json                digests of all files, which are checked when they are read
     PREPARED/<name>-<fingerprint>.bad_rows.csv          file, line, reason, text
     PREPARED/read/<fingerprint>/                        parsed chunks of raw files (chunks.py)
-    PREPARED/tables/<fingerprint>/                      rows of databases and tables (stored_tables.py)
+    PREPARED/tables/<fingerprint>/                      rows of databases and tables
 
 There are three passes: read the chunks that were not read before; fit on the training rows; apply and write. After a
 run is killed, the next one resumes with the first chunk that is missing.

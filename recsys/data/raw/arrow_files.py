@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import Block, numbered, one_line
-from recsys.data.raw import arrow_files, nested
+from recsys.data.raw import nested
 from recsys.data.raw.byte_ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.data.raw.raw_format import RawFormat, check_names
 from recsys.schema.source_schema import SourceConfig
@@ -171,7 +171,7 @@ class Parquet(RawFormat):
                 schema = parquet.schema_arrow
         except UNREADABLE as e:
             raise UserError(f"{file}: not a Parquet file ({one_line(e)})") from e
-        return arrow_files.without_rows(schema, file)
+        return without_rows(schema, file)
 
     def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:
         return group_ranges(_group_rows(file), self.range_rows)
@@ -182,7 +182,7 @@ class Parquet(RawFormat):
     def read(
         self, source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
     ) -> Iterator[Block]:
-        return arrow_files.blocks_of(source, file, _parquet_batches(source, file, file_range, projection), "Parquet")
+        return blocks_of(source, file, _parquet_batches(source, file, file_range, projection), "Parquet")
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:
@@ -196,9 +196,9 @@ def _parquet_batches(
     source: SourceConfig, file: Path, file_range: FileRange, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     with parquet_file(file) as parquet:
-        columns = arrow_files.projected(parquet.schema_arrow.names, projection)
+        columns = projected(parquet.schema_arrow.names, projection)
         groups = _groups(parquet, file_range)
-        yield from parquet.iter_batches(arrow_files.block_rows(source), row_groups=list(groups), columns=columns)
+        yield from parquet.iter_batches(block_rows(source), row_groups=list(groups), columns=columns)
 
 
 def _group_rows(file: Path, file_range: FileRange = WHOLE) -> list[int]:

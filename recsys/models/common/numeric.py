@@ -14,8 +14,8 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.base.parsing import Width
 from recsys.features import FeatureSpec
+from recsys.ranges import Width
 
 
 class NumericEmbedding(nn.Module):

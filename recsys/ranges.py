@@ -1,0 +1,19 @@
+"""Ranges of numbers: of the keys of schemas, and of the parameters of models and losses.
+
+def __init__(self, features: FeatureSpec, dim: Width = 16, layers: Annotated[int, Field(ge=1)] = 2) -> None:
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+FLOAT32_MAX = 3.4e38
+MAX_INT = 2**31 - 1
+
+Count = Annotated[int, Field(ge=1, le=MAX_INT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
+Width = Annotated[int, Field(ge=1, le=2**16)]  # width of a layer or of an embedding
+Depth = Annotated[int, Field(ge=1, le=2**10)]  # number of layers, blocks or heads
+Length = Annotated[int, Field(ge=1, le=2**20)]  # of a list of items
+Share = Annotated[float, Field(ge=0, lt=1)]  # of values that dropout or masking removes
+Deviation = Annotated[float, Field(ge=0)]  # standard deviation of initial weights
