@@ -283,6 +283,11 @@ class DataConfig:
     source: SourceConfig = field(SourceConfig)
     derive: dict[str, str] = field(dict, "column -> SQL expression over the columns")
     where: str | None = field(None, "SQL over all columns: keep the rows for which it is true")
+    k_core: dict[str, Count] = field(
+        dict,
+        "{user: 5, item: 5}: leave out rows until each user and each item that is left has this many; names of sparse "
+        "features, or the column data.group.by",
+    )
     label: LabelConfig = field(LabelConfig)
     labels: dict[str, NamedLabelConfig] = field(dict, "several labels by name, instead of `label`")
     weight: WeightConfig = field(WeightConfig)

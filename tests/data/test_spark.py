@@ -151,7 +151,8 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
     assert sum(prepared.info["rows"].values()) == 9000 and len(prepared.files("train")) >= 3
 
 
-YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "queries": QUERIES}
+CORE = RETRIEVAL.replace("min_count: 43", "min_count: 1") + "k_core: {user: 35, item: 60}"
+YAMLS = {"grouped": GROUPED, "core": CORE, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "queries": QUERIES}
 
 
 @pytest.mark.slow

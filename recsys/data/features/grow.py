@@ -50,6 +50,9 @@ def check_growth(old: Fitted, data: ResolvedData) -> None:
     if data.semantic_ids is not None and data.semantic_ids.codes is None:
         why = "new codes would be fitted, which are not those of the run"
         raise UserError(f"data.semantic_ids: {why}; start_from takes given codes only (data.semantic_ids.codes)")
+    if data.k_core:
+        raise UserError("data.k_core: counts the rows of the whole data set, and start_from reads new rows alone; use "
+                        "min_count of the features instead")  # fmt: skip
     for where, part in {"data": data, "data.items": data.item_table}.items():
         for name, c in part.dense_columns.items() if part is not None else ():
             if isinstance(c, LookedUpVector) and any(str(way) not in ("l2", "layer") for way in c.vectors.normalise):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 
-from recsys.base.errors import UserError
-from recsys.data.features.blocks import HISTORY, TARGETS, prefix_name
+from recsys.base.errors import UserError, did_you_mean
+from recsys.data.features.blocks import GROUP, HISTORY, TARGETS, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
@@ -86,6 +86,24 @@ class ResolvedData(DataConfig):
     def text_columns(self) -> tuple[str, ...]:
         """The columns of parsed rows that hold text or lists of text."""
         return tuple(name for name, (_, value_type, _) in self.parsed_columns.items() if isinstance(value_type, Text))
+
+    @cached_property
+    def core_columns(self) -> Mapping[str, str]:
+        """The column of parsed rows of each name in k_core. Raises UserError if it has no single value a row."""
+        columns = {}
+        for name in self.k_core:
+            c = self.sparse_columns.get(name)
+            if self.group is not None and name == self.group.by:
+                columns[name] = GROUP
+            elif c is not None and c.look_back is None and not c.source.is_list:
+                columns[name] = name
+            else:
+                by = "" if self.group is None else self.group.by
+                raise UserError(
+                    f"{self.key}.k_core.{name}: must be a sparse feature with one value a row, or the column of "
+                    f"data.group.by{did_you_mean(name, filter(None, [*self.sparse, by]))}"
+                )
+        return columns
 
     @cached_property
     def label_configs(self) -> Mapping[str, LabelConfig]:

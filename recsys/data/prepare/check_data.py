@@ -168,6 +168,7 @@ def _check_groups(data: ResolvedData) -> None:
         raise UserError(f"data.group.together=true: {why}")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
+    _ = data.core_columns
     _check_items(data)
 
 

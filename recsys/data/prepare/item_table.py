@@ -51,7 +51,9 @@ def check_items_table(data: ResolvedData) -> None:
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None, old: ItemTable | None) -> ItemTable | None:
+def read_items(
+    data: ResolvedData, fitted: Fitted, codes: Path | None, old: ItemTable | None, core: Path | None = None
+) -> ItemTable | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Without data.items.file, the items are the values of the files of vectors and of semantic ids.
@@ -61,6 +63,7 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None, old: Item
         fitted: the transforms of the rows.
         codes: the folder of the items' semantic ids, or None.
         old: the item table of the run that a training goes on from, whose transforms grow; None fits new ones.
+        core: the items that data.k_core has left; all others are no candidates. None: every item is one.
 
     Returns:
         The table, or None.
@@ -83,6 +86,9 @@ def read_items(data: ResolvedData, fitted: Fitted, codes: Path | None, old: Item
     vectors = read_vectors(items, {data.item_key: trained})
     rows = _rows(data, items, vectors, codes)
     key = rows[ITEM]
+    if core is not None:
+        left = pl.read_parquet(core, glob=False, columns=[name]).select(pl.col(name).cast(key.dtype).alias(ITEM))
+        rows = rows.join(left, on=ITEM, how="semi")
     if not vocabulary.is_in(key.implode()).any():
         where, what = "data.items.vectors: no file has a row", "they hold"
         if data.items.file is not None:

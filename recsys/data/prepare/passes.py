@@ -24,6 +24,7 @@ from recsys.data.prepare.bad_rows import BadRows
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.item_table import read_items
+from recsys.data.prepare.k_core import CORE, REMOVED, k_core
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
@@ -90,6 +91,8 @@ class Build:
         if not any(c.rows for c in chunks):
             where = f"; see {self.bad_rows}" if bad else ""
             raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
+        if self.data.k_core:
+            chunks = k_core(self.data, self.engine, chunks, self.folder / CORE)
         splitter = Splitter(self.data.split, chunks)
         if is_grouped(self.data):
             chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged")
@@ -117,7 +120,10 @@ class Build:
             "manifest": True,
             "read": [str(f) for f in self.chunk_folders()] if self.data.keep_read else [],
         }
-        shutil.rmtree(self.folder / "arranged", ignore_errors=True)
+        if self.data.k_core:
+            info["k_core"] = json.loads((self.folder / CORE / REMOVED).read_text(encoding="utf-8"))
+        for scratch in ("arranged", CORE):
+            shutil.rmtree(self.folder / scratch, ignore_errors=True)
         (self.folder / INFO).write_text(json.dumps(info, indent=1) + "\n")
         manifest.write(self.folder, manifest.entries_of(self.folder, known=entries))
         if not self.data.keep_read:
@@ -170,7 +176,8 @@ class Build:
             fitted = fit(self.data, training) if self.fitted is None else grow(self.fitted, self.data, training)
             fitted.vectors = read_vectors(self.data, training_values(fitted))
             old_items = None if self.fitted is None else self.fitted.items
-            fitted.items = read_items(self.data, fitted, self.codes, old_items)
+            core = self.folder / CORE / f"{self.data.item_feature}.parquet"
+            fitted.items = read_items(self.data, fitted, self.codes, old_items, core if core.exists() else None)
             fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
         return self._save(fitted)
@@ -268,7 +275,9 @@ def _collect_chunk(
             yield rows.filter(split == TRAIN)
 
     partial_statistics = statistics_pass(training(), chunk.values(statistics_pass.columns))
-    for name, table in partial_statistics.tables.items() if partial_statistics.rows else ():
+    for name, table in partial_statistics.tables.items():
+        if table.is_empty():
+            continue
         (scratch / name).mkdir(exist_ok=True)
         table.write_parquet(scratch / name / f"{number:05d}.parquet", compression="lz4")
     partial_statistics.tables = {}

@@ -31,6 +31,7 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
 from recsys.data.features import Fitted
+from recsys.data.features.encoders import Vocabulary
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
@@ -296,9 +297,13 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
+    if not data.k_core:
+        config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
     config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files"):
         config["split"].pop(files)  # `contents` has the split of each file
-    text = json.dumps([FORMAT, config, contents], sort_keys=True)
+    encoders = (c.encoder for c in data.sparse_columns.values())
+    unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)  # FORMAT 8 missed some of them
+    text = json.dumps([FORMAT + unseen, config, contents], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

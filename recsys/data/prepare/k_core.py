@@ -1,0 +1,145 @@
+"""Leave out the rows of rare users and items, again and again, until all that are left are frequent (`data.k_core`).
+
+What is left is the k-core of the graph of users and items, whatever is removed first: Seidman, Network structure and
+minimum degree, 1983. Memory is that of the counts of the values; rows pass through files, chunk by chunk.
+
+CORE/rows/NUMBER.parquet       place and values of the rows that are left of a chunk
+CORE/counts/NAME/NUMBER.parquet, CORE/NAME.parquet     counts of the values in a chunk, and in all of them
+CORE/chunk-NUMBER/             the chunk without the rows that are left out
+CORE/core.json                 what was removed; it is written last
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.base.console import bar, say
+from recsys.base.errors import UserError
+from recsys.data.features.blocks import PLACE
+from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.prepare.chunks import ParsedChunk, TextCoder, write_info, write_rows, write_values
+from recsys.data.prepare.engine import Engine
+from recsys.data.prepare.shuffle import decode_column
+from recsys.files.atomic import whole_folder, write_json
+
+CORE = "core"
+REMOVED = "core.json"
+COUNT = "count"
+
+
+def k_core(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder: Path) -> list[ParsedChunk]:
+    """Return the chunks without the rows whose users or items (`data.k_core`) are rare; their rows are numbered anew.
+
+    Args:
+        data: the data config.
+        engine: runs the passes.
+        chunks: parsed rows.
+        folder: the folder to write in; a chunk that a killed run has written there is not written again.
+
+    Raises:
+        UserError: no row is left.
+    """
+    if not (folder / REMOVED).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _find(data, engine, chunks, folder)
+    removed = json.loads((folder / REMOVED).read_text(encoding="utf-8"))
+    say(described(removed))
+    if not removed["rows"][1]:
+        raise UserError(f"data.k_core={dict(data.k_core)}: no row is left of {removed['rows'][0]:,}; lower the numbers")
+    numbered = [(n, c) for n, c in enumerate(chunks) if not (folder / f"chunk-{n:05d}").exists()]
+    with bar("k-core", sum(c.rows for _, c in numbered)) as progress:
+        for _ in engine.map(partial(_write_chunk, data, folder), numbered, progress.advance):
+            pass
+    kept: list[ParsedChunk] = []
+    for n, chunk in enumerate(chunks):
+        first = kept[-1].first_row + kept[-1].rows if kept else 0
+        kept.append(ParsedChunk(folder / f"chunk-{n:05d}", first, chunk.split))
+    return [c for c in kept if c.rows]
+
+
+def described(removed: Mapping[str, Any]) -> str:
+    """Describe what was removed in one line."""
+    (before, after), rounds = removed["rows"], removed["rounds"]
+    values = ", ".join(f"{name} {b:,} -> {a:,}" for name, (b, a) in removed["values"].items())
+    return f"data.k_core: {before - after:,} of {before:,} rows are left out, in {rounds} rounds; values: {values}"
+
+
+def _find(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder: Path) -> None:
+    """Find the rows of the k-core: CORE/rows, and the values that are left: CORE/NAME.parquet."""
+    least = {name: data.k_core[name] for name in data.core_columns}
+    before: dict[str, int] = {}
+    after: dict[str, int] = {}
+    rows, rounds = [sum(c.rows for c in chunks)], 0
+    with bar("k-core") as progress:
+        while rounds < 2 or 0 < rows[-1] < rows[-2]:
+            shutil.rmtree(folder / "counts", ignore_errors=True)
+            job = partial(_count, data, folder, rounds)
+            rows.append(sum(engine.map(job, list(enumerate(chunks)), progress.advance)))
+            for name in least if rows[-1] else ():
+                total = engine.total(sorted((folder / "counts" / name).glob("*.parquet")), [name], 1)
+                frequent = total.filter(pl.col(COUNT) >= least[name])
+                frequent.write_parquet(folder / f"{name}.parquet")
+                before.setdefault(name, total.height)
+                after[name] = frequent.height
+            rounds += 1
+    shutil.rmtree(folder / "counts", ignore_errors=True)
+    values = {name: [before[name], after[name]] for name in least}
+    write_json(folder / REMOVED, {"rounds": rounds - 2, "rows": [rows[0], rows[-1]], "values": values})
+
+
+def _count(
+    data: ResolvedData, folder: Path, rounds: int, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
+) -> int:
+    """Keep the rows of a chunk whose values were frequent in the last round, and count their values.
+
+    Return the number of rows.
+    """
+    number, chunk = numbered
+    file = folder / "rows" / f"{number:05d}.parquet"
+    if rounds:
+        rows = pl.read_parquet(file, glob=False)
+        for name in data.core_columns:
+            frequent = pl.read_parquet(folder / f"{name}.parquet", glob=False, columns=[name])
+            rows = rows.join(frequent, on=name, how="semi", nulls_equal=True)
+    else:
+        columns, text = set(data.core_columns.values()), chunk.values(data.core_columns.values())
+        rows = pl.concat(
+            f.select(PLACE, *(_values(f, name, column, text) for name, column in data.core_columns.items()))
+            for f in chunk.frames(columns)
+        )
+        file.parent.mkdir(exist_ok=True)
+    rows.write_parquet(file, compression="lz4", statistics=False)
+    for name in data.core_columns if rows.height else ():
+        counts = folder / "counts" / name
+        counts.mkdir(parents=True, exist_ok=True)
+        rows.group_by(name).len(COUNT).write_parquet(counts / f"{number:05d}.parquet", compression="lz4")
+    advance(rows.height)
+    return rows.height
+
+
+def _values(frame: pl.DataFrame, name: str, column: str, text: Mapping[str, pl.Series]) -> pl.Series:
+    values = decode_column(column, frame, text[column]) if column in text else frame[column]
+    return values.alias(name)
+
+
+def _write_chunk(
+    data: ResolvedData, folder: Path, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
+) -> None:
+    number, chunk = numbered
+    places = pl.read_parquet(folder / "rows" / f"{number:05d}.parquet", glob=False, columns=[PLACE])
+    coder, text, parts = TextCoder(data.text_columns), chunk.values(), list[int]()
+    with whole_folder(folder / f"chunk-{number:05d}") as building:
+        for frame in chunk.frames():
+            kept = frame.join(places, on=PLACE, how="semi").drop(PLACE)
+            decoded = kept.with_columns(decode_column(name, kept, values) for name, values in text.items())
+            write_rows(building, len(parts), coder.encode(decoded))
+            parts.append(kept.height)
+            advance(frame.height)
+        write_values(building, coder)
+        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
