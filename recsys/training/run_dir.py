@@ -281,6 +281,3 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
             "unknown_items": unknown_items,
         }
     }
-
-
-LOCK, OWNER = ".lock", ".owner.json"
