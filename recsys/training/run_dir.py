@@ -30,7 +30,7 @@ from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RES
 from recsys.job.resumed import AUTO, names_a_run, run_to_resume
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
-from recsys.training.run_lock import LOCK, OWNER, hold
+from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 
 # Keys that may differ when a run is resumed: where and how fast it runs, how long it trains, and what is measured and
