@@ -24,7 +24,7 @@ from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.files.atomic import whole_file, whole_folder, write_json
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import CheckpointToolConfig, ClusterConfig
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def _join(cfg: FeatureStoreConfig, views: Mapping[str, View]) -> None:
 
     from recsys.data.prepare.engine import check_engine
     from recsys.files.atomic import whole_file
-    from recsys.files.user_files import check_output
+    from recsys.files.outputs import check_output
 
     for key in ("input", "time", "output"):
         if getattr(cfg, key) is None:
@@ -148,7 +148,7 @@ def _join(cfg: FeatureStoreConfig, views: Mapping[str, View]) -> None:
 
 def _join_by_spark(cfg: FeatureStoreConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
     from recsys.data.prepare.spark_engine import borrowed_session
-    from recsys.files.user_files import check_output
+    from recsys.files.outputs import check_output
     from recsys.store.spark_join import join
 
     if (problem := problem_of(source)) and not source.is_dir():

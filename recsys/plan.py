@@ -22,7 +22,7 @@ from recsys.base.console import say
 from recsys.base.errors import DoesNotFit, UserError
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ClusterConfig, PlanConfig
 
 if TYPE_CHECKING:

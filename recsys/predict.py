@@ -20,7 +20,7 @@ from omegaconf import MISSING
 from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import PredictConfig
 
 

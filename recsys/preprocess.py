@@ -19,7 +19,7 @@ from recsys.base.console import bar, results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.atomic import write_text
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import PreprocessConfig
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from recsys.job.build import without_meta_values
+from recsys.models.common.meta_values import without_meta_values
 
 # loaded by `import torchrec` and `import pytorch_lightning` unless deferred_imports.py holds them back
 HEAVY = (

@@ -16,7 +16,8 @@ import polars as pl
 from sklearn.metrics import roc_auc_score
 
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.trainings import PREDICTIONS, config_of, measure, train_on
+from recsys.follow.training_config import config_of
+from recsys.follow.trainings import PREDICTIONS, measure, train_on
 
 BATCH, TEST = "batch.tsv", "test.tsv"
 MODEL = ["model=deepfm", "data=criteo", "trainer.threads=1"]

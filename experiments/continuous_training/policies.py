@@ -19,7 +19,8 @@ from sklearn.metrics import roc_auc_score
 
 from recsys.data.samples.drifting import TEACHER, write_days
 from recsys.follow.follow_settings import FollowConfig
-from recsys.follow.trainings import PREDICTIONS, config_of, measure, train_on
+from recsys.follow.training_config import config_of
+from recsys.follow.trainings import PREDICTIONS, measure, train_on
 from recsys.pages import render
 from recsys.pages.charts.plots import Series, lines
 from recsys.pages.page_table import Cells, PageTable, Paint, columns

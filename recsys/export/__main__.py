@@ -60,7 +60,7 @@ def write(cfg: ExportConfig) -> None:
     """Write an artefact as the config of the command says."""
     formats = _checked(cfg)
     from recsys.base.packages import check_versions
-    from recsys.files.user_files import check_output
+    from recsys.files.outputs import check_output
     from recsys.online.predictor import input_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 

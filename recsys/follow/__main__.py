@@ -102,7 +102,7 @@ def check_training(settings: FollowConfig, file: Path) -> None:
             need what the model does not have.
     """
     from recsys.config.compose import compose
-    from recsys.follow.trainings import check_metrics, config_of
+    from recsys.follow.training_config import check_metrics, config_of
     from recsys.job.check_early import check_early
     from recsys.job.run_config import RunConfig
 

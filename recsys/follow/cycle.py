@@ -43,7 +43,8 @@ from recsys.follow.model_registry import ModelRegistry
 from recsys.follow.partition_checks import PartitionRows, check_any, check_partition, save_references
 from recsys.follow.partitions import Partition, collect, find_partitions, ripe, rows_of
 from recsys.follow.row_columns import write_columns
-from recsys.follow.trainings import PREDICTIONS, config_of, export, measure, train_on, window_of
+from recsys.follow.training_config import config_of
+from recsys.follow.trainings import PREDICTIONS, export, measure, train_on, window_of
 
 ENDS = ("rolled_back", "promoted", "canary_passed")
 DRIFT = ("psi", "ks", "unknown", "label", "calibration", "auc")  # checks that say that the data has changed

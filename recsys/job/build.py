@@ -14,8 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.config.safe_targets import moved, refuse_unsafe
@@ -163,23 +161,6 @@ def _hints(function: Any) -> dict[str, Any]:
         return {}
 
 
-DRAWS = {Tensor.normal_, Tensor.uniform_}
-
-
-class without_meta_values(TorchFunctionMode):
-    """A context in which tensors on the meta device get no initial values: PyTorch would load sympy to do nothing."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
-            tensor = args[0] if args else kwargs["tensor"]
-            if tensor.is_meta:
-                return tensor
-        return func(*args, **kwargs)
-
-
 BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
 
@@ -214,6 +195,7 @@ def build_model(cfg: RunConfig, features: FeatureSpec, device: torch.device) -> 
     except ValueError as e:
         raise UserError(f"numeric: {e}") from e
     check_takes(locate(cfg.model["_target_"], "model"), f"model._target_={cfg.model['_target_']}", BUILT_WITH)
+    from recsys.models.common.meta_values import without_meta_values
 
     try:
         with without_meta_values():

@@ -27,7 +27,7 @@ def _command(settings: LoadTestConfig) -> None:
             raise UserError(f"{key}: is missing; add {key}={example}")
     check_extra("serve", "recsys.loadtest", *MODULES)
 
-    from recsys.files.user_files import check_output
+    from recsys.files.outputs import check_output
     from recsys.loadtest.figures import make_parts_table, make_table, notes
     from recsys.loadtest.load_page import FILES, write_results
     from recsys.loadtest.measure_loads import run

@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.overrides import quoted
 from recsys.files.atomic import write_text
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ReportConfig
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"

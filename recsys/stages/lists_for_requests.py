@@ -12,7 +12,7 @@ import polars as pl
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.prepare.writer import Output
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.online.predictor import input_files
 from recsys.online.servable import Query
 from recsys.schema.pipeline_schema import PipelineConfig, TableConfig

@@ -14,7 +14,7 @@ import polars as pl
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.prepare.writer import Output
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.assemble import load, tables_root
 from recsys.stages.evaluate.evaluate_pipeline import held_out, requests_of

@@ -18,7 +18,7 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file, write_text
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 from recsys.store.aggregates import (
     KEY,
     MICROSECONDS,

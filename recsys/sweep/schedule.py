@@ -13,11 +13,12 @@ from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.overrides import override
 from recsys.sweep import show
-from recsys.sweep.processes import Machine, Process, end_left, last_error, outcome, validations
+from recsys.sweep.processes import Machine, Process, end_left
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.search import Search
 from recsys.sweep.slurm import Cluster, SlurmJob
 from recsys.sweep.space import composed
+from recsys.sweep.watch import last_error, outcome, validations
 
 TRAIN = (sys.executable, "-m", "recsys.train")
 POLL_SECONDS = 0.2

@@ -13,8 +13,8 @@ from recsys.base.console import results, say
 from recsys.base.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
 from recsys.pages.elements import visible
-from recsys.sweep.processes import progress
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
+from recsys.sweep.watch import progress
 
 WIDTH, LONGEST = 200, 160  # characters of a table outside of a terminal, and of a status in it
 

@@ -42,7 +42,7 @@ class Run:
 
 def train(composed: DictConfig) -> Run:
     """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
-    from recsys.training import run_dir
+    from recsys.training import run_lock
 
     log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     try:
@@ -62,7 +62,7 @@ def train(composed: DictConfig) -> Run:
                 fit(cfg, folder, prepared, alone)
         return Run(folder.path)
     finally:
-        run_dir.unlock()
+        run_lock.release()
 
 
 def _train_as_rank(composed: DictConfig, ranks: Ranks) -> Run:

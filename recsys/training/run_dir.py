@@ -5,9 +5,7 @@ config.yaml features.json transforms.json vocabularies/ plan.json metrics.json m
 manifest.json has the digests of those that are read again; data.json says which data the run was trained on.
 """
 
-import json
 import os
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from recsys.base.console import say
@@ -26,13 +23,14 @@ from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.features.resolved_data import feature_spec
 from recsys.data.prepare.prepared import Prepared
 from recsys.files import manifest
-from recsys.files.atomic import whole_file, write_json
+from recsys.files.atomic import whole_file
 from recsys.files.json_text import read_json
 from recsys.files.manifest import DamagedFile
 from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS, best_checkpoint, newest_checkpoint
 from recsys.job.resumed import AUTO, names_a_run, run_to_resume
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
+from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 
 # Keys that may differ when a run is resumed: where and how fast it runs, how long it trains, and what is measured and
@@ -101,7 +99,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)
-    lock(path, key)
+    hold(path, key)
     if (path / CONFIG).exists():
         there = RunConfig.of(load_config(path / CONFIG))
         old, new = (flatten(without_secrets(c.plain)) for c in (there, cfg))
@@ -283,39 +281,3 @@ def protocol(cfg: RunConfig, prepared: Prepared, checkpoint: Path | None) -> dic
             "unknown_items": unknown_items,
         }
     }
-
-
-LOCK, OWNER = ".lock", ".owner.json"
-_held: dict[Path, FileLock] = {}
-
-
-def lock(run: Path, key: str = "run_dir") -> None:
-    """Lock a run folder until `unlock` or the end of this process. key: the config key that names the folder.
-
-    Raises UserError if another job has it.
-    """
-    if run.resolve() in _held:
-        return
-    lock = FileLock(run / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        try:
-            owner = json.loads((run / OWNER).read_text(encoding="utf-8"))
-            other = f"process {owner['pid']} on {owner['host']} (since {owner['since']})"
-        except (OSError, ValueError, KeyError, TypeError):
-            other = "another process"
-        raise UserError(f"{key}={run}: {other} is writing to it; choose another run_dir, or wait") from None
-    except (NotImplementedError, OSError) as e:
-        if not os.access(run, os.W_OK):
-            raise
-        say(f"{run}: its file system has no locks ({e}); let no two jobs write to it")
-        return
-    write_json(run / OWNER, {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%F %T")})
-    _held[run.resolve()] = lock
-
-
-def unlock() -> None:
-    """Release the run folders that this process has locked."""
-    while _held:
-        _held.popitem()[1].release()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (78_690, 68_000),
-    "files": (589, 420),
+    "lines": (77_900, 68_000),
+    "files": (504, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_025, 800),
     "private functions of one mention, %": (47, 45),

@@ -10,7 +10,7 @@ from small_run import Home
 
 from recsys.base.errors import UserError
 from recsys.files.atomic import write_text
-from recsys.files.user_files import check_output
+from recsys.files.outputs import check_output
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from small_run import SMALL, Home
 
 from recsys.files.manifest import check
 from recsys.files.run_files import checkpoints_of
-from recsys.training.run_dir import LOCK
+from recsys.training.run_lock import LOCK
 
 LONG = [
     *SMALL,

@@ -11,13 +11,13 @@ import pytest
 from small_run import Home
 
 from recsys.base.errors import UserError
-from recsys.training import run_dir
+from recsys.training import run_lock
 
 HOLD = """
 import sys
 from pathlib import Path
-from recsys.training import run_dir
-run_dir.lock(Path(sys.argv[1]))
+from recsys.training import run_lock
+run_lock.hold(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -32,12 +32,12 @@ def test_the_second_job_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     assert first.stdout.readline() == "held\n"
     who = rf"run_dir={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
     with pytest.raises(UserError, match=who):
-        run_dir.lock(tmp_path)
+        run_lock.hold(tmp_path)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    run_dir.lock(tmp_path)
-    run_dir.lock(tmp_path)  # a job may ask again
-    run_dir.unlock()
+    run_lock.hold(tmp_path)
+    run_lock.hold(tmp_path)  # a job may ask again
+    run_lock.release()
 
 
 def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:

@@ -119,5 +119,5 @@ def test_rows_that_metadata_know(tmp_path: Path) -> None:
 
 def test_settings_are_checked_without_torch() -> None:
     """Its import takes longer than a mistake should."""
-    code = "import sys, recsys.follow.__main__, recsys.follow.trainings; sys.exit('torch' in sys.modules)"
+    code = "import sys, recsys.follow.__main__, recsys.follow.training_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -21,7 +21,8 @@ from recsys.follow.follow_settings import FollowConfig, load_settings
 from recsys.follow.gate import QueryWindow
 from recsys.follow.increment_checks import CheckLine, CheckReport
 from recsys.follow.row_columns import FILE, clusters, read_columns, write_columns
-from recsys.follow.trainings import config_of, window_of
+from recsys.follow.training_config import config_of
+from recsys.follow.trainings import window_of
 
 BAD = slice(10, None, 50)  # rows whose price cannot be read
 

@@ -12,7 +12,7 @@ import pytest
 from forks import WARM, run_anew, run_forked
 
 from recsys.sweep import processes
-from recsys.sweep.processes import validations
+from recsys.sweep.watch import validations
 
 SMALL = ["data.sample.rows=2000", "trainer.batch_size=256", "trainer.threads=1", "model.dim=8"]
 

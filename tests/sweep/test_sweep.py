@@ -16,7 +16,7 @@ import faked
 import pytest
 
 from recsys.sweep import begin, command, processes, record, schedule
-from recsys.sweep.processes import validations
+from recsys.sweep.watch import validations
 
 FAKED = [sys.executable, str(Path(faked.__file__))]
 
