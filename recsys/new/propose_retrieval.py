@@ -11,9 +11,11 @@ from recsys.new.column_kinds import IdKind
 from recsys.new.proposal import Proposal, Split
 from recsys.new.propose_features import features_of
 from recsys.new.roles import copies
-from recsys.new.statistics import counts_of
+from recsys.new.statistics import counts_of, mean
 
+SPARSE = 0.5  # share of the users or of the items that are rare in a very sparse log
 KEPT = 0.95  # share of the rows that the length of lists keeps
+CORE = 5  # rows of each user and item in most published data sets
 MOST_LENGTH = 200  # of lists: the time of attention grows with its square
 
 
@@ -40,6 +42,9 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     p.features = features_of([item], {}, typed=p.typed)
     p.features.derive = derived
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
+    if user.name != "list" and p.rows < 1.01 * user.values.len():  # the sample is the log, so that rare is rare
+        p.k_core = {user.name: CORE, p.features.sparse[0].name: CORE}
+        p.reasons["k_core"] = _why_core(pl.DataFrame({"user": user.values, "item": item.values}))
     other_names = copies(p.columns)
     used = {item.name, user.name, time.name if time else ""}
     fixed = []  # properties of the user: categories that are the same in all rows of a user
@@ -59,6 +64,21 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
         p.features.left_out.append((c.name, other_names.get(c.name) or own))
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+
+
+def _why_core(rows: pl.DataFrame) -> str:
+    """Return why to leave out rare users and items; "" if most are frequent, or if too few rows would be left."""
+    rare = {n: mean(counts_of(rows[n])["count"] < CORE) for n in rows.columns}
+    left, before = rows, -1
+    while before != left.height:
+        before = left.height
+        left = left.filter(*(pl.len().over(n) >= CORE for n in rows.columns))
+    if max(rare.values()) < SPARSE or left["item"].n_unique() < 10 * CORE:
+        return ""
+    return (
+        f"{rare['user']:.0%} of the users and {rare['item']:.0%} of the items have fewer than {CORE} rows. Published "
+        f"results leave them out, which keeps {left.height / rows.height:.0%} of the rows; to compare with them, write:"
+    )
 
 
 def _length_that_keeps(share: float, rows_of_user: pl.Series) -> int:

@@ -39,6 +39,8 @@ def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
     if p.group is not None:
         lines += entry("group", p.group, "" if "order" in p.group else f"{p.no_time}: the order of the files counts")
         lines += entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
+        if p.reasons.get("k_core"):
+            lines += [*comment(p.reasons["k_core"]), f"# k_core: {flow(p.k_core)}"]
     if p.label is not None:
         lines += entry("label", p.label.settings, f"{p.label.reason}; {p.label.what}")
     if p.within is not None:
