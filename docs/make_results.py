@@ -24,8 +24,8 @@ INTRODUCTION = """# Published figures of {kind} models, and ours
 `python docs/make_results.py` writes this page from `experiments/published.yaml` and the results of each run in
 `experiments/`. Each table compares figures of one protocol. *Ours* is the mean over seeds, their number in brackets,
 with the 95 % interval of the mean (Student's t over seeds; it does not include the noise of the test rows). Differences
-of AUCs are absolute, all others relative to the published figure; a lower logloss is better. Where only the best of
-several published runs is known, the figure is in brackets: expect a mean to be lower. `DIR` is the folder of the data.
+of AUCs are absolute, all others relative to the published figure; a lower logloss is better. The best of several
+published runs is in brackets: expect a mean to be lower. `DIR` is the folder of the data.
 
 Names of metrics: with one target for each query, what papers call R@k, recall@k or hit@k is `hr@k` in metrics.json.
 What papers on sessions call P@20 is `hr@20`, too; `precision@20` is that divided by 20.

@@ -280,7 +280,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
         *(yoochoose, census_income, adult, rossmann),
     )
 }  # fmt: skip
-WRITERS["movielens_retrieval"] = movielens
+WRITERS |= {"movielens_retrieval": movielens, "diginetica_5core": diginetica}
 CANDIDATES: dict[str, Callable[[Path], None]] = {  # written by recsys.pipeline, in no published format
     write.__name__: write for write in (movielens_100k_candidates, movielens_1m_candidates)
 }

@@ -72,6 +72,7 @@ RETRIEVAL = {  # the items; the number of rows of each split
     "gowalla": ({str(22_840 + i) for i in range(1, 7)}, (10, 10, 10)),
     "steam_reviews": ({str(725_280 + i) for i in range(1, 7)}, (10, 10, 10)),
     "diginetica": ({str(81_760 + i) for i in range(6)}, (6, 10, 10)),
+    "diginetica_5core": ({str(81_760 + i) for i in range(4)}, (10, 10, 10)),  # the others are held out
     "yoochoose": ({str(214_536_500 + i) for i in range(6)}, (6, 10, 10)),
 }
 
