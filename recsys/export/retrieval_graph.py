@@ -118,7 +118,7 @@ def write_closed_form(model: nn.Module, candidates: int, folder: Path) -> dict[s
     (folder / STATE).mkdir()
     for key, value in model.state_dict().items():
         np.save(folder / STATE / f"{key}.npy", value.numpy())
-    options = {n: getattr(model, n) for n in ("k", "sample_size", "linear", "cosine", "low_pass") if hasattr(model, n)}
+    options = {n: x for n, x in vars(model).items() if isinstance(x, bool | int | float) and n != "training"}
     return {"method": name, "state": options, "candidates": candidates}
 
 

@@ -1,5 +1,6 @@
 """The models fitted without gradients against dense NumPy references, and on real data."""
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +19,21 @@ from recsys.base.errors import UserError
 from recsys.base.memory import available_memory
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.models import ease, item_knn
+from recsys.models import ease, item_knn, slim
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE
 from recsys.models.gf_cf import GFCF
+from recsys.models.ials import IALS
 from recsys.models.item_knn import ItemKNN
 from recsys.models.popularity import Popularity
 from recsys.models.session_knn import SessionKNN
+from recsys.models.slim import SLIM
+from recsys.models.transition import Transition
 from recsys.training import fitted_retrieval
 
 Array = NDArray[np.float64]
 Ids = list[list[int]]
-MODELS = (Popularity, EASE, GFCF, ItemKNN, SessionKNN)
+MODELS = (Popularity, EASE, GFCF, ItemKNN, SessionKNN, Transition, IALS, SLIM)
 N = 9
 lists_of_ids = st.lists(st.lists(st.integers(0, N - 1), max_size=7), min_size=1, max_size=12)
 
@@ -187,6 +191,93 @@ def test_session_knn(fitted: Ids, history: Ids, k: int, more: int, linear: bool,
     )
     wanted = [session_scores(fitted, row, k, k + more, linear, cosine)[1:] for row in history]
     np.testing.assert_allclose(score(model, fitted, history), wanted, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    fitted=lists_of_ids,
+    history=lists_of_ids,
+    items=st.integers(1, 3),
+    hops=st.integers(1, 4),
+    backward=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_transition(fitted: Ids, history: Ids, items: int, hops: int, backward: float) -> None:
+    """Powers of the dense matrix of shares."""
+    counts = np.zeros((N, N))
+    for row in fitted:
+        known = [i for i in row if i]
+        for one, other in itertools.pairwise(known):
+            counts[one, other] += one != other
+            counts[other, one] += backward * (one != other)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-9)
+    wanted = np.zeros((len(history), N))
+    for scores, row in zip(wanted, history, strict=True):
+        for back, item in enumerate([i for i in row if i][::-1][:items]):
+            scores += sum(0.5**back * 0.3**h * np.linalg.matrix_power(shares, h + 1)[item] for h in range(hops))
+    model = Transition(spec(), items=items, hops=hops, backward=backward)
+    np.testing.assert_allclose(score(model, fitted, history), wanted[:, 1:], rtol=1e-5, atol=1e-7)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(fitted=lists_of_ids, history=lists_of_ids, power=st.sampled_from([0.0, 0.5, 1.0]))
+def test_ials_is_where_the_gradients_vanish(fitted: Ids, history: Ids, power: float) -> None:
+    """Of the objective over all pairs, for the vectors of items given the lists', and of a history given the items'."""
+    model = IALS(spec(), dim=3, epochs=2, unobserved_weight=0.2, l2=0.1, power=power)
+    scores = score(model, fitted, history)
+    vectors, x = model.vectors.double().numpy(), binary(history)
+    for row, wanted in zip(scores, x, strict=True):
+        chosen, count = vectors[wanted > 0], wanted.sum()
+        if not count:
+            assert not row.any()
+            continue
+        left = 0.2 * vectors.T @ vectors + chosen.T @ chosen + 0.1 * (count + 0.2 * (N - 1)) ** power * np.eye(3)
+        best = np.linalg.solve(left, chosen.sum(axis=0))
+        np.testing.assert_allclose(row, (vectors @ best)[1:], rtol=1e-3, atol=1e-5)
+    assert not vectors[binary(fitted).sum(axis=0) == 0].any()
+
+
+def test_ials_lowers_its_objective_to_that_of_gradient_descent() -> None:
+    fitted = [[1, 2, 3], [1, 2], [2, 3, 4], [5, 6], [5, 6, 7], [1, 3]]
+    x = torch.tensor(binary(fitted)[:, 1:])
+
+    def objective(users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        scores = users @ items.T
+        of_user, of_item = x.sum(1) + 0.1 * (N - 1), x.sum(0) + 0.1 * len(fitted)
+        l2 = (of_user * users.square().sum(1)).sum() + (of_item * items.square().sum(1)).sum()
+        return (x * (1 - scores).square()).sum() + 0.1 * scores.square().sum() + 0.05 * l2
+
+    model = IALS(spec(), dim=2, epochs=200, l2=0.05)
+    model.fit(to_lists(fitted))
+    items = model.vectors.double()
+    users = model._solve(interactions.distinct(to_lists(fitted), N), model.vectors, N - 1).double()
+    reached = objective(users, items[1:])
+    free = [users.clone().requires_grad_(), items[1:].clone().requires_grad_()]
+    optimizer = torch.optim.Adam(free, lr=1e-2)
+    for _ in range(300):
+        optimizer.zero_grad()
+        objective(*free).backward()
+        optimizer.step()
+    assert float(reached) < 1.001 * float(objective(*free))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(fitted=lists_of_ids, history=lists_of_ids, l1=st.sampled_from([0.0, 0.5, 1.0]), chunk=st.integers(1, N))
+def test_slim(fitted: Ids, history: Ids, l1: float, chunk: int) -> None:
+    """The optimality conditions of each weight, and the scores by the dense weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slim, "_CHUNK", chunk)
+        model = SLIM(spec(), l1=l1, l2=2.0, sweeps=500, tolerance=1e-7)
+        scores = score(model, fitted, history)
+    weights = np.zeros((N, N))
+    rows = np.repeat(np.arange(N), np.diff(model.item_starts.numpy()))
+    weights[rows, model.others.numpy()] = model.weights.numpy()
+    np.testing.assert_allclose(scores, (binary(history) @ weights)[:, 1:], rtol=1e-5, atol=1e-6)
+    x = binary(fitted)
+    slopes = x.T @ (x @ weights - x) + 2.0 * weights + l1
+    np.fill_diagonal(slopes, 0)
+    assert (weights >= 0).all() and not weights.diagonal().any()
+    np.testing.assert_allclose(slopes[weights > 0], 0, atol=1e-3)
+    assert (slopes[weights == 0] >= -1e-3).all()
 
 
 FITTED = [[1, 2, 3], [2, 3, 2, 0], [], [4, 1], [0, 0], [5, 6, 2, 1]]

@@ -122,6 +122,64 @@ class SessionKNNScores:
         return scores
 
 
+class SLIMScores:
+    """The weights of the distinct items of a history, added up."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        own = _arrays(folder)
+        self._item_starts, self._others, self._weights = own["item_starts"], own["others"], own["weights"]
+
+    def __call__(self, history: History) -> np.ndarray:
+        rows = len(self._item_starts) - 1
+        items = np.unique(history[history < rows])
+        places, _ = _ranges(self._item_starts[items], self._item_starts[items + 1])
+        return np.bincount(self._others[places], self._weights[places], minlength=rows).astype(np.float32)
+
+
+class TransitionScores:
+    """The shares of the transitions from the last items of a history, directly or over a few hops."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        own = _arrays(folder)
+        self._item_starts, self._followers, self._shares = own["item_starts"], own["followers"], own["shares"]
+        self._items, self._hops = options["last"], options["hops"]
+        self._item_weight, self._hop_weight = options["item_weight"], options["hop_weight"]
+
+    def __call__(self, history: History) -> np.ndarray:
+        rows = len(self._item_starts) - 1
+        last = history[(history < rows) & (history > 0)][::-1][: self._items]
+        reached = np.bincount(last, self._item_weight ** np.arange(len(last)), minlength=rows)
+        scores = np.zeros(rows)
+        for hop in range(self._hops):
+            items = np.flatnonzero(reached)
+            places, owner = _ranges(self._item_starts[items], self._item_starts[items + 1])
+            weights = reached[items][owner] * self._shares[places]
+            reached = np.bincount(self._followers[places], weights, minlength=rows)
+            scores += self._hop_weight**hop * reached
+        return scores.astype(np.float32)
+
+
+class IALSScores:
+    """Inner products of the items' vectors and the vector that is best for the distinct items of a history."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        own = _arrays(folder)
+        self._vectors = own["vectors"]
+        self._gram = options["unobserved_weight"] * own["gram"]
+        self._unobserved, self._l2, self._power = options["unobserved_weight"], options["l2"], options["power"]
+
+    def __call__(self, history: History) -> np.ndarray:
+        rows = len(self._vectors)
+        items = np.unique(history[(history < rows) & (history > 0)])
+        if not len(items):
+            return np.zeros(rows, np.float32)
+        chosen = self._vectors[items]
+        l2 = self._l2 * (len(items) + self._unobserved * (rows - 1)) ** self._power
+        left = self._gram + chosen.T @ chosen + l2 * np.eye(chosen.shape[1], dtype=np.float32)
+        scores: np.ndarray = self._vectors @ np.linalg.solve(left, chosen.sum(axis=0))
+        return scores.astype(np.float32)
+
+
 def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate ranges of integers: begin (B,), stop (B,) -> the integers (P,), the range of each (P,)."""
     lengths = stop - begin
@@ -133,7 +191,10 @@ METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.nd
     "EASE": EASEScores,
     "GFCF": GFCFScores,
     "ItemKNN": ItemKNNScores,
+    "IALS": IALSScores,
     "SessionKNN": SessionKNNScores,
+    "SLIM": SLIMScores,
+    "Transition": TransitionScores,
 }
 
 
