@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.export.artefact import load
 from recsys.export.triton.instance_device import device_of
-from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
+from recsys.export.triton.request_columns import InferenceRequest, parameters_of, raw_columns, refusal
 from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
 
 FOLDER = "artefact"
@@ -32,7 +33,7 @@ class TritonPythonModel:
 
         return [self._answer(pb, request) for request in requests]
 
-    def _answer(self, pb: Any, request: Any) -> Any:
+    def _answer(self, pb: ModuleType, request: InferenceRequest) -> Any:
         try:
             columns, _ = raw_columns(pb, request, self._inputs)
             rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
