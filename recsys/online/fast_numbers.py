@@ -86,7 +86,7 @@ class NumberParser:
                 return _text_as_floats(cells)
         return _text_as_floats([None if c is None else self._plain(self._text(c)) for c in cells])
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         return value if type(value) is str else repr(without_point(value) if self.whole_floats else value)
 
     def _plain(self, text: str) -> str | None:

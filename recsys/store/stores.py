@@ -99,7 +99,7 @@ def _decoded(text: str | bytes, where: str) -> Any:
         raise BadEntry(f"{where} {FOREIGN}") from e
 
 
-def _values(value: Any, where: str) -> Values:
+def _values(value: object, where: str) -> Values:
     """Return the values of an entry, as JSON or decoded. Raises BadEntry if it holds something else."""
     found = _decoded(value, where) if isinstance(value, str | bytes) else value
     if not isinstance(found, dict):
