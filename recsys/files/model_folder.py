@@ -139,7 +139,7 @@ class ModelFolder:
         """Return the parsed serving.json. Raises UserError if it is not valid."""
         return self.parse(self._read())
 
-    def parse(self, content: Any) -> Serving:
+    def parse(self, content: object) -> Serving:
         """Parse a content of serving.json, in which null stands for a missing key. Raises UserError."""
         if isinstance(content, dict):
             content = {key: value for key, value in content.items() if value is not None or key == "version"}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -187,7 +186,7 @@ class Schedule:
 def _stopping() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end a sweep as Ctrl-C does; ignore further signals while it is ending."""
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, _: object) -> None:
         for s in (*STOPS, signal.SIGINT):
             signal.signal(s, signal.SIG_IGN)
         if number == signal.SIGINT:

@@ -1,10 +1,12 @@
 """Search methods: the next trial, and whether to prune a running one."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +14,12 @@ from recsys.base.errors import UserError
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Space, SweepAxis
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.storages.journal import JournalFileOpenLock
+    from optuna.trial import FrozenTrial
 
 JOURNAL = "study.journal"
 NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the others are compared
@@ -87,7 +95,7 @@ class Study(Search):
         values = {a.key: _text(a, asked.params[a.key]) for a in self._space.axes}
         return self._sweep.new_trial(values, self._space.overrides(values), asked.number)
 
-    def _ask(self, n: int) -> Any:
+    def _ask(self, n: int) -> optuna.Trial:
         # One sampler per trial: a resumed sweep would otherwise repeat the samples of its first trials.
         seed = int(np.random.SeedSequence([self._sweep.settings["seed"], n]).generate_state(1)[0])
         with warnings.catch_warnings():
@@ -95,7 +103,7 @@ class Study(Search):
             self.study.sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         return self.study.ask(self._distributions)
 
-    def _frozen(self, trial: Trial) -> Any:
+    def _frozen(self, trial: Trial) -> FrozenTrial:
         assert trial.asked is not None
         return self.study.get_trials(deepcopy=False)[trial.asked]
 
@@ -121,7 +129,7 @@ class Study(Search):
         self.study.tell(trial.asked, value if ok else None, state=state, skip_if_finished=True)
 
 
-def _no_lock() -> Any:
+def _no_lock() -> JournalFileOpenLock:
     """Return a lock that does nothing: the sweep holds its own, and a lock file would outlive a killed process."""
     from optuna.storages.journal import JournalFileOpenLock
 
@@ -144,7 +152,7 @@ def _numbers(axis: SweepAxis) -> list[float] | None:
     return numbers if len(numbers) > 2 and len(steps) == 1 and steps.pop() > 0 else None
 
 
-def _distribution(axis: SweepAxis) -> Any:
+def _distribution(axis: SweepAxis) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not axis.choices and axis.whole:
