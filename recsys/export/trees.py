@@ -187,20 +187,19 @@ def write_trees(model: GBM, labels: tuple[Label, ...], folder: Path) -> Written:
     graph = RankingGraph(Forests(features, [base for _, base in found]), features, labels, Tables({}))
     written = Written(graph, [], {}, example_inputs(features), folder)
     program, file = trace(graph, [], written.inputs), folder / files.GRAPH
-    attributes = [own for own, _ in found]
-    to_onnx(program, [], list(written.inputs), graph.outputs, file, {}, change=lambda proto: _fill(proto, attributes))
+
+    def fill(proto: onnx.ModelProto) -> None:
+        """Give each TreeEnsemble its attributes."""
+        from onnx import helper
+
+        for node in proto.graph.node:
+            if node.op_type == "TreeEnsemble":
+                own, _ = found[node.attribute[0].i]
+                del node.attribute[:]
+                node.attribute.extend(helper.make_attribute(name, value) for name, value in own.items())
+
+    to_onnx(program, [], list(written.inputs), graph.outputs, file, {}, change=fill)
     return written
-
-
-def _fill(proto: onnx.ModelProto, attributes: Sequence[dict[str, Any]]) -> None:
-    """Give each TreeEnsemble its attributes."""
-    from onnx import helper
-
-    for node in proto.graph.node:
-        if node.op_type == "TreeEnsemble":
-            own = attributes[node.attribute[0].i]
-            del node.attribute[:]
-            node.attribute.extend(helper.make_attribute(name, value) for name, value in own.items())
 
 
 class _Columns(nn.Module):

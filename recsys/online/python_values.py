@@ -68,7 +68,7 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
         bounds = integer_bounds(dtype)
         return lambda value: _integer(value, *bounds)
     if dtype.is_float():
-        return _float
+        return lambda value: None if (number := _number(value, float)) is None else float(number)
     if dtype.is_decimal():
         return _decimal
     if dtype == pl.Boolean:
@@ -77,7 +77,7 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
         zone = ZoneInfo(dtype.time_zone) if dtype.time_zone else None
         return lambda value: _moment(value, zone)
     if dtype == pl.Date:
-        return _day
+        return lambda value: None if (moment := _moment(value, None)) is None else moment.date()
     if isinstance(dtype, pl.List | pl.Array):
         element = reader(dtype.inner)  # type: ignore[arg-type]
         return lambda value: _elements(value, element)
@@ -113,11 +113,6 @@ def _integer(value: object, low: int, high: int) -> int | None:
     if not low <= number <= high:
         raise ValueError(f"is not between {low} and {high}")
     return int(number)
-
-
-def _float(value: object) -> float | None:
-    number = _number(value, float)
-    return None if number is None else float(number)
 
 
 def _number(value: object, parse_text: Callable[[str], Any]) -> Any:
@@ -171,11 +166,6 @@ def _moment(value: object, zone: ZoneInfo | None) -> datetime | None:
     if zone is not None:
         return value.astimezone(zone) if value.tzinfo else value.replace(tzinfo=zone)
     return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-
-
-def _day(value: object) -> date | None:
-    moment = _moment(value, None)
-    return None if moment is None else moment.date()
 
 
 def _elements(value: object, element: Reader) -> list[Any]:

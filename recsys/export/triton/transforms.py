@@ -43,13 +43,13 @@ class TritonPythonModel:
                 return [self._response(pb, {n: x[i] for n, x in parts.items()}) for i in range(len(requests))]
             except (UserError, KeyError):
                 pass  # each request alone, so that only the bad ones fail
-        return [self._answer(pb, request) for request in requests]
-
-    def _answer(self, pb: ModuleType, request: InferenceRequest) -> Any:
-        try:
-            return self._response(pb, self._features(*self._columns(pb, request)))
-        except UserError as e:
-            return refusal(pb, e)
+        answers = []
+        for request in requests:
+            try:
+                answers.append(self._response(pb, self._features(*self._columns(pb, request))))
+            except UserError as e:
+                answers.append(refusal(pb, e))
+        return answers
 
     def _columns(self, pb: ModuleType, request: InferenceRequest) -> tuple[dict[str, list[Any]], int]:
         parameters_of(request)
