@@ -18,7 +18,6 @@ from recsys.sweep.space import Space, SweepAxis
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
-    from optuna.storages.journal import JournalFileOpenLock
     from optuna.trial import FrozenTrial
 
 JOURNAL = "study.journal"
@@ -65,14 +64,20 @@ class Study(Search):
     def __init__(self, sweep: Sweep, space: Space, folder: Path) -> None:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+        class NoLock(JournalFileOpenLock):  # the sweep holds its own, and a lock file would outlive a killed process
+            def acquire(self) -> bool:
+                return True
+
+            def release(self) -> None: ...
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
         self._optuna, self._sweep, self._space = optuna, sweep, space
         self.prunes = sweep.settings["prune"]
         self._distributions = {a.key: _distribution(a) for a in space.axes}
-        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_no_lock()))
+        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=NoLock("")))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
         self.study = optuna.create_study(
             study_name="sweep",  # independent of the folder's name, which may change
@@ -127,19 +132,6 @@ class Study(Search):
         state = states.COMPLETE if ok else states.PRUNED if trial.status == "pruned" else states.FAIL
         assert trial.asked is not None
         self.study.tell(trial.asked, value if ok else None, state=state, skip_if_finished=True)
-
-
-def _no_lock() -> JournalFileOpenLock:
-    """Return a lock that does nothing: the sweep holds its own, and a lock file would outlive a killed process."""
-    from optuna.storages.journal import JournalFileOpenLock
-
-    class NoLock(JournalFileOpenLock):
-        def acquire(self) -> bool:
-            return True
-
-        def release(self) -> None: ...
-
-    return NoLock("")
 
 
 def _numbers(axis: SweepAxis) -> list[float] | None:
