@@ -1,17 +1,21 @@
 """Measure the parts of training steps, and callbacks for debug runs: overfitting one batch, profiling operators."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from recsys.base.console import results, say
-from recsys.batch import Batch
+
+if TYPE_CHECKING:
+    from recsys.batch import Batch
 
 PARTS = ("forward", "backward", "optimizer")
 PENDING = 50  # number of steps after which GPU events are read
