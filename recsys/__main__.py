@@ -29,20 +29,15 @@ COMMANDS = {
 }
 
 
-def _usage() -> str:
-    """Return the list of commands, one line each."""
-    width = max(map(len, COMMANDS))
-    first = "Usage: recsys COMMAND [key=value ...]   (the same as python -m recsys.COMMAND)"
-    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
-    last = "recsys COMMAND --help lists a command's keys. recsys --version prints the versions."
-    return "\n".join([first, "", *lines, "", last])
-
-
 def main() -> None:
     """Run the command that the first argument names, with the rest as its arguments."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        results.print(_usage(), markup=False)
+        width = max(map(len, COMMANDS))
+        first = "Usage: recsys COMMAND [key=value ...]   (the same as python -m recsys.COMMAND)"
+        lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+        last = "recsys COMMAND --help lists a command's keys. recsys --version prints the versions."
+        results.print("\n".join([first, "", *lines, "", last]), markup=False)
         return
     if arguments[0] in ("-V", "--version"):
         from recsys.base.packages import describe

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from recsys.base.errors import UserError
 from recsys.training.run import Run
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
     from omegaconf import DictConfig
 
@@ -55,7 +56,7 @@ def load(run: str | Path) -> TrainedRun:
     return TrainedRun(open_run(str(run))[1])
 
 
-def recommend(run: str | Path | TrainedRun, user: Any, k: int = 10) -> pl.DataFrame:
+def recommend(run: str | Path | TrainedRun, user: object, k: int = 10) -> pl.DataFrame:
     """Return the k best items for one user, best first, in the columns `item` and `score`.
 
     The history of the user is read from the raw files that the run was trained on.
@@ -105,7 +106,7 @@ class TrainedRun(Run):
 
         return Recommender.load(str(self.path))
 
-    def predict(self, rows: Any) -> Any:
+    def predict(self, rows: object) -> Any:
         """Return the predictions for raw rows: a Series, or a data frame if the run predicts several numbers a row.
 
         Args:
@@ -114,7 +115,7 @@ class TrainedRun(Run):
         """
         return _like(rows, self.predictor.predict(_polars(rows)))
 
-    def recommend(self, rows: Any = None, *, user: Any = None, k: int | None = None) -> Any:
+    def recommend(self, rows: object = None, *, user: object = None, k: int | None = None) -> Any:
         """Return the best items for one user, or the lists of items for all users in a data frame.
 
         Args:
@@ -174,7 +175,7 @@ def _composed(command: str, overrides: Sequence[str]) -> DictConfig:
         raise e.with_traceback(None) from None
 
 
-def _polars(rows: Any) -> pl.DataFrame:
+def _polars(rows: object) -> pl.DataFrame:
     import polars as pl
 
     if isinstance(rows, pl.DataFrame):
@@ -188,9 +189,9 @@ def _polars(rows: Any) -> pl.DataFrame:
     raise UserError(f"rows: must be a data frame of polars or pandas, not {type(rows).__name__}")
 
 
-def _like(rows: Any, result: Any) -> Any:
+def _like(rows: object, result: Any) -> Any:
     return result.to_pandas() if _is_of_pandas(rows) else result
 
 
-def _is_of_pandas(rows: Any) -> bool:
+def _is_of_pandas(rows: object) -> TypeGuard[pd.DataFrame]:
     return type(rows).__module__.partition(".")[0] == "pandas"

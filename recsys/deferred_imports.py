@@ -71,7 +71,9 @@ def _package(name: str, packages: Iterable[str]) -> str | None:
 class _Finder:
     """Gives importers and deferred packages their loaders."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if _package(name, IMPORTERS):
             return _with_loader(PathFinder.find_spec(name, path), _ImporterLoader)
         if (root := _package(name, DEFERRED)) is None:
@@ -179,7 +181,7 @@ class _Placeholder(type):
         cached = cache(decorate)
         return decorated
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return not cls._is_deferred() and isinstance(instance, cls._real())
 
     def __getattr__(cls, name: str) -> Any:
@@ -187,7 +189,7 @@ class _Placeholder(type):
             raise AttributeError(name)
         return _placeholder(cls, name) if _importing() or cls._is_idle() else getattr(cls._real(), name)
 
-    def __setattr__(cls, name: str, value: Any) -> None:
+    def __setattr__(cls, name: str, value: object) -> None:
         setattr(cls._real(), name, value)
 
 

@@ -60,7 +60,15 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         module = import_module(str(run.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
         kind = "ranking" if run.kind.scores_rows else "closed form" if run.kind.fitted_at_once else "retrieval"
-        yield Entry(name, kind, paper, _problem(run) if overrides else None, run)
+        problem = None
+        try:
+            if overrides:
+                from recsys.job.check import check
+
+                check(run)
+        except UserError as e:
+            problem = str(e)
+        yield Entry(name, kind, paper, problem, run)
 
 
 def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
@@ -115,17 +123,6 @@ def needs(cfg: RunConfig) -> str:
     return "names of features; see its YAML"
 
 
-def _problem(cfg: RunConfig) -> str | None:
-    """Return why a config cannot be trained, None if it can."""
-    from recsys.job.check import check
-
-    try:
-        check(cfg)
-    except UserError as e:
-        return str(e)
-    return None
-
-
 def fitting(overrides: Sequence[str]) -> list[str]:
     """Return the names of the models that fit: ranking models or, if the data has no label, retrieval models.
 
@@ -139,27 +136,9 @@ def fitting(overrides: Sequence[str]) -> list[str]:
     return [e.name for e in fit if e.kind == "ranking"] or [e.name for e in fit]
 
 
-def _show(overrides: Sequence[str], *, long: bool = False) -> None:
-    """Print the list. long: with the whole references of papers. Raises UserError for a mistake in the overrides."""
-    table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
-    if overrides:
-        with command_line.explained(overrides):
-            compose("train", overrides)
-        table.add_column("fits")
-    names = []
-    for entry in entries(overrides):
-        names += [entry.name] if overrides and entry.problem is None else []
-        fits = [entry.problem or "yes"] if overrides else []
-        table.add_row(entry.name, entry.kind, entry.needs, entry.paper if long else entry.reference, *fits)
-    results.print(table)
-    if names:
-        command = f"python -m recsys.train -m model={','.join(names)} {' '.join(overrides)}"
-        results.print(f"\nTrain all that fit: {command}", soft_wrap=True)
-
-
 def run() -> None:
     """Run the command."""
-    long = LONG in sys.argv
+    long = LONG in sys.argv  # the whole references of papers
     arguments = [a for a in sys.argv[1:] if a != LONG]
     if any(a in command_line.HELP for a in arguments):
         print(__doc__)
@@ -167,4 +146,21 @@ def run() -> None:
     command_line.check_flags(arguments)
     if named := next((a for a in arguments if a.startswith("model=")), None):
         sys.exit(command_line.say_error(f"{named}: all models are listed; leave it out"))
-    sys.exit(command_line.call(lambda: _show(arguments, long=long), "models", arguments))
+
+    def show() -> None:
+        table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
+        if arguments:
+            with command_line.explained(arguments):
+                compose("train", arguments)
+            table.add_column("fits")
+        names = []
+        for entry in entries(arguments):
+            names += [entry.name] if arguments and entry.problem is None else []
+            fits = [entry.problem or "yes"] if arguments else []
+            table.add_row(entry.name, entry.kind, entry.needs, entry.paper if long else entry.reference, *fits)
+        results.print(table)
+        if names:
+            command = f"python -m recsys.train -m model={','.join(names)} {' '.join(arguments)}"
+            results.print(f"\nTrain all that fit: {command}", soft_wrap=True)
+
+    sys.exit(command_line.call(show, "models", arguments))

@@ -34,7 +34,21 @@ USAGE = f"python -m recsys.registry {'|'.join(ACTIONS)} root=DIR [name=NAME] [ve
 def _command(cfg: RegistryConfig) -> None:
     if cfg.action == MISSING:
         raise UserError(f"no action: must be {', '.join(ACTIONS)}")
-    registries = _opened(cfg)
+    from recsys.follow.model_registry import ModelRegistry, registered_names
+
+    if cfg.root == MISSING:
+        raise UserError(f"root: is missing; name the folder of models; usage: {USAGE}")
+    root = Path(cfg.root)
+    if not root.is_dir():
+        raise UserError(f"root={root}: no such folder; name the folder of models that recsys.serve serves")
+    roots = (root, root / "registry", root / "follow" / "registry")  # of recsys.follow, and of its demo
+    root = next((r for r in roots if registered_names(r)), root)
+    names = registered_names(root)
+    if not names:
+        raise UserError(f"root={root}: no model in it has a history; recsys.follow registers versions")
+    if cfg.name is not None and cfg.name not in names:
+        raise UserError(f"name={cfg.name}: no such model in {root}{did_you_mean(cfg.name, names)}")
+    registries = [ModelRegistry(root, name) for name in (names if cfg.name is None else [cfg.name])]
     if cfg.action == "list":
         for registry in registries:
             _list(registry)
@@ -52,25 +66,6 @@ def _command(cfg: RegistryConfig) -> None:
 
         for registry in registries:
             say(f"{registry.name}: {mirrors.mirror_to_wandb(registry) or 'W&B has these aliases already'}")
-
-
-def _opened(cfg: RegistryConfig) -> list[ModelRegistry]:
-    """Return the registry of the model that the config names, or of each model. Raises UserError if there is none."""
-    from recsys.follow.model_registry import ModelRegistry, registered_names
-
-    if cfg.root == MISSING:
-        raise UserError(f"root: is missing; name the folder of models; usage: {USAGE}")
-    root = Path(cfg.root)
-    if not root.is_dir():
-        raise UserError(f"root={root}: no such folder; name the folder of models that recsys.serve serves")
-    roots = (root, root / "registry", root / "follow" / "registry")  # of recsys.follow, and of its demo
-    root = next((r for r in roots if registered_names(r)), root)
-    names = registered_names(root)
-    if not names:
-        raise UserError(f"root={root}: no model in it has a history; recsys.follow registers versions")
-    if cfg.name is not None and cfg.name not in names:
-        raise UserError(f"name={cfg.name}: no such model in {root}{did_you_mean(cfg.name, names)}")
-    return [ModelRegistry(root, name) for name in (names if cfg.name is None else [cfg.name])]
 
 
 def _list(registry: ModelRegistry) -> None:

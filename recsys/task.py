@@ -10,7 +10,6 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
-from recsys.models.common.items import QueryBatch
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -90,7 +89,12 @@ class RetrievalTask(nn.Module):
             return vectors.new_zeros(()), self.model.encode(batch, query_batch, vectors)
         targets = query_batch.targets
         if not len(targets):
-            return self._zero_loss(batch, query_batch)
+            # a loss of 0 in which all parameters take part: the other ranks' collectives wait for their gradients
+            vectors = self.model.items(torch.cat([query_batch.inputs, query_batch.inputs.new_zeros(1)]))
+            queries = self.model.encode(batch, query_batch, vectors[:-1])
+            same = queries.shape[1:] == vectors.shape[1:]
+            scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
+            return (queries.sum() + scores) * 0, queries.new_zeros(0)
         history = (query_batch,) if self._outside_history else ()
         negatives = self.loss.sample(targets, self.popularity, *history)
         ids = torch.cat([query_batch.inputs, targets, negatives.ids.flatten()])
@@ -113,16 +117,6 @@ class RetrievalTask(nn.Module):
         )
         penalty = self.model.penalty()
         return loss if penalty is None else loss + penalty, queries.new_zeros(0)
-
-    def _zero_loss(self, batch: Batch, query_batch: QueryBatch) -> tuple[Tensor, Tensor]:
-        """Return a loss of 0 for a batch without targets. All parameters take part, because the other ranks'
-        collectives wait for their gradients.
-        """
-        vectors = self.model.items(torch.cat([query_batch.inputs, query_batch.inputs.new_zeros(1)]))
-        queries = self.model.encode(batch, query_batch, vectors[:-1])
-        same = queries.shape[1:] == vectors.shape[1:]
-        scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
-        return (queries.sum() + scores) * 0, queries.new_zeros(0)
 
     def item_vectors(self, ids: range, max_ids: int, chunk: int = 1 << 16) -> Tensor:
         """Return the vectors (len(ids), d) of these candidates. Collective: each rank passes its own range of ids.

@@ -23,26 +23,6 @@ from recsys.distributed.failures import exit_process
 ZOO = "model=zoo"
 
 
-def _sweep(arguments: list[str]) -> int:
-    """Run a sweep and return its exit status; `model=zoo` stands for all models that fit the data."""
-    from recsys.sweep.begin import begin
-
-    if ZOO in arguments and (code := command_line.call(lambda: _name_models(arguments), "train", arguments)):
-        return code
-    return begin(arguments)
-
-
-def _name_models(arguments: list[str]) -> None:
-    """Replace `model=zoo` by the models that fit the first trial of a sweep."""
-    from recsys.model_list import fitting
-    from recsys.sweep.space import read_space
-
-    space = read_space([a for a in arguments if a != ZOO])
-    names = fitting(space.overrides(space.ends()[0]))
-    say(f"{ZOO}: {len(names)} models fit: {', '.join(names)}")
-    arguments[arguments.index(ZOO)] = f"model={','.join(names)}"
-
-
 def main() -> None:
     """Run the command with this process's overrides."""
     start = time.monotonic()
@@ -58,7 +38,20 @@ def main() -> None:
 
     rest = [a for a in sys.argv[1:] if a not in command_line.MULTIRUN]
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
-        exit_process(_sweep(rest))
+        from recsys.sweep.begin import begin
+
+        def name_models() -> None:
+            """Replace `model=zoo` by the models that fit the first trial of the sweep."""
+            from recsys.model_list import fitting
+            from recsys.sweep.space import read_space
+
+            space = read_space([a for a in rest if a != ZOO])
+            names = fitting(space.overrides(space.ends()[0]))
+            say(f"{ZOO}: {len(names)} models fit: {', '.join(names)}")
+            rest[rest.index(ZOO)] = f"model={','.join(names)}"
+
+        code = command_line.call(name_models, "train", rest) if ZOO in rest else 0
+        exit_process(code or begin(rest))
     if ZOO in rest:
         exit_process(command_line.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
     command_line.run("train", command, rest)  # --help and --cfg show one run

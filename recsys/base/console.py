@@ -20,12 +20,6 @@ from rich.text import Text
 
 from recsys.base.secrets import mask_text
 
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal. It is None if the caller has closed it."""
-    return stream is not None and stream.isatty()
-
-
 KERNEL = "RECSYS_IN_KERNEL"  # environment variable of the ranks that a notebook's kernel starts
 
 
@@ -53,7 +47,8 @@ def _console(stderr: bool) -> Console:
     if _in_notebook():
         look: dict[str, Any] = {"force_jupyter": False, "force_terminal": False, "no_color": True}
         return Console(stderr=stderr and not _in_kernel(), width=120, highlight=False, soft_wrap=stderr, **look)
-    width = None if _is_terminal(sys.stderr if stderr else sys.stdout) else 120
+    stream: TextIO | None = sys.stderr if stderr else sys.stdout  # None if the caller has closed it
+    width = None if stream is not None and stream.isatty() else 120
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=stderr)
 
 
@@ -95,8 +90,11 @@ def hidden() -> Iterator[None]:
 
 def say(message: str) -> None:
     """Print one line to standard error and write it to the run's log, with secrets masked."""
+    global _open_line
     message = mask_text(message)
-    _clear_line()
+    if _open_line and not console.quiet:  # remove the line that a bar updates in place; the bar writes it again
+        console.file.write(f"\r{'':<{_open_line}}\r")
+    _open_line = 0
     console.print(message, markup=False)
     log(message)
 
@@ -104,14 +102,6 @@ def say(message: str) -> None:
 def _count_bars(more: int) -> None:
     global _bars_in_place
     _bars_in_place += more
-
-
-def _clear_line() -> None:
-    """Remove the line that a bar updates in place; the bar writes it again."""
-    global _open_line
-    if _open_line and not console.quiet:
-        console.file.write(f"\r{'':<{_open_line}}\r")
-    _open_line = 0
 
 
 def _show_in_place(line: str, end: str) -> None:
@@ -215,17 +205,14 @@ class Bar:
 
     def advance(self, rows: float) -> None:
         with self._lock:  # several threads call it
-            self._advance(rows)
-
-    def _advance(self, rows: float) -> None:
-        self.done += rows
-        if self._live is not None:
-            self._live.update(self._task, advance=rows, note=self.note, total=self.total)
-        if self._in_place and time.monotonic() - self._shown_at > UPDATE_EVERY_SECONDS:
-            self._shown_at = time.monotonic()
-            _show_in_place(self._line(), end="")
-        if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
-            self._report()
+            self.done += rows
+            if self._live is not None:
+                self._live.update(self._task, advance=rows, note=self.note, total=self.total)
+            if self._in_place and time.monotonic() - self._shown_at > UPDATE_EVERY_SECONDS:
+                self._shown_at = time.monotonic()
+                _show_in_place(self._line(), end="")
+            if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
+                self._report()
 
     def _line(self) -> str:
         """Return the state of the bar in words."""

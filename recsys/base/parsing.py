@@ -29,7 +29,7 @@ class WrongKey(UserError):
         self.key = key
 
 
-def parse(schema: type[T], values: Any, place: str = "", *, file: str = "") -> T:
+def parse(schema: type[T], values: object, place: str = "", *, file: str = "") -> T:
     """Return an object of a schema. Keys that are missing have their defaults.
 
     Args:
@@ -49,18 +49,18 @@ def parse(schema: type[T], values: Any, place: str = "", *, file: str = "") -> T
     return made
 
 
-def without_none(hint: Any) -> Any:
+def without_none(hint: object) -> object:
     """Return X for the type hint X | None."""
     arguments = get_args(hint)
     return next(a for a in arguments if a is not NoneType) if NoneType in arguments else hint
 
 
-def names_of(schema: Any) -> list[str]:
+def names_of(schema: object) -> list[str]:
     """Return the keys of a schema; none for other types."""
     return list(getattr(schema, "__pydantic_fields__", ()))
 
 
-def part_of(hint: Any, name: str) -> Any:
+def part_of(hint: object, name: str) -> object:
     """Return the type hint of a key of a schema, or of an element of a mapping or a list."""
     hint = without_none(hint)
     if names_of(hint):
@@ -88,7 +88,7 @@ PROBLEMS = {  # beginnings of pydantic's types of errors
 }
 
 
-def reason_of(error: Any) -> str:
+def reason_of(error: Mapping[str, Any]) -> str:
     """Return why pydantic refused a value, as the end of a message."""
     facts = error.get("ctx", {})
     if error["type"] == "literal_error":
@@ -101,7 +101,7 @@ def reason_of(error: Any) -> str:
     return error["msg"][:1].lower() + error["msg"][1:]
 
 
-def _mistake(error: ValidationError, schema: Any, values: Any, place: str = "") -> WrongKey:
+def _mistake(error: ValidationError, schema: object, values: object, place: str = "") -> WrongKey:
     """Return the first mistake in the values of a schema."""
     errors = error.errors(include_url=False)
     first = next((e for e in errors if e["type"] in UNKNOWN), errors[0])  # a wrong name says why another is missing
@@ -122,7 +122,7 @@ def _mistake(error: ValidationError, schema: Any, values: Any, place: str = "") 
     return WrongKey(place, _wrong_value(place, value, hint, reason_of(first)))
 
 
-def _wrong_value(place: str, value: Any, hint: Any, reason: str) -> str:
+def _wrong_value(place: str, value: object, hint: object, reason: str) -> str:
     shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
     names = names_of(hint)
     if not place and not isinstance(value, Mapping):

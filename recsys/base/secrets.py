@@ -8,7 +8,7 @@ variable that `variable` names. Names under `data` belong to the user, and are n
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 MASK = "***"
@@ -41,7 +41,7 @@ def variable(key: str) -> str:
     return PREFIX + re.sub(r"\W", "_", key.lstrip("+~")).upper()
 
 
-def masked(value: Any, key: str = "") -> Any:
+def masked(value: object, key: str = "") -> Any:
     """Return a config (nested mappings and lists) with its secrets replaced by MASK.
 
     key: key of `value` in the whole config
@@ -49,7 +49,7 @@ def masked(value: Any, key: str = "") -> Any:
     return _mapped(value, key, _mask)
 
 
-def restored(value: Any) -> Any:
+def restored(value: object) -> Any:
     """Return a config whose masked values are taken from the environment, or from this process's own config.
 
     Values that are in neither stay masked.
@@ -57,7 +57,7 @@ def restored(value: Any) -> Any:
     return _mapped(value, "", _restore)
 
 
-def remember(config: Any) -> None:
+def remember(config: object) -> None:
     """Remember the secrets of a config: texts of this process mask them, and processes that it starts get them."""
     for key, value in _leaves(config):
         if isinstance(value, str | int) and _mask(key, value) != value:
@@ -69,7 +69,7 @@ def environment() -> dict[str, str]:
     return dict(_known)
 
 
-def still_masked(config: Any, but: Sequence[str] = ()) -> str | None:
+def still_masked(config: object, but: Sequence[str] = ()) -> str | None:
     """Return the first key whose value is masked, if there is one, except below the keys `but`."""
     keys = (k for k, v in _leaves(config) if _is_masked(v) and k.partition(".")[0] not in but)
     return next(keys, None)
@@ -108,7 +108,7 @@ def _without_items(key: str, value: str) -> str:
     return _without_known(items if value.lstrip().startswith(("{", "[")) else value)
 
 
-def _mask(key: str, value: Any) -> Any:
+def _mask(key: str, value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return value
     if is_secret(key):
@@ -116,16 +116,16 @@ def _mask(key: str, value: Any) -> Any:
     return _URL.sub(rf"\1{MASK}@", value) if isinstance(value, str) else value
 
 
-def _restore(key: str, value: Any) -> Any:
+def _restore(key: str, value: object) -> object:
     name = variable(key)
     return os.environ.get(name, _known.get(name, value)) if _is_masked(value) else value
 
 
-def _is_masked(value: Any) -> bool:
+def _is_masked(value: object) -> bool:
     return isinstance(value, str) and (value == MASK or _MASKED_URL in value)
 
 
-def _mapped(value: Any, key: str, change: Any) -> Any:
+def _mapped(value: object, key: str, change: Callable[[str, object], object]) -> Any:
     if isinstance(value, Mapping):
         return {k: _mapped(v, _join(key, k), change) for k, v in value.items()}
     if isinstance(value, list):
@@ -133,7 +133,7 @@ def _mapped(value: Any, key: str, change: Any) -> Any:
     return change(key, value)
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for k, v in value.items():
             yield from _leaves(v, _join(key, k))
@@ -144,5 +144,5 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _join(key: str, name: Any) -> str:
+def _join(key: str, name: object) -> str:
     return f"{key}.{name}" if key else str(name)

@@ -75,9 +75,9 @@ def _table(*head: str) -> Table:
 
 def _composed(found: list["Key"], cfg: DictConfig, choices: dict[str, str | None]) -> Iterator["Key"]:
     """Yield the keys with their values in a config; a choice that is a class has the keys of its YAML file."""
-    values: Any = masked(OmegaConf.to_container(cfg))
+    values: object = masked(OmegaConf.to_container(cfg))
     for key in found:
-        value: Any = values
+        value: object = values
         for part in key.name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if not isinstance(value, dict) or "_target_" not in value:
@@ -104,7 +104,7 @@ class Key:
     """A key of a command. name: the dotted name, such as trainer.max_epochs"""
 
     name: str
-    hint: Any
+    hint: object
     default: str
     meaning: str
 
@@ -120,7 +120,7 @@ def usage(command: str) -> str:
 def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
     """Yield the keys of a schema, and of its parts. The parts of a command's schema replace settings of a run."""
     for name, declared in schema.__pydantic_fields__.items():
-        hint: Any = declared.annotation
+        hint: object = declared.annotation
         if isinstance(hint, type) and is_dataclass(hint):
             yield from keys(hint, f"{prefix}{name}.")
             continue
@@ -135,7 +135,7 @@ def keys(schema: type[Any], prefix: str = "") -> Iterator[Key]:
         yield Key(prefix + name, limited, _text(default), meaning)
 
 
-def _text(default: Any) -> str:
+def _text(default: object) -> str:
     if default == MISSING:
         return "needed"
     if isinstance(default, dict | list):

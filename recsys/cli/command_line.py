@@ -97,7 +97,7 @@ def takes(schema: type[C]) -> Callable[[Callable[[C], None]], Callable[[Any], No
     """Return a decorator of a command, which is given its config as an object of the schema."""
 
     def decorated(function: Callable[[C], None]) -> Callable[[Any], None]:
-        def command(cfg: Any) -> None:
+        def command(cfg: object) -> None:
             from recsys.config.compose import object_of
 
             function(object_of(schema, cfg))

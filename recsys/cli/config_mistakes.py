@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
@@ -94,7 +93,7 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         if command == "new":  # users type the keys of `create` without it
             valid = [*cfg.create, *(k for k in valid if k != "create")]
     except Exception:  # another override is wrong too, or the key is in a YAML file: the keys of the schema
-        hint: Any = COMMANDS[command]
+        hint: object = COMMANDS[command]
         for part in filter(None, parent.split(".")):
             hint = part_of(hint, part)
         valid = names_of(hint)

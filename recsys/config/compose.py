@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -65,7 +66,7 @@ def conf_dir() -> Path:
 class _UserConf(SearchPathPlugin):
     """Hydra plugin that lets a conf/ folder in the working directory extend and override the conf/ of recsys."""
 
-    def manipulate_search_path(self, search_path: Any) -> None:
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         own = Path.cwd() / "conf"
         if own.is_dir() and own.resolve() != conf_dir().resolve():
             search_path.prepend(provider="user", path=f"file://{own}")
@@ -223,7 +224,7 @@ def check_hydra(hydra: Any) -> None:
             )
 
 
-def object_of(schema: type[T], cfg: Any, place: str = "") -> T:
+def object_of(schema: type[T], cfg: object, place: str = "") -> T:
     """Return a config, or a part of one, as an object of its schema.
 
     Args:
@@ -242,7 +243,7 @@ def object_of(schema: type[T], cfg: Any, place: str = "") -> T:
     return parse(schema, values, place)
 
 
-def _missing_keys(value: Any, key: str) -> Iterator[str]:
+def _missing_keys(value: object, key: str) -> Iterator[str]:
     """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
     if value == MISSING:
         yield key

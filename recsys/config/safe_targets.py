@@ -62,7 +62,7 @@ def _is_inside(module: str, folder: Path) -> bool:
     return False
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the key and value of every leaf of nested mappings and lists, and every key of a mapping as a value."""
     if isinstance(value, dict):
         for name, item in value.items():

@@ -276,8 +276,4 @@ def silence() -> None:
     for name in names:  # Lightning's import resets the level of its top logger
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_no_note)  # TorchRec logs these to the root logger
-
-
-def _is_no_note(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(NOTES)
+    logging.getLogger().addFilter(lambda r: not r.getMessage().startswith(NOTES))  # TorchRec's, of the root logger

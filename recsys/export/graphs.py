@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from recsys.export.fused_tables import TablePart
 from recsys.export.lookup_stand_ins import PaddedFeatures, RowLookup, Tables
 from recsys.features import FeatureSpec
 from recsys.labels import Label, columns, predict
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET = 21
 ML, ML_OPSET = "ai.onnx.ml", 5  # operators of text and of trees
@@ -162,7 +165,7 @@ def to_onnx(
     onnx.checker.check_model(str(file))
 
 
-def _forget_sources(graph: Any) -> None:
+def _forget_sources(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
     """Remove the lines of code that made each node, which name the folders of the machine that exported it."""
     for part in (*graph.node, *graph.value_info, *getattr(graph, "input", ()), *getattr(graph, "output", ())):
         if hasattr(part, "metadata_props"):
@@ -172,7 +175,7 @@ def _forget_sources(graph: Any) -> None:
                 _forget_sources(attribute.g)
 
 
-def _halve(proto: Any) -> None:
+def _halve(proto: onnx.ModelProto) -> None:
     """Store float32 weights, whose last 16 bits are 0, as bfloat16."""
     from onnx import TensorProto, helper
 
@@ -190,7 +193,7 @@ def _halve(proto: Any) -> None:
         proto.graph.node.insert(0, node)
 
 
-def _make_external(proto: Any, parts: Mapping[str, TablePart], rows: Mapping[str, int]) -> None:
+def _make_external(proto: onnx.ModelProto, parts: Mapping[str, TablePart], rows: Mapping[str, int]) -> None:
     """Turn the inputs for the tables into initializers whose data lies in files; drop inputs that nothing reads."""
     import onnx
 
@@ -279,7 +282,9 @@ class _Watch(TorchFunctionMode):
     def begin(self, inputs: Mapping[str, Tensor]) -> None:
         self._sizes = [size for x in inputs.values() for size in x.shape if isinstance(size, torch.SymInt)]
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.place is None and any(size.node.maybe_as_int() is not None for size in self._sizes):
             self.place = _in_model((f.filename, f.lineno or 0) for f in traceback.extract_stack())

@@ -73,7 +73,11 @@ class PaddedFeatures:
         length, *others = [x.shape[1] for x in lists.values()]
         for n in others:  # a size may be symbolic, or, as TorchScript traces it, a tensor
             length = torch.maximum(length, n) if isinstance(n, Tensor) else torch.sym_max(length, n)  # type: ignore[arg-type]
-        before, self._lists = self._lists, self._lists | {n: _padded_to(x, length) for n, x in lists.items()}
+        longer = {}
+        for name, x in lists.items():  # (B, L) -> (B, length), -1 after the end
+            own, place = x.shape[1], torch.arange(length, device=x.device)
+            longer[name] = torch.where(place < own, x[:, place.clamp(max=own - 1)], -1)
+        before, self._lists = self._lists, self._lists | longer
         with padded_to(length):
             yield
         self._lists = before
@@ -90,13 +94,6 @@ class PaddedFeatures:
             f"model: it calls {name}() on its sparse features, for which an exported graph has no form; "
             "look ids up with PooledEmbeddings or SequenceEmbeddings"
         )
-
-
-def _padded_to(padded: Tensor, length: int) -> Tensor:
-    """Pad lists further: (B, L) -> (B, length), -1 after the end."""
-    own = padded.shape[1]
-    place = torch.arange(length, device=padded.device)
-    return torch.where(place < own, padded[:, place.clamp(max=own - 1)], -1)
 
 
 @dataclass

@@ -71,7 +71,10 @@ class Transforms:
 
         groups: dict[tuple[Any, ...], list[int]] = {}
         for i, (_, c) in enumerate(columns):
-            groups.setdefault((c.fill is not None, *map(_step_key, c.steps)), []).append(i)
+            kinds = (
+                (type(s), s.lower is None, s.upper is None) if isinstance(s, Clip) else (type(s),) for s in c.steps
+            )
+            groups.setdefault((c.fill is not None, *kinds), []).append(i)
         parts, order = [], list[int]()
         for places in groups.values():
             members = [columns[i] for i in places]
@@ -139,10 +142,6 @@ class Transforms:
         name = output or f"{kind}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], domain=domain, **attributes))
         return name
-
-
-def _step_key(step: Transform) -> tuple[Any, ...]:
-    return (type(step), step.lower is None, step.upper is None) if isinstance(step, Clip) else (type(step),)
 
 
 def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,10 @@ from recsys.features import FeatureSpec
 from recsys.labels import Label, columns, predict
 from recsys.models.gbm import GBM
 
+if TYPE_CHECKING:
+    import onnx
+    import treelite
+
 LEAF, NUMBER = 0, 1  # Treelite's kinds of nodes; the third one tests whether a category is in a list
 MODES, MEMBER = {2: 1, 3: 0}, 6  # ONNX's kinds of nodes for Treelite's < and <=, and for a member of a list
 FIELDS = (
@@ -42,7 +46,7 @@ FIELDS = (
 COLUMNS, OUTPUTS = "columns.onnx", "outputs.onnx"  # Triton's steps before and after FIL
 
 
-def _forest_of(model: GBM, label: int) -> Any:
+def _forest_of(model: GBM, label: int) -> treelite.Model:
     """Return the trees of a label as a Treelite model. Raises UserError if it cannot be made."""
     check_extra("export", "a model of boosted trees", "treelite")
     try:
@@ -51,7 +55,7 @@ def _forest_of(model: GBM, label: int) -> Any:
         raise UserError(f"model: {e}") from e
 
 
-def _ensemble_of(forest: Any, rows: Sequence[int | None]) -> tuple[dict[str, Any], np.ndarray]:
+def _ensemble_of(forest: treelite.Model, rows: Sequence[int | None]) -> tuple[dict[str, Any], np.ndarray]:
     """Return the attributes of a TreeEnsemble, and what it leaves out: numbers (L,) to add to its sums.
 
     https://onnx.ai/onnx/operators/onnx_aionnxml_TreeEnsemble.html
@@ -118,7 +122,7 @@ class _Nodes:
         self.weights += tree["leaf_value"][leaves].tolist()
         self.targets += [target] * len(leaves)
 
-    def _test(self, tree: dict[str, np.ndarray], node: Any, column: int) -> tuple[int, float, int, int]:
+    def _test(self, tree: dict[str, np.ndarray], node: int | np.integer, column: int) -> tuple[int, float, int, int]:
         """Return a node's mode and threshold, and the nodes that follow if its test is true and if it is false."""
         left, right = int(tree["cleft"][node]), int(tree["cright"][node])
         if tree["node_type"][node] == NUMBER:
@@ -183,20 +187,19 @@ def write_trees(model: GBM, labels: tuple[Label, ...], folder: Path) -> Written:
     graph = RankingGraph(Forests(features, [base for _, base in found]), features, labels, Tables({}))
     written = Written(graph, [], {}, example_inputs(features), folder)
     program, file = trace(graph, [], written.inputs), folder / files.GRAPH
-    attributes = [own for own, _ in found]
-    to_onnx(program, [], list(written.inputs), graph.outputs, file, {}, change=lambda proto: _fill(proto, attributes))
+
+    def fill(proto: onnx.ModelProto) -> None:
+        """Give each TreeEnsemble its attributes."""
+        from onnx import helper
+
+        for node in proto.graph.node:
+            if node.op_type == "TreeEnsemble":
+                own, _ = found[node.attribute[0].i]
+                del node.attribute[:]
+                node.attribute.extend(helper.make_attribute(name, value) for name, value in own.items())
+
+    to_onnx(program, [], list(written.inputs), graph.outputs, file, {}, change=fill)
     return written
-
-
-def _fill(proto: Any, attributes: Sequence[dict[str, Any]]) -> None:
-    """Give each TreeEnsemble its attributes."""
-    from onnx import helper
-
-    for node in proto.graph.node:
-        if node.op_type == "TreeEnsemble":
-            own = attributes[node.attribute[0].i]
-            del node.attribute[:]
-            node.attribute.extend(helper.make_attribute(name, value) for name, value in own.items())
 
 
 class _Columns(nn.Module):
@@ -204,7 +207,7 @@ class _Columns(nn.Module):
         super().__init__()
         self._features, self._matrix = features, Matrix(features)
 
-    def forward(self, parts: Any, inputs: dict[str, Tensor]) -> Tensor:
+    def forward(self, parts: object, inputs: dict[str, Tensor]) -> Tensor:
         """Return the matrix of B rows and C columns, (B, C), of the graph's inputs."""
         return self._matrix(*features_of(self._features, inputs))
 

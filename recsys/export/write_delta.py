@@ -130,7 +130,9 @@ def write_delta(base: Path, full: Path, folder: Path) -> int:
     return rows
 
 
-def _write_table(before: Path, after: Path, old: Any, new: Any, target: Path) -> tuple[PatchedTable, int]:
+def _write_table(
+    before: Path, after: Path, old: Mapping[str, Any], new: Mapping[str, Any], target: Path
+) -> tuple[PatchedTable, int]:
     """Write the rows of a table's file that differ from the base or are new; return how it is made, and their number.
 
     The file has several tables, each of which may have moved because one before it has grown.

@@ -158,7 +158,7 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(finite(value), indent=1) + "\n")
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Return a value for JSON, which has neither NaN nor infinities: they become null.
 
     >>> finite({"auc": float("nan"), "rows": 3})

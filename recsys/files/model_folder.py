@@ -127,7 +127,12 @@ class ModelFolder:
     def versions(self) -> list[str]:
         """Return the versions that have a folder, oldest first: 9 is before 10."""
         names = [p.parent.name for p in self.folder.glob(f"*/{MANIFEST}")]
-        return sorted(filter(is_folder_name, names), key=_natural)
+
+        def key(version: str) -> list[tuple[int, int, str]]:  # v9 comes before v10
+            parts = re.split(r"([0-9]+)", version)
+            return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]
+
+        return sorted(filter(is_folder_name, names), key=key)
 
     def content(self) -> dict[str, Any]:
         """Return serving.json as it is; {} if it is missing. Raises UserError if it is not valid."""
@@ -139,7 +144,7 @@ class ModelFolder:
         """Return the parsed serving.json. Raises UserError if it is not valid."""
         return self.parse(self._read())
 
-    def parse(self, content: Any) -> Serving:
+    def parse(self, content: object) -> Serving:
         """Parse a content of serving.json, in which null stands for a missing key. Raises UserError."""
         if isinstance(content, dict):
             content = {key: value for key, value in content.items() if value is not None or key == "version"}
@@ -185,9 +190,3 @@ def is_folder_name(name: str) -> bool:
     (True, False)
     """
     return bool(name) and not name.startswith(".") and "/" not in name and name.isprintable() and len(name) <= 200
-
-
-def _natural(version: str) -> list[tuple[int, int, str]]:
-    """Return the sort key of a version, so that v9 comes before v10."""
-    parts = re.split(r"([0-9]+)", version)
-    return [(1, int(p), "") if p.isdecimal() and p.isascii() else (0, 0, p) for p in parts]

@@ -43,7 +43,8 @@ def check_output(
         raise UserError(f"{key}={output}: is a file; name a folder")
     if above := next((p for p in output.parents if p.is_file()), None):
         raise UserError(f"{key}={output}: {above} is a file, not a folder")
-    if any(_same(output, file) for file in inputs):
+    # one of the inputs, also through links
+    if any(output.resolve() == f.resolve() or (output.exists() and f.exists() and output.samefile(f)) for f in inputs):
         raise UserError(f"{key}={output}: is one of the inputs; name another file")
     if root is not None and "://" not in root and _is_raw(output, Path(root), files, bool(suffixes)):
         raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
@@ -55,11 +56,6 @@ def check_output(
     folder = output if not suffixes else output.parent
     if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, pattern) for pattern in OWN)):
         raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
-
-
-def _same(output: Path, file: Path) -> bool:
-    """Return whether both are one file, also through links."""
-    return output.resolve() == file.resolve() or (output.exists() and file.exists() and output.samefile(file))
 
 
 def _is_raw(output: Path, root: Path, globs: Sequence[str], is_file: bool) -> bool:

@@ -63,7 +63,7 @@ def bind(node: Mapping[str, Any], key: str, base: type | None = None) -> tuple[C
     return named, _built(named, values, key)
 
 
-def _find(target: Any, where: str) -> Any:
+def _find(target: object, where: str) -> Any:
     """Return the object that a dotted path names. Raises UserError if it does not exist or may not be imported."""
     if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target):
         raise UserError(f"{where}: must be the dotted path of a class, such as recsys.models.dlrm.DLRM")
@@ -128,7 +128,7 @@ def _built(named: Callable[..., Any], values: dict[str, Any], key: str) -> dict[
     return {name: _object(value, _classes(hints.get(name)), f"{key}.{name}") for name, value in values.items()}
 
 
-def _object(value: Any, classes: tuple[type, ...], key: str) -> Any:
+def _object(value: object, classes: tuple[type, ...], key: str) -> Any:
     """Return a value with its nested nodes built. A node must name a subclass of one of the classes."""
     if isinstance(value, list):
         return [_object(item, classes, f"{key}.{i}") for i, item in enumerate(value)]
@@ -147,14 +147,14 @@ def _object(value: Any, classes: tuple[type, ...], key: str) -> Any:
     return named(**_built(named, values, key))
 
 
-def _classes(hint: Any) -> tuple[type, ...]:
+def _classes(hint: object) -> tuple[type, ...]:
     """Return the classes in a type hint that an object can be built for: not object, and none of builtins."""
     if arguments := get_args(hint):
         return tuple(c for a in arguments for c in _classes(a))
     return (hint,) if inspect.isclass(hint) and hint.__module__ not in sys.stdlib_module_names else ()
 
 
-def _hints(function: Any) -> dict[str, Any]:
+def _hints(function: object) -> dict[str, Any]:
     try:
         return get_type_hints(function)
     except (NameError, TypeError, AttributeError):

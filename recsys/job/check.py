@@ -207,7 +207,7 @@ def check_processes(cfg: RunConfig, processes: int) -> None:
         raise UserError(f"trainer.devices={processes}: {why}")
 
 
-def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | None = None) -> None:
+def check_target(node: Mapping[str, Any], path: str, given: Sequence[str] = (), base: type | None = None) -> None:
     """Check the values of a `_target_` node against the signature of its target.
 
     Args:
@@ -240,7 +240,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | N
             raise UserError(f"{path}.{name}={value!r}: {problem}")
 
 
-def _mismatch(value: Any, hint: Any) -> str | None:
+def _mismatch(value: object, hint: Any) -> str | None:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
     from pydantic.errors import PydanticUserError
 

@@ -79,7 +79,7 @@ def checked_data(given: DictConfig | RunConfig, but: Sequence[str] = ()) -> RunC
     return cfg
 
 
-def _target(node: Any) -> str:
+def _target(node: object) -> str:
     return moved(str(node.get("_target_") or "")) if isinstance(node, dict) else ""
 
 

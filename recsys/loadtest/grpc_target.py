@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -32,7 +34,7 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {endpoint.token}"),) if endpoint.token else ()
 
 
-def open_channel(api: Any, endpoint: Endpoint) -> Any:
+def open_channel(api: ModuleType, endpoint: Endpoint) -> Any:
     """Return a channel. api: grpc, or grpc.aio"""
     if not endpoint.tls:
         return api.insecure_channel(endpoint.address, OPTIONS)
@@ -48,7 +50,7 @@ class GrpcTarget(TargetBase):
         self._channel = open_channel(grpc, endpoint)
         self._stub = GRPCInferenceServiceStub(self._channel)
 
-    def _call(self, method: Any, request: Any) -> Any:
+    def _call(self, method: Callable[..., Message], request: Message) -> Message | grpc.RpcError:
         """Return the answer of a call, or the grpc.RpcError. Raises UserError if the server is not one of gRPC."""
         try:
             return method(request, timeout=SECONDS, metadata=metadata(self.endpoint))
@@ -69,7 +71,7 @@ class GrpcTarget(TargetBase):
                 raise self.refused_token() from e
             return e
 
-    def _answer(self, method: Any, request: Any) -> Any:
+    def _answer(self, method: Callable[..., Message], request: Message) -> Message | None:
         """Return the answer of a call, None if the server refuses it. Raises UserError as `_call`."""
         answer = self._call(method, request)
         return None if isinstance(answer, grpc.RpcError) else answer

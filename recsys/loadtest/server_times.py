@@ -75,7 +75,7 @@ def _page_sums(target: HttpTarget, path: str, model: str | None) -> Sums:
     return from_metrics(body.decode(errors="replace"), model) if status == 200 else {}
 
 
-def from_statistics(answer: Any) -> Sums:
+def from_statistics(answer: Mapping[str, Any] | None) -> Sums:
     """Return the times of all versions in Triton's statistics of a model."""
     sums: dict[str, tuple[float, float]] = {}
     for version in (answer or {}).get("model_stats", []):

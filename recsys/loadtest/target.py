@@ -163,11 +163,11 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     return list(map(str, value)) if isinstance(value, list) else []
 
 

@@ -242,7 +242,19 @@ def set_kinds_by_items(columns: Sequence[Column]) -> None:
     item = next((c for c in columns if c.role == "item"), None)
     free = [c for c in columns if not c.role and c.distinct > FEW]
     if item is not None and item.numbers is not None:
-        _set_numbered_ids(free, item.name, item.numbers.drop_nulls().unique().cast(pl.Float64))
+        known = item.numbers.drop_nulls().unique().cast(pl.Float64)
+        families: dict[tuple[str, ...], list[Column]] = {}
+        for c in free:
+            *stem, last = words(c.name) or [""]
+            if stem and last.isdecimal() and c.kind.is_number and c.is_whole:
+                families.setdefault(tuple(stem), []).append(c)
+        for family in families.values():
+            values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
+            distinct = values.filter(values != 0).unique()  # 0 pads
+            are_items = len(family) >= 3 and distinct.len() > FEW and mean(distinct.is_in(known.implode())) >= 0.9
+            if are_items and distinct.len() >= 0.5 * known.len():
+                for c in family:
+                    c.kind = IdKind(f"its values are those of {item.name}")
     if item is not None:
         items = item.texts.implode()
         for c in (c for c in free if c.values.dtype == pl.String and c.kind.may_name):
@@ -257,21 +269,6 @@ def set_kinds_by_items(columns: Sequence[Column]) -> None:
         holder = next((name for name, elements in lists if mean(values.is_in(elements)) > MOSTLY_KNOWN), None)
         if holder is not None:
             c.kind = IdKind(f"its values are those of {holder}")
-
-
-def _set_numbered_ids(free: Sequence[Column], item: str, known: pl.Series) -> None:
-    families: dict[tuple[str, ...], list[Column]] = {}
-    for c in free:
-        *stem, last = words(c.name) or [""]
-        if stem and last.isdecimal() and c.kind.is_number and c.is_whole:
-            families.setdefault(tuple(stem), []).append(c)
-    for family in families.values():
-        values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
-        distinct = values.filter(values != 0).unique()  # 0 pads
-        are_items = len(family) >= 3 and distinct.len() > FEW and mean(distinct.is_in(known.implode())) >= 0.9
-        if are_items and distinct.len() >= 0.5 * known.len():
-            for c in family:
-                c.kind = IdKind(f"its values are those of {item}")
 
 
 def group_of(columns: Sequence[Column], label: LabelGuess) -> Column | None:

@@ -11,7 +11,7 @@ WIDTH = 120
 PLAIN = re.compile(r"(?:[A-Za-z_]|\.{0,2}/|\.{1,2}$)[\w./+-]*(?: [\w./+-]+)*")
 
 
-def scalar(value: Any) -> str:
+def scalar(value: object) -> str:
     """Return a value as YAML; text is quoted where YAML or OmegaConf would read something else."""
     if value is None:
         return "null"
@@ -29,7 +29,7 @@ def scalar(value: Any) -> str:
     return '"' + "".join(characters).replace("${", "\\\\${") + '"'
 
 
-def flow(value: Any) -> str:
+def flow(value: object) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
@@ -50,7 +50,7 @@ def comment(text: str, indent: str = "") -> list[str]:
     return wrap.wrap(_printable(text))
 
 
-def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
+def entry(key: str, value: object, reason: str = "", indent: str = "") -> list[str]:
     """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
     reason = _printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"

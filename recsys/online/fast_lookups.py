@@ -36,7 +36,7 @@ class Memo(dict[Any, Any]):
         super().__init__()
         self._compute, self._kinds = compute, kinds
 
-    def __missing__(self, value: Any) -> Any:
+    def __missing__(self, value: object) -> Any:
         result = self._compute(value)
         if type(value) in self._kinds:
             if len(self) >= LIMIT:
@@ -52,7 +52,7 @@ def _text_reader(data: ResolvedData, column: RawColumn) -> Callable[[Any], str |
         if clean is None:
             return column.read
 
-        def cleaned(value: Any) -> str | None:
+        def cleaned(value: object) -> str | None:
             text = column.read(value)
             return None if text is None else clean(text)
 
@@ -60,7 +60,7 @@ def _text_reader(data: ResolvedData, column: RawColumn) -> Callable[[Any], str |
     if not (column.dtype.is_integer() or column.dtype == pl.Boolean):
         return None
 
-    def text(value: Any) -> str | None:
+    def text(value: object) -> str | None:
         typed = column.read(value)
         return None if typed is None else str(typed).lower()  # true, as polars writes it
 
@@ -110,11 +110,11 @@ class Lookup:
         return map(self.memo.__getitem__, cells)
 
 
-def _look_up(read: Callable[[Any], str | None], index: ValueIndex, value: Any) -> int:
+def _look_up(read: Callable[[Any], str | None], index: ValueIndex, value: object) -> int:
     return index.results[read(value)]  # type: ignore[no-any-return]
 
 
-def _crc(read: Callable[[Any], str | None], value: Any) -> int:
+def _crc(read: Callable[[Any], str | None], value: object) -> int:
     return zlib.crc32((read(value) or "").encode())
 
 

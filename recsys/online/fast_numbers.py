@@ -84,10 +84,9 @@ class NumberParser:
         if kinds <= {str, type(None)} and not self.missing:
             with suppress(ValueError):
                 return _text_as_floats(cells)
-        return _text_as_floats([None if c is None else self._plain(self._text(c)) for c in cells])
-
-    def _text(self, value: Any) -> str:
-        return value if type(value) is str else repr(without_point(value) if self.whole_floats else value)
+        numbers = map(without_point, cells) if self.whole_floats else cells
+        texts = [x if x is None or type(x) is str else repr(x) for x in numbers]
+        return _text_as_floats([None if x is None else self._plain(x) for x in texts])
 
     def _plain(self, text: str) -> str | None:
         """Return the text of a number without spaces and marks, None if it is missing."""

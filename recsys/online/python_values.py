@@ -18,7 +18,7 @@ MISSING = ("", "nan")  # text that counts as a missing number
 class RowError(UserError):
     """A row that cannot be read: row, column, value and the reason. rows: what the message calls the rows"""
 
-    def __init__(self, column: str, value: Any, why: str, row: int | None, rows: str = "rows") -> None:
+    def __init__(self, column: str, value: object, why: str, row: int | None, rows: str = "rows") -> None:
         shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
         super().__init__(f"{'' if row is None else f'{rows}[{row}]: '}column {column}: {shown} {why}")
         self.column, self.value, self.why, self.row = column, value, why, row
@@ -39,7 +39,7 @@ def reader(
     """
     typed = _typed(dtype, separator, empty_is_missing)
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         if isinstance(value, np.generic | np.ndarray):
             value = value.tolist()
         if whole_floats:
@@ -54,7 +54,7 @@ def reader(
     return read
 
 
-def without_point(value: Any) -> Any:
+def without_point(value: object) -> object:
     """Return floats that are whole numbers as integers, in lists too."""
     if isinstance(value, list | tuple):
         return [without_point(v) for v in value]
@@ -68,7 +68,7 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
         bounds = integer_bounds(dtype)
         return lambda value: _integer(value, *bounds)
     if dtype.is_float():
-        return _float
+        return lambda value: None if (number := _number(value, float)) is None else float(number)
     if dtype.is_decimal():
         return _decimal
     if dtype == pl.Boolean:
@@ -77,14 +77,14 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
         zone = ZoneInfo(dtype.time_zone) if dtype.time_zone else None
         return lambda value: _moment(value, zone)
     if dtype == pl.Date:
-        return _day
+        return lambda value: None if (moment := _moment(value, None)) is None else moment.date()
     if isinstance(dtype, pl.List | pl.Array):
         element = reader(dtype.inner)  # type: ignore[arg-type]
         return lambda value: _elements(value, element)
     return lambda value: value
 
 
-def _text(value: Any, separator: str | None) -> str | None:
+def _text(value: object, separator: str | None) -> str | None:
     if isinstance(value, str):
         if not value.isascii():
             value.encode()  # raises for surrogates
@@ -104,7 +104,7 @@ def _text(value: Any, separator: str | None) -> str | None:
     raise ValueError(f"has type {type(value).__name__}, which a text column cannot hold")
 
 
-def _integer(value: Any, low: int, high: int) -> int | None:
+def _integer(value: object, low: int, high: int) -> int | None:
     number = _number(value, int)
     if number is None or number != number:
         return None
@@ -115,12 +115,7 @@ def _integer(value: Any, low: int, high: int) -> int | None:
     return int(number)
 
 
-def _float(value: Any) -> float | None:
-    number = _number(value, float)
-    return None if number is None else float(number)
-
-
-def _number(value: Any, parse_text: Callable[[str], Any]) -> Any:
+def _number(value: object, parse_text: Callable[[str], Any]) -> Any:
     """Return the number; None for text that stands for a missing number."""
     if isinstance(value, int | float | Decimal):
         return value
@@ -136,7 +131,7 @@ def _number(value: Any, parse_text: Callable[[str], Any]) -> Any:
     raise ValueError("is not a number")
 
 
-def _decimal(value: Any) -> Decimal | None:
+def _decimal(value: object) -> Decimal | None:
     number = _number(value, Decimal) if not isinstance(value, str) else value
     try:
         return None if number is None or str(number).lower() in MISSING else Decimal(str(number))
@@ -144,14 +139,14 @@ def _decimal(value: Any) -> Decimal | None:
         raise ValueError("is not a number") from e
 
 
-def _boolean(value: Any) -> bool | None:
+def _boolean(value: object) -> bool | None:
     named = {"true": True, "false": False, "1": True, "0": False} | dict.fromkeys(MISSING)
     if (text := str(value).lower()) not in named:
         raise ValueError("is neither true nor false")
     return named[text]
 
 
-def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
+def _moment(value: object, zone: ZoneInfo | None) -> datetime | None:
     """Parse a time.
 
     In a column with a time zone, a time without a zone is taken to be in that zone. In a column without one, times are
@@ -173,12 +168,7 @@ def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
     return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
 
 
-def _day(value: Any) -> date | None:
-    moment = _moment(value, None)
-    return None if moment is None else moment.date()
-
-
-def _elements(value: Any, element: Reader) -> list[Any]:
+def _elements(value: object, element: Reader) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError("is not a list")
     return [element(v) for v in value]

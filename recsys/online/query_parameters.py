@@ -29,7 +29,7 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
     return Query(history, k, keep, _items(parameters.get("exclude"), f"{where}exclude") or [], candidates)
 
 
-def _items(given: Any, key: str) -> list[str] | None:
+def _items(given: object, key: str) -> list[str] | None:
     """Return a list of items, or None. Parameters of the protocol are text, separated by commas."""
     if given is None:
         return None

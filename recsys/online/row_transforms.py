@@ -88,9 +88,23 @@ class RowTransforms:
         given: Sequence[Row] = [rows] if isinstance(rows, Mapping) else rows
         if self._fast is not None and given:
             try:
-                arrays = _tail(self._fast.from_rows([*history, *given]), len(given))
+                arrays = self._fast.from_rows([*history, *given])
+                if first := arrays.rows - len(given):  # leave the history out
+                    values = {n: v[arrays.lengths[n][:first].sum() :] for n, v in arrays.values.items()}
+                    lengths = {n: x[first:] for n, x in arrays.lengths.items()}
+                    arrays = Arrays(arrays.dense[first:], arrays.ids[first:], values, lengths)
                 if self._rest is not None:
-                    self._set_rest(self._rest, arrays, given, history)
+                    # features that go through polars
+                    frames, features = self._rest, self._rest.features
+                    rest = Arrays.from_frame(frames.frame(given, history), features, frames.fitted.matrices)
+                    places = dense_slices(self.features)
+                    for name, own in dense_slices(features).items():
+                        arrays.dense[:, places[name]] = rest.dense[:, own]
+                    singles = single_valued(self.features)
+                    for i, name in enumerate(single_valued(features)):
+                        arrays.ids[:, singles.index(name)] = rest.ids[:, i]
+                    arrays.values.update(rest.values)
+                    arrays.lengths.update(rest.lengths)
                 return self._in_order(arrays)
             except UNUSUAL:
                 pass  # polars reads the rows, or says what is wrong with them
@@ -125,33 +139,11 @@ class RowTransforms:
         """
         return self._frames.frame(rows, history)
 
-    def _set_rest(self, frames: RowFrames, arrays: Arrays, rows: Sequence[Row], history: Sequence[Row]) -> None:
-        """Set the features that go through polars."""
-        features = frames.features
-        rest = Arrays.from_frame(frames.frame(rows, history), features, frames.fitted.matrices)
-        places = dense_slices(self.features)
-        for name, own in dense_slices(features).items():
-            arrays.dense[:, places[name]] = rest.dense[:, own]
-        singles = single_valued(self.features)
-        for i, name in enumerate(single_valued(features)):
-            arrays.ids[:, singles.index(name)] = rest.ids[:, i]
-        arrays.values.update(rest.values)
-        arrays.lengths.update(rest.lengths)
-
     def _in_order(self, arrays: Arrays) -> Arrays:
         """Return the arrays with multi-valued features in the order of the FeatureSpec."""
         bags = [f.name for f in self.features.sparse if f.multi_valued]
         values, lengths = ({n: x[n] for n in bags} for x in (arrays.values, arrays.lengths))
         return Arrays(arrays.dense, arrays.ids, values, lengths)
-
-
-def _tail(arrays: Arrays, rows: int) -> Arrays:
-    """Return the last rows, with `lengths` and `values` of multi-valued features."""
-    first = arrays.rows - rows
-    if not first:
-        return arrays
-    values = {n: v[arrays.lengths[n][:first].sum() :] for n, v in arrays.values.items()}
-    return Arrays(arrays.dense[first:], arrays.ids[first:], values, {n: x[first:] for n, x in arrays.lengths.items()})
 
 
 KEPT = 16  # sets of shared columns whose division is kept

@@ -72,7 +72,7 @@ def size(n: float) -> str:
     return f"{n:,.1f} GiB"
 
 
-def visible(value: Any) -> Any:
+def visible(value: object) -> Any:
     """Return text with its control characters, including those for direction, as escapes; markup stays as it is."""
     if not isinstance(value, str) or value.isprintable() or hasattr(value, "__html__"):
         return value

@@ -199,7 +199,7 @@ class AnswerHub:
             self._say(answer.model, watched, "kpi_below", fields)
 
 
-def _compared(choice: Choice) -> Any:
+def _compared(choice: Choice) -> tuple[object, ...]:
     return choice.current, choice.canary, choice.share, choice.guard
 
 

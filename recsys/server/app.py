@@ -184,7 +184,7 @@ class App:
         return RequestError(413, f"the body is larger than this server's limit of {self.core.settings.max_body_mb} MiB")
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status=status)
 
 

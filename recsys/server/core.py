@@ -131,7 +131,7 @@ class Core:
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             raise RequestError(401, "this server needs the header Authorization: Bearer TOKEN")
 
-    def set_timeout(self, call: Call, microseconds: Any) -> None:
+    def set_timeout(self, call: Call, microseconds: object) -> None:
         """Set the deadline of a request, which starts when the request came. None and 0 set none.
 
         Raises RequestError for anything but a whole number.

@@ -28,7 +28,7 @@ MOST_ROWS = 2**20
 EARLY_SECONDS = 2.0  # how long feedback waits for the answer, which another worker may report later
 
 
-def check_feedback(feedback: Any, where: str) -> dict[str, Any]:
+def check_feedback(feedback: object, where: str) -> dict[str, Any]:
     """Return one piece of feedback with all keys. Raises UserError, whose message begins with `where`."""
     if not isinstance(feedback, dict):
         raise UserError(f"{where}: must be a JSON object, such as those in {EXAMPLE}")

@@ -46,23 +46,23 @@ class Service:
     def __init__(self, core: Core) -> None:
         self.core = core
 
-    async def ServerLive(self, request: Any, call: Call, context: Context) -> Message:
+    async def ServerLive(self, request: pb.ServerLiveRequest, call: Call, context: Context) -> Message:
         return pb.ServerLiveResponse(live=True)
 
-    async def ServerReady(self, request: Any, call: Call, context: Context) -> Message:
+    async def ServerReady(self, request: pb.ServerReadyRequest, call: Call, context: Context) -> Message:
         return pb.ServerReadyResponse(ready=self.core.is_ready)
 
-    async def ModelReady(self, request: Any, call: Call, context: Context) -> Message:
+    async def ModelReady(self, request: pb.ModelReadyRequest, call: Call, context: Context) -> Message:
         try:
             rest_v2.metadata_version(self.core, request.name, request.version or None)
         except RequestError:  # not loaded
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
-    async def ServerMetadata(self, request: Any, call: Call, context: Context) -> Message:
+    async def ServerMetadata(self, request: pb.ServerMetadataRequest, call: Call, context: Context) -> Message:
         return pb.ServerMetadataResponse(**rest_v2.server_metadata())
 
-    async def ModelMetadata(self, request: Any, call: Call, context: Context) -> Message:
+    async def ModelMetadata(self, request: pb.ModelMetadataRequest, call: Call, context: Context) -> Message:
         loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
         model = self.core.registry.get(request.name)
         return pb.ModelMetadataResponse(
@@ -73,19 +73,21 @@ class Service:
             outputs=map(_spec, loaded.output_specs),
         )
 
-    async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
+    async def ModelConfig(self, request: pb.ModelConfigRequest, call: Call, context: Context) -> Message:
         loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
         model = self.core.registry.get(request.name)
         return pb.ModelConfigResponse(config=rest_v2.model_config(model, loaded, self.core.settings))
 
-    async def ModelStatistics(self, request: Any, call: Call, context: Context) -> Message:
+    async def ModelStatistics(self, request: pb.ModelStatisticsRequest, call: Call, context: Context) -> Message:
         return rest_v2.statistics_of(self.core, request.name or None, request.version or None)
 
-    async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
+    async def RepositoryIndex(self, request: pb.RepositoryIndexRequest, call: Call, context: Context) -> Message:
         rows = self.core.registry.index(request.ready)
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**r) for r in rows])
 
-    async def RepositoryModelLoad(self, request: Any, call: Call, context: Context) -> Message:
+    async def RepositoryModelLoad(
+        self, request: pb.RepositoryModelLoadRequest, call: Call, context: Context
+    ) -> Message:
         parameters = _parameters(request.parameters)
         v2_infer.check_load(parameters)
         version = parameters.get("version")
@@ -93,13 +95,15 @@ class Service:
         self.core.announce_reload()
         return pb.RepositoryModelLoadResponse()
 
-    async def RepositoryModelUnload(self, request: Any, call: Call, context: Context) -> Message:
+    async def RepositoryModelUnload(
+        self, request: pb.RepositoryModelUnloadRequest, call: Call, context: Context
+    ) -> Message:
         v2_infer.check_load(_parameters(request.parameters))
         await self.core.registry.unload(request.model_name)
         self.core.announce_reload()
         return pb.RepositoryModelUnloadResponse()
 
-    async def ModelInfer(self, request: Any, call: Call, context: Context) -> Message:
+    async def ModelInfer(self, request: pb.ModelInferRequest, call: Call, context: Context) -> Message:
         if (left := context.time_remaining()) is not None:
             call.deadline = asyncio.get_running_loop().time() + left
         version, outputs = request.model_version or None, request.outputs
@@ -153,7 +157,7 @@ _CONTENTS = {
 }
 
 
-def _inputs(request: Any) -> list[dict[str, Any]]:
+def _inputs(request: pb.ModelInferRequest) -> list[dict[str, Any]]:
     """Return the inputs as JSON describes them, with values in raw_input_contents or in lists. Raises RequestError."""
     blobs = request.raw_input_contents
     if blobs and len(blobs) != len(request.inputs):
@@ -198,7 +202,7 @@ def _call(metadata: Mapping[str, bytes]) -> Call:
 def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], Awaitable[Message]]:
     """Return a method that checks the token, counts and logs, and turns errors into gRPC's codes."""
 
-    async def handle(request: Any, context: Context) -> Message:
+    async def handle(request: Message | DecodeError, context: Context) -> Message:
         metadata = _metadata(context)
         call = _call(metadata)
         try:
@@ -222,7 +226,7 @@ def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], 
     return handle
 
 
-def _decode(message: type[Message], data: bytes) -> Any:
+def _decode(message: type[Message], data: bytes) -> Message | DecodeError:
     """Return a message, or the error instead of raising it, so that the caller gets INVALID_ARGUMENT."""
     try:
         return message.FromString(data)

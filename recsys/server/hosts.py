@@ -33,20 +33,22 @@ class Hosts:
         self._allowed = frozenset(name.lower().rstrip(".") for name in allowed)
         self._own = frozenset({"localhost", bound.lower(), socket.gethostname().lower()})
         self._free = ANY in self._allowed or (token and not allowed)
-        self.check_host = lru_cache(maxsize=256)(self._check_host)
 
-    def _check_host(self, host: str) -> None:
-        """Raise RequestError if the header `Host` is not a name of this server."""
-        name = _name(host)
-        if name is None:
-            raise RequestError(400, f"Host {host[:80]!r}: is not a host")
-        if self._free or name in self._own or name in self._allowed or name.endswith(".localhost"):
-            return
-        try:
-            ipaddress.ip_address(name)
-        except ValueError as e:
-            fix = f"start it with allowed_hosts=[{name[:80]}], or with a token"
-            raise RequestError(403, f"Host {name[:80]}: is not a name of this server; {fix}") from e
+        @lru_cache(maxsize=256)
+        def check_host(host: str) -> None:
+            """Raise RequestError if the header `Host` is not a name of this server."""
+            name = _name(host)
+            if name is None:
+                raise RequestError(400, f"Host {host[:80]!r}: is not a host")
+            if self._free or name in self._own or name in self._allowed or name.endswith(".localhost"):
+                return
+            try:
+                ipaddress.ip_address(name)
+            except ValueError as e:
+                fix = f"start it with allowed_hosts=[{name[:80]}], or with a token"
+                raise RequestError(403, f"Host {name[:80]}: is not a name of this server; {fix}") from e
+
+        self.check_host = check_host
 
     def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raise RequestError if a browser says that a page of another site has sent a request.

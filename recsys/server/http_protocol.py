@@ -19,7 +19,7 @@ class _Transport:
     Closing while data is on its way resets the connection: a caller that sends all before it reads sees no answer.
     """
 
-    def __init__(self, transport: Any, protocol: LimitedProtocol) -> None:
+    def __init__(self, transport: asyncio.Transport, protocol: LimitedProtocol) -> None:
         self._transport, self._protocol = transport, protocol
         self.write = transport.write
         self.drops = False  # whether it only waits for the caller's end

@@ -103,7 +103,7 @@ async def feedback(core: Core, body: bytes) -> bytes:
     return orjson.dumps({"received": len(given)})
 
 
-def _query(core: Core, loaded: LoadedVersion, body: Any, where: str) -> Query:
+def _query(core: Core, loaded: LoadedVersion, body: object, where: str) -> Query:
     if type(body) is not dict:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
     check_keys(body, BODY_KEYS, where)
@@ -124,7 +124,7 @@ def _query(core: Core, loaded: LoadedVersion, body: Any, where: str) -> Query:
     return replace(make_query(history, body, where), context=known_values)
 
 
-def _rows(core: Core, rows: Any, key: str, has_lists: bool = True) -> list[Any]:
+def _rows(core: Core, rows: object, key: str, has_lists: bool = True) -> list[Any]:
     """Return a list of rows, after checks of its types and of the lengths of lists in it.
 
     has_lists: whether a value of a row may be a list

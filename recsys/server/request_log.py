@@ -159,7 +159,7 @@ def _records(entry: _Entry) -> list[Record]:
     return records
 
 
-def _json(value: Any) -> str | None:
+def _json(value: object) -> str | None:
     return None if value is None else orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 

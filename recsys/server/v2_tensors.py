@@ -44,7 +44,7 @@ def bad(message: str) -> RequestError:
     return RequestError(400, message)
 
 
-def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
+def checked_shape(name: object, datatype: object, shape: object) -> tuple[int, ...]:
     """Return the shape of an input, after checks of its name, type and dimensions."""
     if not isinstance(name, str) or not name:
         raise bad("inputs: each input needs a name, a text")
@@ -57,7 +57,7 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def from_json(name: Any, datatype: Any, shape: Any, data: Any) -> V2Tensor:
+def from_json(name: Any, datatype: Any, shape: Any, data: object) -> V2Tensor:
     """Return an input whose values are a list of JSON or of gRPC, flat or nested; null is a missing value.
 
     Args:

@@ -5,6 +5,7 @@ estimates. For each table it takes the allowed way to shard it that needs least 
 each fit on a device. It then lays out the shards, the largest first, each on the device with most room.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,5 +199,5 @@ def infeasible(
     return Infeasibility(kind, tables, rooms, layout)
 
 
-def _sizes(option: ShardingOption, size: Any) -> list[int]:
+def _sizes(option: ShardingOption, size: Callable[[Storage], int]) -> list[int]:
     return [size(s.storage or Storage(0, 0)) for s in option.shards]

@@ -84,7 +84,13 @@ class SparseOptimizer(ABC):
 
     @abstractmethod
     def update(
-        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Any, step: int
+        self,
+        w: Tensor,
+        g: Tensor,
+        state: Mapping[str, Tensor],
+        group: Mapping[str, Any],
+        share: float | Tensor,
+        step: int,
     ) -> None:
         """Update weights and states of some rows in place.
 
@@ -114,7 +120,13 @@ class Sgd(SparseOptimizer):
         return {}
 
     def update(
-        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Any, step: int
+        self,
+        w: Tensor,
+        g: Tensor,
+        state: Mapping[str, Tensor],
+        group: Mapping[str, Any],
+        share: float | Tensor,
+        step: int,
     ) -> None:
         w.sub_(g, alpha=group["lr"])
 
@@ -126,13 +138,19 @@ class Adagrad(SparseOptimizer):
     rowwise: ClassVar[Mapping[str, bool]] = {"sum": False}
 
     def update(
-        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Any, step: int
+        self,
+        w: Tensor,
+        g: Tensor,
+        state: Mapping[str, Tensor],
+        group: Mapping[str, Any],
+        share: float | Tensor,
+        step: int,
     ) -> None:
         if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         w.addcdiv_(g, self._root(state["sum"], g, share).add_(group["eps"]), value=-group["lr"])
 
-    def _root(self, total: Tensor, g: Tensor, share: Any) -> Tensor:
+    def _root(self, total: Tensor, g: Tensor, share: float | Tensor) -> Tensor:
         return total.add_(g.square()).sqrt()
 
 
@@ -145,7 +163,7 @@ class RowwiseAdagrad(Adagrad):
     def _rates(self, scale: float) -> dict[str, Any]:
         return super()._rates(scale) | {"weight_decay_mode": WeightDecayMode.L2}  # FBGEMM's default ignores the decay
 
-    def _root(self, total: Tensor, g: Tensor, share: Any) -> Tensor:
+    def _root(self, total: Tensor, g: Tensor, share: float | Tensor) -> Tensor:
         return (total.add_(g.square().mean(dim=1)) / share).sqrt_()[:, None]
 
 
@@ -167,7 +185,13 @@ class Adam(SparseOptimizer):
         return rates | {"beta1": c.beta1, "beta2": c.beta2}
 
     def update(
-        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Any, step: int
+        self,
+        w: Tensor,
+        g: Tensor,
+        state: Mapping[str, Tensor],
+        group: Mapping[str, Any],
+        share: float | Tensor,
+        step: int,
     ) -> None:
         (beta1, beta2), steps = group["betas"], [torch.full((), step - 1.0, device=w.device)]  # _adamw counts this one
         rates = {k: group[k] for k in ("lr", "eps", "weight_decay")} | {"beta1": beta1, "beta2": beta2}
@@ -181,7 +205,13 @@ class PartialRowwiseAdam(Adam):
     rowwise: ClassVar[Mapping[str, bool]] = {"exp_avg": False, "exp_avg_sq": True}
 
     def update(
-        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Any, step: int
+        self,
+        w: Tensor,
+        g: Tensor,
+        state: Mapping[str, Tensor],
+        group: Mapping[str, Any],
+        share: float | Tensor,
+        step: int,
     ) -> None:
         (beta1, beta2), lr = group["betas"], group["lr"]
         mean, square = state["exp_avg"], state["exp_avg_sq"]

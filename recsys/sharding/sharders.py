@@ -1,15 +1,17 @@
 """TorchRec sharders with every sharding type, FBGEMM's fused optimizers, and codecs of what devices exchange."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
-from torchrec.distributed.types import ShardingType
+from torchrec.distributed.types import ParameterSharding, ShardingType
 
 from recsys.base.errors import UserError
 from recsys.schema.run_schema import CommsConfig, ShardingConfig
@@ -88,7 +90,7 @@ class _EveryType:
             return [EmbeddingComputeKernel.FUSED.value]
         return list(KERNELS)
 
-    def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    def shard(self, module: nn.Module, params: Mapping[str, ParameterSharding], *args: Any, **kwargs: Any) -> Any:
         if self.fused:
             info = self._infos[next(iter(params))]  # all tables of a collection have the same dim
             self._fused_params = self._params(info.dim / info.width, info.rounded)

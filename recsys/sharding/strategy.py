@@ -109,10 +109,10 @@ class ShardedStrategy(DDPStrategy):
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         pass  # load_checkpoint has loaded it
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         self.module.save_checkpoint(Path(filepath), checkpoint)
 
-    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         trainer = self.lightning_module.trainer  # type: ignore[union-attr]
         return self.module.load_checkpoint(Path(checkpoint_path), trainer.state.fn == TrainerFn.FITTING)
 

@@ -169,7 +169,7 @@ class TableShards:
             dtype=torch.float32,
         )
 
-    def to_load(self) -> Any:
+    def to_load(self) -> Tensor | ShardedTensor:
         """Return the tensor for torch.distributed.checkpoint to read into."""
         if self.replicated:
             return self.local_tensors[0]
@@ -249,7 +249,7 @@ def blocks(region: Region) -> list[Region]:
     ]
 
 
-def table_shards_of(weight: Any) -> TableShards:
+def table_shards_of(weight: Tensor | ShardedTensor) -> TableShards:
     """Return the shards of a table's weight, given as in a sharded module's state dict."""
     if not isinstance(weight, ShardedTensor):
         rows, width = weight.shape

@@ -57,7 +57,7 @@ def build_parts(cfg: PipelineConfig) -> Parts:
     )
 
 
-def _named(node: Any, key: str, base: type) -> dict[str, Any]:
+def _named(node: Mapping[str, Any], key: str, base: type) -> dict[str, Any]:
     parts = {str(n): part for n, part in node.items() if part is not None}
     for name, part in parts.items():
         if not isinstance(part, dict) or "_target_" not in part:
@@ -65,7 +65,7 @@ def _named(node: Any, key: str, base: type) -> dict[str, Any]:
     return {name: _part(part, f"{key}.{name}", base) for name, part in parts.items()}
 
 
-def _part(node: Any, key: str, base: type) -> Any:
+def _part(node: Mapping[str, Any], key: str, base: type) -> Any:
     check_target(node, key, base=base)
     try:
         return make(node, key, base)()

@@ -69,7 +69,7 @@ class Events:
         return slice(*self._bounds.get(user or "", (0, 0)))
 
 
-def as_key(value: Any, column: str) -> str | None:
+def as_key(value: object, column: str) -> str | None:
     """Return a user's or an item's name as text, as tables have it; None if it is missing.
 
     Raises RowError if it is not one value.

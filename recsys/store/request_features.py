@@ -71,7 +71,7 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
     return features
 
 
-def _read_key(value: Any, column: str, row: int | None) -> str | None:
+def _read_key(value: object, column: str, row: int | None) -> str | None:
     """Return a key as text, None if it is missing. Raises RowError."""
     if value is None or type(value) is str:  # the most common ones
         return value or None

@@ -74,21 +74,17 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
             rows = _with_features(own_session, view, rows, time, schema)
         rows = rows.persist(StorageLevel.DISK_ONLY)  # to sort, Spark reads its input twice
         try:
-            _write(rows.orderBy(PLACE).select(f"{ROW}.*"), output)
+            with whole_folder(output, new=True) as building:
+                options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+                writer = rows.orderBy(PLACE).select(f"{ROW}.*").write.mode("append").options(**options)
+                writer.parquet(file_url(building, globs=False))
+                for checksum in building.glob(".*.crc"):  # the folder holds nothing but Parquet files
+                    checksum.unlink()
         finally:
             rows.unpersist()
     except PySparkException as e:
         raise RuntimeError(f"Spark: {str(e).splitlines()[0]}") from e
     return sum(pl.scan_parquet(f, glob=False).select(pl.len()).collect().item() for f in files)
-
-
-def _write(rows: DataFrame, output: Path) -> None:
-    """Write a folder that holds nothing but Parquet files."""
-    with whole_folder(output, new=True) as building:
-        options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
-        rows.write.mode("append").options(**options).parquet(file_url(building, globs=False))
-        for checksum in building.glob(".*.crc"):
-            checksum.unlink()
 
 
 def _row_files(source: Path) -> list[str]:

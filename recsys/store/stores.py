@@ -99,7 +99,7 @@ def _decoded(text: str | bytes, where: str) -> Any:
         raise BadEntry(f"{where} {FOREIGN}") from e
 
 
-def _values(value: Any, where: str) -> Values:
+def _values(value: object, where: str) -> Values:
     """Return the values of an entry, as JSON or decoded. Raises BadEntry if it holds something else."""
     found = _decoded(value, where) if isinstance(value, str | bytes) else value
     if not isinstance(found, dict):
@@ -213,14 +213,17 @@ class RedisStore:
         if not keys:
             return []
         values: Any = self._client.mget([f"recsys:{view}:{key}" for key in keys])
-        return [None if v is None else self._entry(v, f"recsys:{view}:{k}") for k, v in zip(keys, values, strict=True)]
-
-    def _entry(self, text: bytes, key: str) -> tuple[float, Values]:
-        where = f"{self._shown}: {key}"
-        entry = _decoded(text, where)
-        if not isinstance(entry, list) or len(entry) != 2 or type(entry[0]) not in (int, float):
-            raise BadEntry(f"{where} {FOREIGN}")
-        return entry[0], _values(entry[1], where)
+        found: list[tuple[float, Values] | None] = []
+        for key, text in zip(keys, values, strict=True):
+            if text is None:
+                found.append(None)
+                continue
+            where = f"{self._shown}: recsys:{view}:{key}"
+            entry = _decoded(text, where)
+            if not isinstance(entry, list) or len(entry) != 2 or type(entry[0]) not in (int, float):
+                raise BadEntry(f"{where} {FOREIGN}")
+            found.append((entry[0], _values(entry[1], where)))
+        return found
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         count, pipeline = 0, self._client.pipeline(transaction=False)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recsys.base.console import say
 from recsys.base.errors import UserError
@@ -59,7 +58,16 @@ class Schedule:
                 say(f"interrupted; resume with: python -m recsys.sweep resume {self._folder}")
                 raise
             finally:
-                self._end_all()
+                for a in self._active:
+                    a.process.end()
+                while self._active:
+                    for a in list(self._active):
+                        if a.process.poll() is not None:
+                            self._active.remove(a)
+                            a.run.status = "interrupted"
+                            a.run.seconds = round(a.before + time.monotonic() - a.since, 1)
+                    time.sleep(POLL_SECONDS)
+                self._sweep.save(self._folder)
 
     def _update_earlier_runs(self) -> None:
         """Update the runs that an earlier process of this sweep left.
@@ -91,23 +99,21 @@ class Schedule:
     def _start_next(self) -> bool:
         """Start runs until the number of concurrent runs is reached. Return whether a run is still waiting."""
         while True:
-            waiting = self._waiting()
+            may_start = (
+                (trial, run)
+                for trial in self._sweep.trials
+                if trial.status not in (*FAILED, "pruned")
+                for i, run in enumerate(trial.runs)
+                # trials that can be pruned start with their first seed
+                if run.status == "waiting" and (i == 0 or not self._search.prunes or trial.runs[0].status == "ok")
+            )
+            waiting = next(may_start, None)
             if waiting is None and len(self._active) < self._sweep.settings["jobs"]:
                 trial = self._search.next()
                 waiting = (trial, trial.runs[0]) if trial is not None else None
             if waiting is None or len(self._active) >= self._sweep.settings["jobs"]:
                 return waiting is not None
             self._start(*waiting)
-
-    def _waiting(self) -> tuple[Trial, TrialRun] | None:
-        """Return the first run that may start. Trials that can be pruned start with their first seed."""
-        for trial in self._sweep.trials:
-            if trial.status in (*FAILED, "pruned"):
-                continue
-            for i, run in enumerate(trial.runs):
-                if run.status == "waiting" and (i == 0 or not self._search.prunes or trial.runs[0].status == "ok"):
-                    return trial, run
-        return None
 
     def _start(self, trial: Trial, run: TrialRun) -> None:
         folder = self._folder / run.folder
@@ -171,24 +177,12 @@ class Schedule:
         if not any(a.trial is trial for a in self._active):
             self._search.ended(trial)
 
-    def _end_all(self) -> None:
-        for a in self._active:
-            a.process.end()
-        while self._active:
-            for a in list(self._active):
-                if a.process.poll() is not None:
-                    self._active.remove(a)
-                    a.run.status = "interrupted"
-                    a.run.seconds = round(a.before + time.monotonic() - a.since, 1)
-            time.sleep(POLL_SECONDS)
-        self._sweep.save(self._folder)
-
 
 @contextmanager
 def _stopping() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end a sweep as Ctrl-C does; ignore further signals while it is ending."""
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, _: object) -> None:
         for s in (*STOPS, signal.SIGINT):
             signal.signal(s, signal.SIG_IGN)
         if number == signal.SIGINT:

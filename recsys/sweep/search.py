@@ -1,10 +1,12 @@
 """Search methods: the next trial, and whether to prune a running one."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +14,11 @@ from recsys.base.errors import UserError
 from recsys.schema.run_schema import SweepConfig
 from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Space, SweepAxis
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 JOURNAL = "study.journal"
 NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the others are compared
@@ -57,14 +64,20 @@ class Study(Search):
     def __init__(self, sweep: Sweep, space: Space, folder: Path) -> None:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+        class NoLock(JournalFileOpenLock):  # the sweep holds its own, and a lock file would outlive a killed process
+            def acquire(self) -> bool:
+                return True
+
+            def release(self) -> None: ...
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
         self._optuna, self._sweep, self._space = optuna, sweep, space
         self.prunes = sweep.settings["prune"]
         self._distributions = {a.key: _distribution(a) for a in space.axes}
-        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_no_lock()))
+        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=NoLock("")))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
         self.study = optuna.create_study(
             study_name="sweep",  # independent of the folder's name, which may change
@@ -87,7 +100,7 @@ class Study(Search):
         values = {a.key: _text(a, asked.params[a.key]) for a in self._space.axes}
         return self._sweep.new_trial(values, self._space.overrides(values), asked.number)
 
-    def _ask(self, n: int) -> Any:
+    def _ask(self, n: int) -> optuna.Trial:
         # One sampler per trial: a resumed sweep would otherwise repeat the samples of its first trials.
         seed = int(np.random.SeedSequence([self._sweep.settings["seed"], n]).generate_state(1)[0])
         with warnings.catch_warnings():
@@ -95,7 +108,7 @@ class Study(Search):
             self.study.sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         return self.study.ask(self._distributions)
 
-    def _frozen(self, trial: Trial) -> Any:
+    def _frozen(self, trial: Trial) -> FrozenTrial:
         assert trial.asked is not None
         return self.study.get_trials(deepcopy=False)[trial.asked]
 
@@ -121,19 +134,6 @@ class Study(Search):
         self.study.tell(trial.asked, value if ok else None, state=state, skip_if_finished=True)
 
 
-def _no_lock() -> Any:
-    """Return a lock that does nothing: the sweep holds its own, and a lock file would outlive a killed process."""
-    from optuna.storages.journal import JournalFileOpenLock
-
-    class NoLock(JournalFileOpenLock):
-        def acquire(self) -> bool:
-            return True
-
-        def release(self) -> None: ...
-
-    return NoLock("")
-
-
 def _numbers(axis: SweepAxis) -> list[float] | None:
     """Return the choices as evenly spaced ascending numbers, as in range(...); None if they are not."""
     try:
@@ -144,7 +144,7 @@ def _numbers(axis: SweepAxis) -> list[float] | None:
     return numbers if len(numbers) > 2 and len(steps) == 1 and steps.pop() > 0 else None
 
 
-def _distribution(axis: SweepAxis) -> Any:
+def _distribution(axis: SweepAxis) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not axis.choices and axis.whole:

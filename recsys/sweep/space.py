@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli.command_line import explained
@@ -182,7 +182,7 @@ def _typed(space: Space) -> Space:
     return typed
 
 
-def composed(overrides: Sequence[str]) -> Any:
+def composed(overrides: Sequence[str]) -> DictConfig:
     """Return a trial's config. Raises UserError if it does not compose."""
     with explained(overrides):
         return compose("train", overrides)

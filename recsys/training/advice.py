@@ -1,7 +1,6 @@
 """Lines that say what is wrong with a training or its results, and what to try."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -164,8 +163,15 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
 
     metrics: the metrics of a run; None is returned for models without binary labels
     """
-    weakness = next(_weaknesses(metrics["test"]), None)
-    if weakness is None:
+    for label, own in of_label(metrics["test"]).items():
+        of, ratio = f" of {label}" if label else "", own.get("calibration")
+        if own.get("ne", 0.0) >= 1:
+            weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
+            break
+        if ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
+            weakness = f"test calibration{of} {ratio:.3g}: predictions sum to {ratio:.3g} times the labels"
+            break
+    else:
         return None
     steps, epochs = metrics["train"].get("steps"), metrics["train"].get("epochs")
     if steps is None:  # fitted at once
@@ -175,12 +181,3 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
     if epochs == 1:
         return f"{weakness}, after one epoch; try trainer=until_best"
     return f"{weakness}; try model=gbm, or a larger min_count of the features"
-
-
-def _weaknesses(test: dict[str, Any]) -> Iterator[str]:
-    for label, own in of_label(test).items():
-        of, ratio = f" of {label}" if label else "", own.get("calibration")
-        if own.get("ne", 0.0) >= 1:
-            yield f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"
-        elif ratio is not None and not 1 / OFF <= ratio <= OFF and math.isfinite(ratio):
-            yield f"test calibration{of} {ratio:.3g}: predictions sum to {ratio:.3g} times the labels"

@@ -164,7 +164,7 @@ class MaxTime(pl.Callback):
         self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
         self._batches += 1
@@ -195,7 +195,7 @@ class Interrupts(pl.Callback):
         interrupts.install_again()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
         self._batches += 1

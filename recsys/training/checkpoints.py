@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 
 from recsys.base.console import say
+from recsys.batch import Batch
 from recsys.evaluation.metrics_table import lower_is_better
 from recsys.files import manifest
 from recsys.files.atomic import remove_folder, whole_folder
@@ -70,7 +71,7 @@ class Checkpoints(pl.Callback):
         return f"(best: {self.sign * self.best:.5f}" + (f" after step {self._best_step:,})" if self._best_step else ")")
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
         if not module.stepped:  # checkpoints hold no gradients

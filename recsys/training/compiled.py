@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torchrec.distributed.types import ShardedModule
 
 from recsys.base.console import say, say_once
+from recsys.batch import Batch
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import has_batch_norm
 from recsys.task import RetrievalTask, Task
@@ -72,7 +73,7 @@ class CompiledModel:
             torch.compiler.cudagraph_mark_step_begin()  # results of the last step may be overwritten
         return torch.compiler.set_stance("default" if compiled else "force_eager")  # type: ignore[no-any-return]
 
-    def warm_up(self, batch: Any) -> None:
+    def warm_up(self, batch: Batch) -> None:
         """Compile forward and backward for batches like this one, without a change of the model. Collective."""
         self._task.model.compile(dynamic=self._ragged, mode="reduce-overhead" if self._graphs else None)
         say("compiling the model: a minute, or some seconds if this model and batch size were compiled before")

@@ -1,16 +1,21 @@
 """Measure the parts of training steps, and callbacks for debug runs: overfitting one batch, profiling operators."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from recsys.base.console import results, say
+
+if TYPE_CHECKING:
+    from recsys.batch import Batch
 
 PARTS = ("forward", "backward", "optimizer")
 PENDING = 50  # number of steps after which GPU events are read
@@ -25,7 +30,7 @@ class Overfit(pl.Callback):
         self._losses: list[float] = []
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         self._losses.append(float(outputs["loss"]))
 
@@ -56,7 +61,9 @@ class Profile(pl.Callback):
         self._profile: profile | None = None
         self._resume_clock = resume_clock
 
-    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
         self._begun += 1
         if self._begun == WARM + 1:
             gpu = [ProfilerActivity.CUDA] if module.device.type == "cuda" else []
@@ -66,7 +73,7 @@ class Profile(pl.Callback):
             self._since = time.perf_counter()
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: Batch, batch_idx: int
     ) -> None:
         if self._profile is not None and self._begun >= WARM + self._steps and module.stepped:
             self._finish(trainer)

@@ -1,6 +1,7 @@
 """Build the LightningModule, the Trainer, loaders and loggers of a run from its config."""
 
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,7 @@ def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
     return {}
 
 
-def metrics_of(values: Any, split: str) -> dict[str, Any]:
+def metrics_of(values: Mapping[str, Any], split: str) -> dict[str, Any]:
     """Return the metrics of one split without the prefix that Lightning adds ('test/auc' -> 'auc')."""
     metrics = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
     return as_counts(metrics)

@@ -136,7 +136,14 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
     labels: tuple[tuple[Label, ...], float] = ((), 1.0)
     first = True
     while (pending := dict(_next_statistics(dense, params))) or first:
-        rows, merged = _merge(training.collect(StatisticsPass(data, params, first)))
+        rows, merged = 0, dict[str, Mergeable]()
+        for partial in training.collect(StatisticsPass(data, params, first)):
+            rows += partial.rows
+            for name, part in partial.statistics.items():
+                if name in merged:
+                    merged[name].merge(part)
+                else:
+                    merged[name] = part
         if not rows:
             raise UserError(f"data={data.name}: the train split has no rows; change data.split")
         for name, statistic in pending.items():
@@ -168,19 +175,6 @@ def _sparse_statistics(data: ResolvedData) -> Iterator[tuple[str, Counts | Value
     for name, c in data.sparse_columns.items():
         if (statistic := c.encoder.statistic()) is not None:
             yield name, statistic
-
-
-def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
-    rows = 0
-    merged: dict[str, Mergeable] = {}
-    for partial in partials:
-        rows += partial.rows
-        for name, statistic in partial.statistics.items():
-            if name in merged:
-                merged[name].merge(statistic)
-            else:
-                merged[name] = statistic
-    return rows, merged
 
 
 def _vocabularies(sparse: Mapping[str, SparseColumn], training: Training, item: str | None) -> dict[str, pl.DataFrame]:

@@ -252,7 +252,7 @@ class FillMedian(FillMean):
 FILLS: dict[str, Transform] = {"mean": FillMean(), "median": FillMedian()}
 
 
-def parse_step(entry: Any, where: str) -> Transform:
+def parse_step(entry: object, where: str) -> Transform:
     """Return the transform that an entry of YAML names.
 
     Args:

@@ -61,12 +61,12 @@ class TextResults(dict[str | None, Any]):
     Raises KeyError for a key that is not text, and UnicodeEncodeError for unknown text that is not UTF-8.
     """
 
-    def __init__(self, results: Iterable[tuple[str | None, Any]], default: Any) -> None:
+    def __init__(self, results: Iterable[tuple[str | None, Any]], default: object) -> None:
         super().__init__(results)
         self.default = default
         self[None] = self[""]
 
-    def __missing__(self, text: Any) -> Any:
+    def __missing__(self, text: object) -> Any:
         if type(text) is not str:
             raise KeyError(text)
         if not text.isascii():
@@ -95,7 +95,7 @@ class ValueIndex:
     same results.
     """
 
-    def __init__(self, values: pl.Series, results: pl.Series, default: Any) -> None:
+    def __init__(self, values: pl.Series, results: pl.Series, default: object) -> None:
         self._values, self._results, self._default = values, results, default
 
     @classmethod

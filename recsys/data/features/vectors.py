@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,7 @@ NORMALISE = ("l2", "layer", *FITTED)
 Way = tuple[str, int]  # l2 | layer | pca | whiten, and the number of components: 0 for all
 
 
-def parse_way(entry: Any) -> Way:
+def parse_way(entry: object) -> Way:
     """Return a way of `normalise`: l2, layer, whiten, {pca: n} or {whiten: n}. Raises ValueError for anything else."""
     name, count = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else (entry, None)
     if not isinstance(name, str) or name not in NORMALISE:

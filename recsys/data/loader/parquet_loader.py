@@ -168,7 +168,11 @@ class ParquetLoader:
         self.steps, self.rows = share.steps, share.rows_of_all
         self._first, self._rank_rows = share.first, share.rows
         self._columns = BatchColumns.of(features, training=training)
-        self._chunk_steps = max((buffer_rows or self._chunk_rows()) // batch_size, 1)
+        if not buffer_rows:
+            lists = len(self._columns.multi) + len(self._columns.queries)
+            width = sum(f.width for f in features.dense) + VALUES_OF_LIST * lists
+            buffer_rows = max(LEAST_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
+        self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._rows = RowGroups(self._columns.names, keep_bytes, check)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)
         self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
@@ -180,11 +184,6 @@ class ParquetLoader:
 
     def __len__(self) -> int:
         return self.steps
-
-    def _chunk_rows(self) -> int:
-        lists = len(self._columns.multi) + len(self._columns.queries)
-        width = sum(f.width for f in self.features.dense) + VALUES_OF_LIST * lists
-        return max(LEAST_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
 
     def column(self, name: str, start: int, stop: int) -> pl.Series:
         """Return a column of the split's rows [start, stop), of all ranks; the column need not be a model input."""
@@ -303,8 +302,15 @@ class ParquetLoader:
         order = None
         if self._shuffle:
             random = np.random.default_rng([self.seed, epoch, self._rank, k])
-            grouped = self._columns.grouped
-            order = _by_group(frame[GROUP].to_numpy(), random) if grouped else random.permutation(frame.height)
+            if self._columns.grouped:  # the groups, whose rows are neighbours, in random order
+                group = frame[GROUP].to_numpy()
+                first = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+                sizes = np.diff(np.append(first, len(group)))
+                chosen = random.permutation(len(first))
+                stops = np.cumsum(sizes[chosen])
+                order = np.repeat(first[chosen] - (stops - sizes[chosen]), sizes[chosen]) + np.arange(len(group))
+            else:
+                order = random.permutation(frame.height)
             if self._balance_lists and self._columns.multi:
                 ids = frame.select(pl.sum_horizontal(pl.col(self._columns.multi).list.len())).to_series().to_numpy()
                 order = balanced(order, ids, self.batch_size)
@@ -357,15 +363,6 @@ class _ChunksAhead:
         """Stop reading."""
         for pool in (self._writer, self._decoder):
             pool.shutdown(cancel_futures=True)
-
-
-def _by_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return an order of the rows (R,) with the groups, which are neighbours, in random order."""
-    first = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
-    sizes = np.diff(np.append(first, len(group)))
-    chosen = random.permutation(len(first))
-    stops = np.cumsum(sizes[chosen])
-    return np.repeat(first[chosen] - (stops - sizes[chosen]), sizes[chosen]) + np.arange(len(group))
 
 
 def balanced(order: np.ndarray, ids: np.ndarray, batch_size: int) -> np.ndarray:

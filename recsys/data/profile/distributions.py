@@ -86,7 +86,10 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
         bounds = bounds[:-1]
     elif whole:
         bounds = np.unique(np.floor(bounds))
-    at = {s: _cell(f[name], bounds) for s, f in sample.items()}
+    at = {}  # the cell of each number: how many bounds are below it; len(bounds) + 1 if it is missing
+    for split, f in sample.items():
+        cell = np.searchsorted(bounds, f[name].fill_null(0.0).to_numpy(), side="left")
+        at[split] = np.where(f[name].is_not_null().to_numpy(), cell, len(bounds) + 1).astype(np.int64)
     counts = {s: np.bincount(at[s], minlength=len(bounds) + 2) for s in SPLITS}
     counts["positives"] = np.bincount(at["train"], sample["train"][LABEL].to_numpy() > 0.5, len(bounds) + 2)
     to_text = seconds if time else number
@@ -95,13 +98,6 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
     frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
     frame = frame.with_columns(pl.col("positives").cast(pl.Int64))
     return frame.filter(pl.sum_horizontal(SPLITS) > 0)
-
-
-def _cell(values: pl.Series, bounds: np.ndarray) -> np.ndarray:
-    """Return the cell of each number, (rows,): how many bounds are below it; len(bounds) + 1 if it is missing."""
-    given = values.is_not_null().to_numpy()
-    cell = np.searchsorted(bounds, values.fill_null(0.0).to_numpy(), side="left")
-    return np.where(given, cell, len(bounds) + 1).astype(np.int64)
 
 
 def _labels(bounds: np.ndarray, to_text: Callable[[float], str], whole: bool) -> list[str]:

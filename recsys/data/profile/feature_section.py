@@ -176,12 +176,23 @@ def feature_section(f: FeatureProfile, profile: DataProfile) -> dict[str, Any]:
     drifts = [(s, f"{d.psi:.3f}", d.reading) for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
     facts = [f"reads {f.reads}"] if f.reads != f.name else []
     facts += [f.encoding] if f.encoding else []
+    spans = None
+    if f.numbers is not None:  # the quantiles, the mean and the share of missing values of each split
+        to_text = seconds if f.is_time else number
+        shares = [q for q in QUANTILES if not f.is_time or 0.1 < q < 0.9]
+        names = ["min", *(f"{q:.0%}" for q in shares), "max", *(() if f.is_time else ("mean", "std"))]
+        rows: list[Cells] = []
+        for split, span, missing in zip(SPLITS, f.numbers.spans, f.missing, strict=True):
+            if missing is not None:
+                rows.append([split, *(to_text(span[name]) if span else "–" for name in names), share(missing)])
+        heads = ["median" if name == "50%" else name.replace("%", " %") for name in names]
+        spans = PageTable(columns(["", *heads, "missing"], left=("",)), rows)
     return {
         "name": f.name,
         "kind": f.kind,
         "drifts": drifts,
         "facts": [*facts, f"{'' if f.exact else 'about '}{f.distinct:,} distinct in training"],
-        "spans": None if f.numbers is None else _spans(f, f.numbers),
+        "spans": spans,
         "cells": _cells(f, base, labelled=profile.labelled),
         "histogram": _histogram(f.numbers, time=f.is_time) if f.numbers is not None else None,
         "sizes": table_sizes(table, f)
@@ -215,20 +226,6 @@ def _title(f: FeatureProfile) -> tuple[str, str]:
         return "By value", ""
     small = f"; from {f.numbers.sampled:,} sampled rows" if f.numbers.sampled < f.numbers.seen else ""
     return f"By tenths of the training {'rows' if f.lengths is None else 'lookups'}", small
-
-
-def _spans(f: FeatureProfile, n: Numbers) -> PageTable:
-    """Return a table with the quantiles, the mean and the share of missing values of each split."""
-    time = f.is_time
-    to_text = seconds if time else number
-    shares = [q for q in QUANTILES if not time or 0.1 < q < 0.9]
-    names = ["min", *(f"{q:.0%}" for q in shares), "max", *(() if time else ("mean", "std"))]
-    rows: list[Cells] = []
-    for split, span, missing in zip(SPLITS, n.spans, f.missing, strict=True):
-        if missing is not None:
-            rows.append([split, *(to_text(span[name]) if span else "–" for name in names), share(missing)])
-    heads = ["median" if name == "50%" else name.replace("%", " %") for name in names]
-    return PageTable(columns(["", *heads, "missing"], left=("",)), rows)
 
 
 def _histogram(n: Numbers, *, time: bool) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile.data_profile import DataProfile, Drift
+from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.feature_section import SPLIT_PAINTS, all_tables, feature_section, rate_interval
 from recsys.pages import render
 from recsys.pages.charts.bars import Part, bar
@@ -96,13 +96,17 @@ def _summary(profile: DataProfile) -> PageTable:
     rows: list[Cells] = []
     for i, f in order:
         missing, table_size = f.missing[0], table_rows.get(f.table or "")
+        drifts = [
+            Cell("–", sort=-1) if d is None else Cell(chip=f"{d.psi:.3f}", chip_kind=d.reading, sort=d.psi)
+            for d in f.drift
+        ]
         value = Cell(f"{f.iv:.3f}", "bad" if f.iv > SUSPECT else "", sort=f.iv)
         rows.append([
             Cell(f"{i + 1}", sort=i), Cell(f.name, link=f"f-{i}"), Cell(f.kind, "kind"),
             _sortable(missing, share(missing)), bar([Part(missing or 0.0, "var(--other)")], 48),
             _sortable(f.distinct, f"{'' if f.exact else '≈ '}{f.distinct:,}"),
             *(_sortable(o, share(o)) for o in f.oov or (None, None)),
-            *map(_drift, f.drift), *([value] if profile.labelled else []),
+            *drifts, *([value] if profile.labelled else []),
             _sortable(table_size, "–" if table_size is None else f"{table_size:,}"),
         ])  # fmt: skip
     information = Column("information value", tooltip="how well the feature predicts the label by itself")
@@ -115,10 +119,6 @@ def _summary(profile: DataProfile) -> PageTable:
         *([information] if profile.labelled else []), Column("table rows"),
     ]  # fmt: skip
     return PageTable(heads, rows, kind="sortable", first=len(rows))
-
-
-def _drift(d: Drift | None) -> Cell:
-    return Cell("–", sort=-1) if d is None else Cell(chip=f"{d.psi:.3f}", chip_kind=d.reading, sort=d.psi)
 
 
 def _sortable(value: float | None, shown: str) -> Cell:

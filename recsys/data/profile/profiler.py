@@ -109,7 +109,22 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
     }
     features.sort(key=lambda f: order[f.name])
     rows, positives = (tuple(int(n) for n in x) for x in (profiler.rows, profiler.positives))
-    return DataProfile(rows, positives, features, _tables(fitted, counts), profiler.has_rates)
+    columns, tables = fitted.data.sparse_columns, []
+    for name, own in fitted.features.tables.items():
+        encoder = columns[own[0].name].encoder
+        names = tuple(f.name for f in own)
+        if isinstance(encoder, Quantiles):
+            tables.append(Table(name, names, own[0].cardinality, encoder, 1, encoder.quantiles, 0))
+            continue
+        whole = counts[names[0]]
+        if len(names) > 1:
+            whole = pl.concat(counts[n] for n in names).group_by("value").sum()
+        seen = whole.filter(pl.col("train") > 0)["value"]
+        used = encoder.look_up(seen).n_unique() if isinstance(encoder, Hash) else None
+        if isinstance(encoder, Vocabulary):
+            encoder = Vocabulary.strictest(columns[n].encoder for n in names)
+        tables.append(tallies.table(name, names, own[0].cardinality, encoder, whole, used))
+    return DataProfile(rows, positives, features, tables, profiler.has_rates)
 
 
 def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> FeatureProfile:
@@ -176,26 +191,6 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
         iv=_information_value(cells),
         lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
     )
-
-
-def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
-    columns, tables = fitted.data.sparse_columns, []
-    for name, features in fitted.features.tables.items():
-        c = columns[features[0].name]
-        names = tuple(f.name for f in features)
-        if isinstance(c.encoder, Quantiles):
-            tables.append(Table(name, names, features[0].cardinality, c.encoder, 1, c.encoder.quantiles, 0))
-            continue
-        whole = counts[names[0]]
-        if len(names) > 1:
-            whole = pl.concat(counts[n] for n in names).group_by("value").sum()
-        seen = whole.filter(pl.col("train") > 0)["value"]
-        used = c.encoder.look_up(seen).n_unique() if isinstance(c.encoder, Hash) else None
-        encoder = c.encoder
-        if isinstance(encoder, Vocabulary):
-            encoder = Vocabulary.strictest(columns[n].encoder for n in names)
-        tables.append(tallies.table(name, names, features[0].cardinality, encoder, whole, used))
-    return tables
 
 
 def _ordered(counts: pl.DataFrame) -> pl.DataFrame:

@@ -1,9 +1,8 @@
 """Read Parquet, Arrow IPC files (Feather) and streams, and .npz archives of NumPy arrays."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PosixPath
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -57,7 +56,7 @@ def projected(names: list[str], projection: Projection) -> list[str]:
     return [n for n in names if n in wanted] or names[:1]
 
 
-def _opened(file: Path) -> Any:
+def _opened(file: Path) -> pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader:
     """Open an Arrow file, or a stream, which cannot be read from the middle."""
     source = pa.memory_map(str(file)) if isinstance(file, PosixPath) else remote_bytes(file)
     try:
@@ -99,7 +98,7 @@ def _batches(file: Path, file_range: FileRange, projection: Projection) -> Itera
         names = projected(reader.schema.names, projection)
         if isinstance(reader, pa.ipc.RecordBatchFileReader):
             stop = reader.num_record_batches if file_range.stop is None else file_range.stop
-            batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
+            batches: Iterable[pa.RecordBatch] = (reader.get_batch(i) for i in range(file_range.start, stop))
         else:
             batches = reader
         for batch in batches:

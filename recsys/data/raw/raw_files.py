@@ -94,11 +94,12 @@ def partitions(file: Path, root: str | None) -> dict[str, str | None]:
 
 def natural_sort(paths: Iterable[Path]) -> list[Path]:
     """Sort paths folder by folder, and numbers in names by value: day_2 comes before day_10."""
-    return sorted(paths, key=lambda p: [_natural_key(part) for part in p.parts])
 
+    def key(path: Path) -> list[list[tuple[int, str]]]:
+        names = (re.split(r"(\d+)", name) for name in path.parts)
+        return [[(int(p), p) if p.isdecimal() else (-1, p) for p in parts] for parts in names]
 
-def _natural_key(name: str) -> list[tuple[int, str]]:
-    return [(int(p), p) if p.isdecimal() else (-1, p) for p in re.split(r"(\d+)", name)]
+    return sorted(paths, key=key)
 
 
 DEFAULT = "outputs"  # the folder of runs and prepared data, unless the config names others
@@ -154,7 +155,12 @@ def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[
             cache: dict[str, list[Any]] = {str(name): list(known) for name, known in content.items()}
         except (OSError, ValueError, TypeError, AttributeError):  # missing or damaged: digests are computed again
             cache = {}
-        result = {f: _remote_digest(f) for f in files if not isinstance(f, PosixPath)}
+        result = {}
+        for f in (f for f in files if not isinstance(f, PosixPath)):
+            info = f.fs.info(f.path)  # type: ignore[attr-defined]  # a UPath
+            own = next((str(info[k]) for k in CONTENT if info.get(k)), None)
+            identity = [own] if own else [str(f), *(str(info[k]) for k in CHANGED if info.get(k))]
+            result[f] = hashlib.sha256(json.dumps([info["size"], *identity]).encode()).hexdigest()
         looks = {f: _look(f) for f in files if f not in result}
         if verify != "content":
             for f, look in looks.items():
@@ -200,10 +206,3 @@ def _digest(file: Path, advance: Callable[[float], None]) -> str:
             sha.update(data)
             advance(len(data))
     return sha.hexdigest()
-
-
-def _remote_digest(file: Path) -> str:
-    info = file.fs.info(file.path)  # type: ignore[attr-defined]  # a UPath
-    content = next((str(info[k]) for k in CONTENT if info.get(k)), None)
-    identity = [content] if content else [str(file), *(str(info[k]) for k in CHANGED if info.get(k))]
-    return hashlib.sha256(json.dumps([info["size"], *identity]).encode()).hexdigest()

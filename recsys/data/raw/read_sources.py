@@ -93,15 +93,11 @@ def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
     lacking = [n for n in data.source.optional_columns if n not in frame.columns]
     if not lacking:
         return frame
-    types = {} if FORMATS[data.source.format].untyped else _optional_types(data)
-    return frame.with_columns(pl.lit(None, types.get(n, pl.String())).alias(n) for n in lacking)
-
-
-def _optional_types(data: ResolvedData) -> dict[str, pl.DataType]:
-    """Return the types of data.source.optional_columns in the first files that have them."""
     source = data.source
+    if FORMATS[source.format].untyped:
+        return frame.with_columns(pl.lit(None, pl.String()).alias(n) for n in lacking)
     key = json.dumps([data.root, source.format, source.explode, source.optional_columns, source.files])
-    if key not in _TYPES:
+    if key not in _TYPES:  # those of the first files that have them
         wanted, types = set(source.optional_columns), dict[str, pl.DataType]()
         try:
             every = list(data.split.train_files) if data.split.by == "files" else None
@@ -112,7 +108,7 @@ def _optional_types(data: ResolvedData) -> dict[str, pl.DataType]:
         except UserError:
             pass  # rows to predict, on a machine without the raw files
         _TYPES[key] = types
-    return _TYPES[key]
+    return frame.with_columns(pl.lit(None, _TYPES[key].get(n, pl.String())).alias(n) for n in lacking)
 
 
 _TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process

@@ -159,7 +159,15 @@ class CsvLines:
             block = _parse(self.source, self.file, names, rows, self.replaced) if rows else Block(self.file, empty)
         if self.head.trailing:
             block.frame = block.frame.drop(TRAILING)
-        self._number(block, line_numbers)
+        # turn the numbers of rows, from 1, into numbers of lines of the file range
+        place = block.frame[LINE].to_numpy()
+        places = place if line_numbers is None else line_numbers[place - 1]
+        line = pl.Series(LINE, places + (self.line - 1), dtype=pl.Int64)
+        block.frame.replace_column(block.frame.get_column_index(LINE), line)  # quicker than with_columns
+        for i, bad in enumerate(block.bad):
+            at = bad.line if line_numbers is None else int(line_numbers[bad.line - 1])
+            shown = bad.text if len(self.source.separator) == 1 else bad.text.replace(UNIT, self.source.separator)
+            block.bad[i] = replace(bad, line=at + self.line - 1, text=shown)
         if self.source.line_breaks_in_quotes and BREAK.encode() in text:
             self._restore_breaks(block, text)
         if text is not self.text and CARRIAGE.encode() in text:  # only then did it hold carriage returns
@@ -167,17 +175,6 @@ class CsvLines:
             block.bad = [replace(bad, text=bad.text.replace(CARRIAGE, "\r")) for bad in block.bad]
         block.lines = self.line - 1 + self.line_ends + (not self.text.endswith(b"\n"))
         return block
-
-    def _number(self, block: Block, line_numbers: np.ndarray | None) -> None:
-        """Turn the numbers of rows, from 1, into numbers of lines of the file range."""
-        place = block.frame[LINE].to_numpy()
-        places = place if line_numbers is None else line_numbers[place - 1]
-        numbers = pl.Series(LINE, places + (self.line - 1), dtype=pl.Int64)
-        block.frame.replace_column(block.frame.get_column_index(LINE), numbers)  # quicker than with_columns
-        for i, bad in enumerate(block.bad):
-            line = bad.line if line_numbers is None else int(line_numbers[bad.line - 1])
-            text = bad.text if len(self.source.separator) == 1 else bad.text.replace(UNIT, self.source.separator)
-            block.bad[i] = replace(bad, line=line + self.line - 1, text=text)
 
     def _restore_breaks(self, block: Block, text: bytes) -> None:
         """Put the line breaks back into the values, and count them in the numbers of lines."""

@@ -33,14 +33,14 @@ class World:
         self.kinds = rng.permutation(np.arange(ITEMS) % KINDS)
         self.members = [np.flatnonzero(self.kinds == kind) for kind in range(KINDS)]
         self.taste = np.array([self.popularity[m].sum() for m in self.members])
-        self.followers = np.stack([self._followers(rng, item) for item in range(ITEMS)])
+        followers = []
+        for item in range(ITEMS):
+            alike = np.where(self.kinds == self.kinds[item], self.popularity, 0.0)
+            weights = SAME_KIND * alike / alike.sum() + (1 - SAME_KIND) * self.popularity
+            weights[item] = 0
+            followers.append(rng.choice(ITEMS, FOLLOWERS, replace=False, p=weights / weights.sum()))
+        self.followers = np.stack(followers)
         self.price = np.round(np.exp(rng.normal(2 + self.kinds / KINDS, 0.5)), 2)
-
-    def _followers(self, rng: np.random.Generator, item: int) -> Ints:
-        alike = np.where(self.kinds == self.kinds[item], self.popularity, 0.0)
-        weights = SAME_KIND * alike / alike.sum() + (1 - SAME_KIND) * self.popularity
-        weights[item] = 0
-        return rng.choice(ITEMS, FOLLOWERS, replace=False, p=weights / weights.sum())
 
     def next(self, rng: np.random.Generator, item: Ints, liked: Ints) -> Ints:
         """Draw the items (U,) that users choose after `item` (U,). liked: their kinds, (U, LIKED)."""

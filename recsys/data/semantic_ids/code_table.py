@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -72,7 +71,7 @@ def read_codes(file: Path, key: str, levels: int, size: int) -> CodeTable:
         UserError: the file does not hold `levels` codes from 0 to size - 1 for each item.
     """
     try:
-        given: Any = json.loads(file.read_text(encoding="utf-8"))
+        given: object = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as e:
         raise UserError(f"{key}={file}: not a JSON file: {str(e).splitlines()[0]}") from e
     if not isinstance(given, dict) or not given:

@@ -35,20 +35,19 @@ class ResidualCodes:
 
     def codes(self, x: np.ndarray) -> np.ndarray:
         """Return the codes of vectors: (n, w) -> (n, levels) int64."""
-        parts = [self._codes(x[at : at + CHUNK]) for at in range(0, len(x), CHUNK)]
-        return np.concatenate([np.zeros((0, len(self.tables)), np.int64), *parts])
+        parts = [np.zeros((0, len(self.tables)), np.int64)]
+        for at in range(0, len(x), CHUNK):
+            residual = _apply(self.encoder, x[at : at + CHUNK]).astype(np.float64)
+            columns = []
+            for table in self.tables:
+                columns.append(nearest(residual, table))
+                residual = residual - table[columns[-1]]
+            parts.append(np.stack(columns, axis=1))
+        return np.concatenate(parts)
 
     def reconstruct(self, codes: np.ndarray) -> np.ndarray:
         """Return the vectors that codes (n, l) of the first l levels stand for, (n, w)."""
         return _apply(self.decoder, sum(t[codes[:, i]] for i, t in enumerate(self.tables[: codes.shape[1]])))
-
-    def _codes(self, x: np.ndarray) -> np.ndarray:
-        residual = _apply(self.encoder, x).astype(np.float64)
-        columns = []
-        for table in self.tables:
-            columns.append(nearest(residual, table))
-            residual = residual - table[columns[-1]]
-        return np.stack(columns, axis=1)
 
     def save(self, file: Path) -> None:
         layers = {"encoder": self.encoder, "decoder": self.decoder}

@@ -114,15 +114,13 @@ def raw_inputs(types: pl.Schema, data: ResolvedData) -> tuple[TensorSpec, ...]:
     sparse = {column for c in data.sparse_columns.values() for column in c.source.columns}
     group = set() if data.group is None else {data.group.by, data.group.order}
     numbers = read - sparse - group  # which dense features alone read
-    return tuple(TensorSpec(n, _datatype(dtype, n in numbers), (-1, 1), optional=True) for n, dtype in types.items())
-
-
-def _datatype(dtype: pl.DataType, is_number: bool) -> Datatype:
-    if dtype.is_integer() and not is_number:
-        return "INT64"
-    if dtype.is_integer() or dtype.is_float():
-        return "FP64"
-    return "BOOL" if dtype == pl.Boolean else "BYTES"
+    specs = []
+    for name, dtype in types.items():
+        datatype: Datatype = "BOOL" if dtype == pl.Boolean else "BYTES"
+        if dtype.is_integer() or dtype.is_float():
+            datatype = "INT64" if dtype.is_integer() and name not in numbers else "FP64"
+        specs.append(TensorSpec(name, datatype, (-1, 1), optional=True))
+    return tuple(specs)
 
 
 def feature_inputs(features: FeatureSpec) -> tuple[TensorSpec, ...]:

@@ -30,7 +30,13 @@ class TritonPythonModel:
 
         feeds = [{n: pb.get_input_tensor_by_name(r, n).as_numpy() for n in self._inputs} for r in requests]
         sizes = [len(next(iter(feed.values()))) for feed in feeds]
-        feed = {n: _joined([f[n] for f in feeds]) for n in self._inputs}
+        feed = {}
+        for n in self._inputs:  # (B, L) of each request; lists are padded with -1 to the longest
+            blocks = [f[n] for f in feeds]
+            if len(blocks) > 1:
+                widest = max(b.shape[1] for b in blocks)
+                blocks = [np.pad(b, ((0, 0), (0, widest - b.shape[1])), constant_values=-1) for b in blocks]
+            feed[n] = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         found = self._session.run(self._outputs, feed)
         parts = [np.split(x, np.cumsum(sizes)[:-1]) for x in found]
         return [
@@ -39,12 +45,3 @@ class TritonPythonModel:
             )
             for i in range(len(requests))
         ]
-
-
-def _joined(blocks: list[np.ndarray]) -> np.ndarray:
-    """Join blocks (B, L) of several requests; lists are padded with -1 to the longest."""
-    if len(blocks) == 1:
-        return blocks[0]
-    widest = max(b.shape[1] for b in blocks)
-    padded = [np.pad(b, ((0, 0), (0, widest - b.shape[1])), constant_values=-1) for b in blocks]
-    return np.concatenate(padded)

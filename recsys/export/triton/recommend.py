@@ -30,15 +30,17 @@ class TritonPythonModel:
         """Answer each request; one that cannot be read fails alone."""
         import triton_python_backend_utils as pb
 
-        return [self._answer(pb, request) for request in requests]
-
-    def _answer(self, pb: Any, request: Any) -> Any:
-        try:
-            columns, _ = raw_columns(pb, request, self._inputs)
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            query = make_query(rows, parameters_of(request, QUERY_KEYS))
-            [(items, scores)] = self._model.recommend([query])
-        except UserError as e:
-            return refusal(pb, of_history(e))
-        names = np.array([str(i) for i in items], dtype=object)
-        return pb.InferenceResponse([pb.Tensor("items", names), pb.Tensor("scores", np.array(scores, np.float32))])
+        answers = []
+        for request in requests:
+            try:
+                columns, _ = raw_columns(pb, request, self._inputs)
+                rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+                query = make_query(rows, parameters_of(request, QUERY_KEYS))
+                [(items, scores)] = self._model.recommend([query])
+            except UserError as e:
+                answers.append(refusal(pb, of_history(e)))
+                continue
+            names = np.array([str(i) for i in items], dtype=object)
+            tensors = [pb.Tensor("items", names), pb.Tensor("scores", np.array(scores, np.float32))]
+            answers.append(pb.InferenceResponse(tensors))
+        return answers

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 from recsys.base.errors import UserError
 from recsys.online.query_parameters import check_keys
 
 
-def raw_columns(pb: Any, request: Any, names: Iterable[str]) -> tuple[dict[str, list[Any]], int]:
+class InferenceRequest(Protocol):
+    """What the backends read of Triton's request themselves; pb reads its tensors."""
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON, or no text."""
+
+
+def raw_columns(pb: ModuleType, request: InferenceRequest, names: Iterable[str]) -> tuple[dict[str, list[Any]], int]:
     """Return the values of each column that a request has, and the number of rows. pb: triton_python_backend_utils
 
     Raises UserError for a text that is not UTF-8.
@@ -28,13 +36,13 @@ def raw_columns(pb: Any, request: Any, names: Iterable[str]) -> tuple[dict[str, 
     return found, rows
 
 
-def parameters_of(request: Any, known: Sequence[str] = ()) -> dict[str, Any]:
+def parameters_of(request: InferenceRequest, known: Sequence[str] = ()) -> dict[str, Any]:
     """Return the parameters of a request. Raises UserError for one that is not known."""
     parameters: dict[str, Any] = json.loads(request.parameters() or "{}")
     check_keys(parameters, known, "parameters.")
     return parameters
 
 
-def refusal(pb: Any, error: UserError) -> Any:
+def refusal(pb: ModuleType, error: UserError) -> Any:
     """Return the answer to a request that cannot be read: 400 over HTTP, INVALID_ARGUMENT over gRPC."""
     return pb.InferenceResponse(output_tensors=[], error=pb.TritonError(str(error), pb.TritonError.INVALID_ARG))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from recsys.base.errors import UserError
 from recsys.export.artefact.inputs import graph_inputs
-from recsys.export.triton.request_columns import parameters_of, raw_columns, refusal
+from recsys.export.triton.request_columns import InferenceRequest, parameters_of, raw_columns, refusal
 from recsys.online.row_transforms import RowTransforms
 
 FOLDER = "pipeline"
@@ -42,22 +43,22 @@ class TritonPythonModel:
                 return [self._response(pb, {n: x[i] for n, x in parts.items()}) for i in range(len(requests))]
             except (UserError, KeyError):
                 pass  # each request alone, so that only the bad ones fail
-        return [self._answer(pb, request) for request in requests]
+        answers = []
+        for request in requests:
+            try:
+                answers.append(self._response(pb, self._features(*self._columns(pb, request))))
+            except UserError as e:
+                answers.append(refusal(pb, e))
+        return answers
 
-    def _answer(self, pb: Any, request: Any) -> Any:
-        try:
-            return self._response(pb, self._features(*self._columns(pb, request)))
-        except UserError as e:
-            return refusal(pb, e)
-
-    def _columns(self, pb: Any, request: Any) -> tuple[dict[str, list[Any]], int]:
+    def _columns(self, pb: ModuleType, request: InferenceRequest) -> tuple[dict[str, list[Any]], int]:
         parameters_of(request)
         return raw_columns(pb, request, self._inputs)
 
     def _features(self, columns: dict[str, list[Any]], rows: int) -> dict[str, np.ndarray]:
         return graph_inputs(self._pipeline.arrays_of_columns(columns, rows), self._pipeline.features).feed
 
-    def _response(self, pb: Any, arrays: dict[str, np.ndarray]) -> Any:
+    def _response(self, pb: ModuleType, arrays: dict[str, np.ndarray]) -> Any:
         return pb.InferenceResponse(
             output_tensors=[pb.Tensor(n, np.ascontiguousarray(arrays[n])) for n in self._outputs]
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -165,7 +166,7 @@ def _left_out(task: nn.Module, recorder: "_Recorder") -> Iterator[None]:
     def pause(*_: Any) -> None:
         recorder.paused = True
 
-    def resume(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def resume(_module: nn.Module, _inputs: object, output: Any) -> None:
         for looked_up in output.values() if isinstance(output, dict) else (output,):
             looked_up.values().requires_grad_()
         recorder.paused = False
@@ -193,7 +194,11 @@ class _Recorder(TorchDispatchMode):
         self._memory: list[Any] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
