@@ -18,7 +18,9 @@ from recsys.models.common.co_occurrence import (
 from recsys.models.protocols import ClosedFormModel
 from recsys.ranges import Count
 
-_CHUNK = 256  # number of items whose weights are fitted at a time
+_CHUNK = 1024  # number of items whose co-occurrences are counted, or whose weights are fitted, at a time
+_LONG = 512  # items with more neighbours share one matrix of them
+_NUMBERS = 2**24  # of the matrices of the neighbours of items that are fitted at a time
 
 
 class SLIM(nn.Module, ClosedFormModel):
@@ -62,42 +64,49 @@ class SLIM(nn.Module, ClosedFormModel):
         """Fit the weights of the items of each list."""
         blocks = co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK)
         gram = torch.cat([block for _, block in blocks]).coalesce()  # sparse (N, N)
-        rows, columns = gram.indices()
-        first = starts(torch.bincount(rows, minlength=self.rows))
-        order = torch.argsort(gram.values()[rows == columns])  # items of like numbers of lists share their neighbours
-        items = rows[rows == columns][order]
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for chunk in items.split(_CHUNK):
-            places, owner = ranges(first[chunk], first[chunk + 1] - first[chunk])
-            near = (gram.values()[places] > self.l1) & (columns[places] != chunk[owner])  # all other weights are 0
-            places, owner = places[near], owner[near]
-            used = torch.unique(columns[places])
-            if not len(used):
-                continue
-            place_of = torch.full((self.rows,), -1).index_put_((used,), torch.arange(len(used)))
-            target = torch.zeros(len(used), len(chunk))
-            target[place_of[columns[places]], owner] = gram.values()[places].float()
-            inner, inner_owner = ranges(first[used], first[used + 1] - first[used])
-            inside = place_of[columns[inner]] >= 0
-            square = torch.zeros(len(used), len(used))
-            square[inner_owner[inside], place_of[columns[inner[inside]]]] = gram.values()[inner[inside]].float()
-            weights = self._descend(square, target)
-            row, column = weights.nonzero(as_tuple=True)
-            found.append((used[row], chunk[column], weights[row, column]))
-        row, column, weight = (torch.cat(x) for x in zip(*found, strict=True)) if found else (rows[:0],) * 3
-        order = torch.argsort(row * self.rows + column)
-        self.others, self.weights = column[order], weight[order].float()
-        self.item_starts = starts(torch.bincount(row, minlength=self.rows))
+        near = gram.values() > self.l1  # all other weights are 0, as all are non-negative
+        near &= gram.indices()[0] != gram.indices()[1]
+        rows, columns = gram.indices()[:, near]
+        lengths = torch.bincount(rows, minlength=self.rows)
+        first = starts(lengths)
+        items, found = torch.argsort(lengths)[(lengths == 0).sum() :], [torch.zeros(3, 0)]
+        while len(items):
+            longest = int(lengths[items[-1]])
+            chunk = items[-(_CHUNK if longest > _LONG else max(1, _NUMBERS // longest**2)) :]
+            items = items[: -len(chunk)]
+            places, owner = ranges(first[chunk], lengths[chunk])
+            if longest > _LONG:  # one matrix of all their neighbours
+                used, place = torch.unique(columns[places], return_inverse=True)
+                used = used[None]
+            else:  # one of each item's neighbours; id 0, which is in no list, pads
+                place = torch.arange(len(places)) - starts(lengths[chunk])[owner]
+                used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
+            target = torch.zeros(len(chunk), used.shape[1])
+            target[owner, place] = _entries(gram, chunk[owner], columns[places])
+            weights = self._descend(_entries(gram, used[:, :, None], used[:, None, :]), target)
+            at, other = weights.nonzero(as_tuple=True)
+            found.append(torch.stack([used.expand(len(chunk), -1)[at, other], chunk[at], weights[at, other]]).double())
+        one, other, weight = torch.cat(found, dim=1)
+        order = torch.argsort(one * self.rows + other)
+        self.others, self.weights = other[order].long(), weight[order].float()
+        self.item_starts = starts(torch.bincount(one.long(), minlength=self.rows))
 
     def _descend(self, gram: Tensor, target: Tensor) -> Tensor:
-        """Return the weights (U, b) of b items: gram (U, U) of the items that may have some, target (U, b) with b."""
+        """Return the weights (b, L) of b items.
+
+        Args:
+            gram: (b, L, L) of the L neighbours of each, or (1, L, L) of those of all.
+            target: (b, L) of each item and these neighbours.
+        """
         weights, may = torch.zeros_like(target), target > self.l1
-        diagonal = gram.diagonal()
+        diagonal = gram.diagonal(dim1=1, dim2=2)
         for _ in range(self.sweeps):
             before = weights.clone()
-            for i in range(len(gram)):
-                rest = target[i] - gram[i] @ weights + diagonal[i] * weights[i] - self.l1
-                weights[i] = rest.clamp(min=0) / (diagonal[i] + self.l2) * may[i]
+            for i in range(gram.shape[1]):
+                row = gram[:, i]
+                others = weights @ row[0] if len(row) == 1 else (weights * row).sum(1)
+                rest = target[:, i] - others + diagonal[:, i] * weights[:, i] - self.l1
+                weights[:, i] = rest.clamp(min=0) / (diagonal[:, i] + self.l2) * may[:, i]
             if (weights - before).abs().max() <= self.tolerance:
                 break
         return weights
@@ -110,3 +119,10 @@ class SLIM(nn.Module, ClosedFormModel):
         scores = self.weights.new_zeros(len(items) * self.rows)
         scores.index_add_(0, items.segment_ids[owner] * self.rows + self.others[places], self.weights[places])
         return scores.view(len(items), self.rows)
+
+
+def _entries(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the entries of a coalesced sparse matrix (N, N) at rows and columns that broadcast, as float32."""
+    keys, wanted = matrix.indices()[0] * len(matrix) + matrix.indices()[1], rows * len(matrix) + columns
+    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return torch.where(keys[place] == wanted, matrix.values()[place], 0.0).float()
