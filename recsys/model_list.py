@@ -59,8 +59,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     for name, run in configs(overrides):
         module = import_module(str(run.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        kind = "ranking" if run.kind.scores_rows else "closed form" if run.kind.fitted_at_once else "retrieval"
-        yield Entry(name, kind, paper, _problem(run) if overrides else None, run)
+        yield Entry(name, run.kind.name, paper, _problem(run) if overrides else None, run)
 
 
 def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
