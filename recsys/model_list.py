@@ -59,7 +59,6 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
     for name, run in configs(overrides):
         module = import_module(str(run.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        kind = "ranking" if run.kind.scores_rows else "closed form" if run.kind.fitted_at_once else "retrieval"
         problem = None
         try:
             if overrides:
@@ -68,7 +67,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
                 check(run)
         except UserError as e:
             problem = str(e)
-        yield Entry(name, kind, paper, problem, run)
+        yield Entry(name, run.kind.name, paper, problem, run)
 
 
 def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:

@@ -36,7 +36,6 @@ def _command(cfg: PredictConfig) -> None:
     files = input_files(cfg.input)
     from recsys.base.packages import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
-    from recsys.job.kinds import check_scores_rows
     from recsys.online.predictor import predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -49,7 +48,7 @@ def _command(cfg: PredictConfig) -> None:
     choose_checkpoint(path, cfg.checkpoint)
     for run in runs if others else ():
         run_cfg, folder = open_run(run)
-        check_scores_rows(run_cfg, run)
+        run_cfg.kind.check_averaged(run)
         choose_checkpoint(folder, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
@@ -59,9 +58,8 @@ def _command(cfg: PredictConfig) -> None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
                 raise UserError(f"{key}={getattr(cfg, key)}: {why}")
         how: dict[str, Any] = {"checkpoint": cfg.checkpoint, "batch_size": size}
-        _report_scores(
-            cfg, (predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how))
-        )
+        scored = predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how)
+        _report_scores(cfg, scored)
     else:
         from recsys.online.recommender import recommend_files
 

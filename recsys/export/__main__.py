@@ -67,14 +67,12 @@ def write(cfg: ExportConfig) -> None:
     trained, run = open_run(cfg.run)
     output = Path(cfg.output)
     check_output(output, root=trained.data.root, files=trained.data.source.files)
-    kind = trained.kind
-    if formats and not kind.scores_rows:
-        raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
     files = tuple(input_files(cfg.rows, "rows"))
     check_versions()
+    from recsys.export.exported import ExportSource, Form, IndexOptions
     from recsys.export.triton.repository import Options
-    from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
+    from recsys.export.write_artefact import write_artefact
 
     index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()

@@ -30,15 +30,17 @@ class Examples:
     rows: list[Any]
     outputs: Any
     more: Mapping[str, Any]
+    dependent: bool = False  # whether the output of a row depends on the rows before it
 
     @property
     def recorded(self) -> Examples:
         """The examples that an artefact holds."""
         return self._part(0, RECORDED)
 
-    def compared(self, *, dependent: bool) -> Examples:
-        """Return the other examples, which are compared once; all if rows depend on those before them."""
-        return self if dependent else self._part(RECORDED, None)
+    @property
+    def compared(self) -> Examples:
+        """The other examples, which are compared once; all if rows depend on those before them."""
+        return self if self.dependent else self._part(RECORDED, None)
 
     def _part(self, start: int, stop: int | None) -> Examples:
         if isinstance(self.outputs, dict):
@@ -81,4 +83,4 @@ def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor],
     with torch.no_grad():
         predictions = predict(logits(arrays), labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
-    return Examples(raw.to_dicts(), outputs, {})
+    return Examples(raw.to_dicts(), outputs, {}, dependent=rows.fitted.data.group is not None)

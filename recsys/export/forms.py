@@ -18,6 +18,7 @@ from recsys.export.artefact import folder as files
 from recsys.export.artefact.compare_examples import apart
 from recsys.export.artefact.inputs import graph_inputs
 from recsys.export.artefact.session import SingleGraph
+from recsys.export.examples import Examples
 from recsys.export.fused_tables import TablePart
 from recsys.export.graphs import Inputs, RankingGraph, dynamic_shapes, quiet_exporter
 from recsys.export.single_graph import write_single_graph
@@ -93,7 +94,7 @@ class Written:
 
     parts, sizes: the arrays of tables, and their numbers of rows
     inputs: example inputs
-    layout: where the rows of each table are
+    about: what it adds to the description of the artefact
     """
 
     graph: RankingGraph
@@ -101,22 +102,15 @@ class Written:
     sizes: Mapping[str, int]
     inputs: Inputs
     folder: Path
-    layout: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write_forms(
-    formats: Sequence[str],
-    written: Written,
-    rows: RawRows,
-    raw: list[Any],
-    expected: Mapping[str, list[float]],
-    tolerance: float,
-) -> None:
+def write_forms(formats: Sequence[str], written: Written, rows: RawRows, recorded: Examples, tolerance: float) -> None:
     """Write the forms that `formats` names, and compare their outputs for raw rows with those that the run gave.
 
     Raises UserError if the graph has no such form, or an output differs by more than the tolerance.
     """
-    folder = written.folder
+    folder, raw, expected = written.folder, recorded.rows, recorded.outputs
     if "single_graph" in formats:
         file = folder / files.SINGLE_GRAPH
         write_single_graph(rows.fitted, folder / files.GRAPH, file)

@@ -6,10 +6,12 @@ Treelite reads what the libraries wrote. C columns of the trees, B rows, L score
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,7 @@ from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.features.arrays import single_valued
 from recsys.export.artefact import folder as files
+from recsys.export.examples import Examples, scored
 from recsys.export.forms import Written
 from recsys.export.graphs import (
     EXAMPLE_ROWS,
@@ -29,9 +32,12 @@ from recsys.export.graphs import (
     trace,
 )
 from recsys.export.lookup_stand_ins import PaddedFeatures, Tables
+from recsys.export.ranking_graph import ExportedRanking
+from recsys.export.restored import logits_of
 from recsys.features import FeatureSpec
 from recsys.labels import Label, columns, predict
 from recsys.models.gbm import GBM
+from recsys.training.fitted_ranking import load as load_fitted
 
 if TYPE_CHECKING:
     import onnx
@@ -178,6 +184,29 @@ class Forests(nn.Module):
             )
             scores.append(sums + base)
         return torch.cat(scores, dim=1).float()
+
+
+class ExportedTrees(ExportedRanking):
+    """Boosted trees: a graph without tables."""
+
+    has_fil = True
+
+    def check(self) -> None:
+        for key, value in (("precision", self.form.precision), ("tables", self.form.tables)):
+            if value != "fp32":
+                raise UserError(f"{key}={value}: boosted trees have no weights and no tables; leave it out")
+        if wrong := [f for f in self.form.formats if f != "single_graph"]:
+            raise UserError(f"format={wrong[0]}: boosted trees have no such form; use single_graph or onnx")
+        super().check()
+
+    def write_graph(self, raw: pl.DataFrame, labels: tuple[Label, ...], folder: Path) -> tuple[Examples, Written]:
+        fitted, triton = self.rows.fitted, self.form.triton
+        model = load_fitted(self.source.cfg, fitted, self.source.checkpoint)
+        examples = scored(self.rows, raw, lambda arrays: logits_of(model, arrays, fitted.features), labels)
+        written = write_trees(model, labels, folder)
+        if triton is not None and triton.dense_backend == "fil":
+            written = replace(written, about={"fil": write_steps(model, labels, folder / files.FIL)})
+        return examples, written
 
 
 def write_trees(model: GBM, labels: tuple[Label, ...], folder: Path) -> Written:

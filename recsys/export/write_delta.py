@@ -31,7 +31,8 @@ from recsys.export.artefact.apply_delta import (
     write_vocabulary,
 )
 from recsys.export.artefact.folder import PIPELINE, Artefact, bytes_of
-from recsys.export.write_artefact import ExportSource, Form, write_artefact
+from recsys.export.exported import ExportSource, Form
+from recsys.export.write_artefact import write_artefact
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
 

@@ -36,19 +36,19 @@ def config_of(
 
 def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
     """Raise UserError if the gate or the checks cannot judge the predictions of this kind of model."""
-    gate, scores_rows = settings.gate, cfg.kind.scores_rows
-    name, label = next(iter(cfg.data.label_kinds.items()), ("label", None))
-    if scores_rows and label is not None and not isinstance(label, BinaryLabelColumn):
-        why = "the gate judges the first label, which must be binary"
-        raise UserError(f"{file}: train: {name} is a label of kind {label.kind}; {why}")
-    if settings.check.slices and not scores_rows:
+    gate, names = settings.gate, tuple(DEFAULT_CHANGE["queries"])
+    if cfg.kind.scores_rows:
+        names = ROWS
+        name, label = next(iter(cfg.data.label_kinds.items()), ("label", None))
+        if label is not None and not isinstance(label, BinaryLabelColumn):
+            why = "the gate judges the first label, which must be binary"
+            raise UserError(f"{file}: train: {name} is a label of kind {label.kind}; {why}")
+    elif settings.check.slices:
         raise UserError(f"{file}: check.slices: a retrieval model predicts no labels to check; leave it out")
     judged: dict[str, Mapping[str, float]] = {"change": gate.change or {}}
     judged |= {"at_least": gate.at_least, "at_most": gate.at_most}
     judged |= {f"slices.{column}": limits for column, limits in gate.slices.items()}
     for key, limits in judged.items():
-        if wrong := next((m for m in limits if (m in ROWS) != scores_rows), None):
-            kind, kinds = ("ranking", "rows") if scores_rows else ("retrieval", "queries")
-            instead = ", ".join(ROWS) if scores_rows else ", ".join(DEFAULT_CHANGE[kinds])
-            why = f"is not a metric of {kind} models; name another one: {instead}"
+        if wrong := next((m for m in limits if (m in ROWS) != cfg.kind.scores_rows), None):
+            why = f"is not a metric of {cfg.kind.name} models; name another one: {', '.join(names)}"
             raise UserError(f"{file}: gate.{key}.{wrong}: {why}")

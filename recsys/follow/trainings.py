@@ -14,7 +14,8 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose, typed
 from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import finish, plan_build
-from recsys.export.write_artefact import ExportSource, Form, IndexOptions, write_artefact
+from recsys.export.exported import ExportSource, Form, IndexOptions
+from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
 from recsys.follow.gate import QueryWindow, RowWindow

@@ -201,10 +201,8 @@ def _check_model(cfg: RunConfig, processes: int, trains: bool) -> None:
 
 def check_processes(cfg: RunConfig, processes: int) -> None:
     """Raise UserError if the model is fitted in one process and there are several."""
-    kind = cfg.kind
-    if kind.fitted_at_once and processes > 1:
-        why = f"{kind.fitted_models} are fitted in one process; set trainer.devices=1"
-        raise UserError(f"trainer.devices={processes}: {why}")
+    if (models := cfg.kind.fitted_models) and processes > 1:
+        raise UserError(f"trainer.devices={processes}: {models} are fitted in one process; set trainer.devices=1")
 
 
 def check_target(node: Mapping[str, Any], path: str, given: Sequence[str] = (), base: type | None = None) -> None:

@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 class ModelKind(ABC):
     """The kind of a config's model.
 
+    name: what such models are called in messages
+    splits: on which such models are measured
     scores_rows: whether the model predicts a probability for each row; otherwise it ranks items for each query
     fitted_at_once: whether the model is fitted by one call of `fit`, in one process and without a loss, instead of step
         by step; it then has no embedding tables
-    fitted_models: what such models are called in messages
+    fitted_models: what models are called that are fitted at once
     has_vectors: whether the model has a vector of each item, as the metric diversity needs
     """
 
+    name: str
+    splits: tuple[str, ...] = ("train", "validation", "test")
     scores_rows = False
     fitted_at_once = False
     fitted_models = ""
@@ -66,10 +70,16 @@ class ModelKind(ABC):
     ) -> Task | RetrievalTask:
         """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
+    def check_averaged(self, run: str) -> None:
+        """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
+        if not self.scores_rows:
+            raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")
+
 
 class RankingKind(ModelKind):
     """Models that predict a label for each row."""
 
+    name = "ranking"
     scores_rows = True
 
     def metric_names(self, cfg: RunConfig) -> list[str]:
@@ -119,6 +129,8 @@ class FittedRankingKind(RankingKind):
 class RetrievalKind(ModelKind):
     """Models that rank items for queries."""
 
+    name = "retrieval"
+    splits = ("validation", "test")
     has_vectors = True
 
     def metric_names(self, cfg: RunConfig) -> list[str]:
@@ -152,6 +164,7 @@ class RetrievalKind(ModelKind):
 class ClosedFormKind(RetrievalKind):
     """Retrieval models that are fitted in closed form."""
 
+    name = "closed form"
     fitted_at_once = True
     fitted_models = "closed-form models"
     has_vectors = False
@@ -239,9 +252,3 @@ def loss_facts(cfg: RunConfig) -> LossFacts | None:
     if RankingLoss in inspect.getmro(loss):
         return LossFacts("RankingLoss", tuple(loss.kinds), loss.within_groups)
     return LossFacts("RetrievalLoss")
-
-
-def check_scores_rows(cfg: RunConfig, run: str) -> None:
-    """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
-    if not cfg.kind.scores_rows:
-        raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")

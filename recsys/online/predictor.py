@@ -48,16 +48,16 @@ class Predictor:
         """
         from recsys.evaluation.calibration import load as load_calibration
         from recsys.online.raw_rows import RawRows
-        from recsys.training.fitted_ranking import restored_ranking
+        from recsys.training.fitted_ranking import RESTORE
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        if not cfg.kind.scores_rows:
+        if (restore := RESTORE.get(type(cfg.kind))) is None:
             raise UserError(
                 f"run={run}: its model retrieves items and cannot score rows; use recsys.online.recommender.Recommender"
             )
         rows = RawRows.load(path)
-        module = restored_ranking(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        module = restore(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(module, rows, load_calibration(path, rows.fitted.labels))
 
     def predict(self, raw: pl.DataFrame) -> pl.Series | pl.DataFrame:

@@ -22,6 +22,7 @@ from torch import Tensor
 from recsys.base.console import bar
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
+from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
 from recsys.online.queries import answers, in_batches
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 BLOCK = 2**24  # maximum number of scores in memory
 
 ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - start, N) of these rows of a batch
+# score_batch, nameable, items and model of a Recommender
+Loaded = tuple[Callable[["Batch"], ScoreRows], int, Tensor | None, Any]
 
 
 @dataclass
@@ -71,15 +74,13 @@ class Recommender:
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
-        kind = cfg.kind
-        if kind.scores_rows:
+        if (make_scorer := SCORERS.get(type(cfg.kind))) is None:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.online.predictor.Predictor"
             )
         rows = RawRows.load(path)
         data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
-        make_scorer = _closed_form if kind.fitted_at_once else _trained
         score_batch, nameable, items, model = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
             rows,
@@ -227,9 +228,7 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return places.gather(1, order), best
 
 
-def _trained(
-    cfg: RunConfig, fitted: Fitted, checkpoint: Path
-) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
+def _trained(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
     """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
     from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
@@ -247,9 +246,7 @@ def _trained(
     return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
 
 
-def _closed_form(
-    cfg: RunConfig, fitted: Fitted, checkpoint: Path
-) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
+def _closed_form(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Loaded:
     """Return a function that scores from the history alone, the number of items, and the model."""
     from recsys.training import fitted_retrieval
 
@@ -261,6 +258,9 @@ def _closed_form(
         return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
 
     return score_batch, model.rows - 1, None, model
+
+
+SCORERS: dict[type[ModelKind], Callable[..., Loaded]] = {RetrievalKind: _trained, ClosedFormKind: _closed_form}
 
 
 def recommend_files(

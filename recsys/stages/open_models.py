@@ -79,7 +79,8 @@ class Models:
                 return folder
             raise UserError(f"{key}={given}: {folder} is older than the run's checkpoints; remove it")
         from recsys.base.packages import check_versions
-        from recsys.export.write_artefact import ExportSource, Form, write_artefact
+        from recsys.export.exported import ExportSource, Form
+        from recsys.export.write_artefact import write_artefact
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         check_versions()

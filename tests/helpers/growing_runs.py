@@ -10,7 +10,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
-from recsys.export.write_artefact import ExportSource, Form
+from recsys.export.exported import ExportSource, Form
 from recsys.job.resumed import composed_config
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run

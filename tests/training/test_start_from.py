@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.export.artefact import load
-from recsys.export.write_artefact import ExportSource, Form, write_artefact
+from recsys.export.exported import ExportSource, Form
+from recsys.export.write_artefact import write_artefact
 from recsys.files.run_files import best_checkpoint
 from recsys.job.resumed import composed_config
 from recsys.online.predictor import Predictor
