@@ -18,9 +18,9 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
 # boosted trees load the system's OpenMP
 RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 && rm -rf /var/lib/apt/lists/*
 COPY --from=build /source/dist dist
-RUN pip install dist/recsys-*.whl
+RUN pip install dist/declarative_recsys-*.whl
 RUN pip install --no-deps torchrec==1.8.0 ${FBGEMM}==1.8.0
-RUN if [ -n "$EXTRAS" ]; then pip install "$(echo dist/recsys-*.whl)[$EXTRAS]"; fi
+RUN if [ -n "$EXTRAS" ]; then pip install "$(echo dist/declarative_recsys-*.whl)[$EXTRAS]"; fi
 RUN useradd --uid 10001 --create-home recsys && mkdir /work && chown recsys /work
 USER 10001
 WORKDIR /work

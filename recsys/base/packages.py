@@ -6,6 +6,7 @@ from pathlib import Path
 
 from recsys.base.errors import UserError
 
+DISTRIBUTION = "declarative-recsys"  # the name of the package `recsys` on PyPI, where another project is named recsys
 SERVE = ("onnxruntime", "uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 EXTRAS: dict[str, tuple[str, ...]] = {  # an extra of pyproject.toml -> the modules that a command of it imports
     "spark": ("pyspark",),
@@ -41,8 +42,8 @@ def install_command(extra: str) -> str:
     checkout = (Path(__file__).parents[2] / "pyproject.toml").is_file()
     if extra == "serve-gpu":  # the groups that a checkout installs by default have onnxruntime
         sync = "uv pip uninstall onnxruntime && uv sync --inexact --no-default-groups --extra serve-gpu"
-        return sync if checkout else "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
-    return f"uv sync --inexact --extra {extra}" if checkout else f"pip install 'recsys[{extra}]'"
+        return sync if checkout else "pip uninstall -y onnxruntime && pip install 'declarative-recsys[serve-gpu]'"
+    return f"uv sync --inexact --extra {extra}" if checkout else f"pip install 'declarative-recsys[{extra}]'"
 
 
 def check_extra(extra: str, reason: str, *modules: str) -> None:
@@ -105,8 +106,9 @@ def describe() -> str:
 
 
 def version_of(package: str) -> str | None:
+    """Return the installed version of a distribution; None if it is not installed. recsys: this one's"""
     try:
-        return version(package)
+        return version(DISTRIBUTION if package == "recsys" else package)
     except PackageNotFoundError:
         return None
 

@@ -170,5 +170,9 @@ class ExportedClosedForm(ExportedRetrieval):
         (folder / STATE).mkdir()
         for key, value in model.state_dict().items():
             np.save(folder / STATE / f"{key}.npy", value.numpy())
-        options = {n: x for n, x in vars(model).items() if isinstance(x, bool | int | float) and n != "training"}
-        return {"method": name, "state": options, "candidates": 1 + len(self.rows.fitted.candidates)}, []
+        return {"method": name, "state": options_of(model), "candidates": 1 + len(self.rows.fitted.candidates)}, []
+
+
+def options_of(model: nn.Module) -> dict[str, bool | int | float]:
+    """Return the numbers of a closed-form model, such as its number of neighbours, which its scores need."""
+    return {n: x for n, x in vars(model).items() if isinstance(x, bool | int | float) and n != "training"}

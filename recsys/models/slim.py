@@ -45,7 +45,7 @@ class SLIM(nn.Module, ClosedFormModel):
         features: FeatureSpec,
         *,
         l1: float = 1.0,
-        l2: float = 50.0,
+        l2: float = 10.0,
         sweeps: Count = 30,
         tolerance: float = 1e-4,
         device: torch.device | None = None,

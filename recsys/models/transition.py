@@ -38,7 +38,7 @@ class Transition(nn.Module, ClosedFormModel):
         item_weight: Share = 0.5,
         hops: Count = 2,
         hop_weight: Share = 0.3,
-        backward: float = 0.5,
+        backward: float = 0.0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class Transition(nn.Module, ClosedFormModel):
         """Return scores (B, N) for B histories, oldest item first; zeros for an empty history."""
         items = known(history, self.rows)
         ends = starts(items.lengths)[1:]
-        reached = torch.zeros(len(items), self.rows, dtype=torch.float64)
+        reached = torch.zeros(len(items), self.rows)
         for back in range(self.last):
             has = items.lengths > back
             reached[has.nonzero()[:, 0], items.values[ends[has] - 1 - back]] += self.item_weight**back
         rows = torch.repeat_interleave(torch.arange(self.rows), self.item_starts.diff())
-        steps = sparse_matrix(rows, self.followers, (self.rows, self.rows), self.shares.double()).t()
+        steps = sparse_matrix(rows, self.followers, (self.rows, self.rows), self.shares).t()
         scores = torch.zeros_like(reached)
         for hop in range(self.hops):
             reached = torch.sparse.mm(steps, reached.T).T
             scores += self.hop_weight**hop * reached
-        return scores.float()
+        return scores

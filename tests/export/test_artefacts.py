@@ -467,7 +467,7 @@ def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("server", [lite, whole])
 def test_items_in_a_server(server: Any, run_of_items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with an index in Milvus. What is wrong about the server is said before anything is written."""
-    pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'recsys[milvus]'")
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'declarative-recsys[milvus]'")
     nowhere, output = f"http://127.0.0.1:{free_port()}", tmp_path / "artefact"
     with server(tmp_path / "milvus") as (url, _):
         for wrong, message in [

@@ -9,7 +9,7 @@ import pytest
 @contextmanager
 def kafka_cluster() -> Iterator[str]:
     """Yield the address of a cluster of two brokers; skips the test without confluent_kafka."""
-    confluent_kafka = pytest.importorskip("confluent_kafka", reason="pip install 'recsys[kafka]'")
+    confluent_kafka = pytest.importorskip("confluent_kafka", reason="pip install 'declarative-recsys[kafka]'")
     producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "log_level": 0})
     brokers = producer.list_topics(timeout=10).brokers.values()
     yield ",".join(f"{b.host}:{b.port}" for b in brokers)

@@ -20,7 +20,7 @@ from recsys.index import Index, build
 from recsys.index import load as load_index
 from recsys.index.milvus import MilvusIndex, connect
 
-pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'recsys[milvus]'")
+pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'declarative-recsys[milvus]'")
 N, DIM, K = 5000, 16, 20
 
 

@@ -18,6 +18,8 @@ from torch import nn
 from recsys.base.errors import UserError
 from recsys.base.memory import available_memory
 from recsys.batch import JaggedIds
+from recsys.export.artefact.scorers import METHODS, STATE
+from recsys.export.retrieval_graph import options_of
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models import ease, item_knn, slim
 from recsys.models.common import co_occurrence as interactions
@@ -297,6 +299,21 @@ def test_state_round_trip(model: type[nn.Module], tmp_path: Path) -> None:
         np.testing.assert_array_equal(other.score(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
     with pytest.raises(RuntimeError, match="size mismatch"):
         model(spec(N + 1)).load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_without_torch(model: type[nn.Module], tmp_path: Path) -> None:
+    """What an artefact holds gives the same scores in NumPy, also of items that the model was not fitted to."""
+    one = model(spec())
+    scores = score(one, FITTED, HISTORY)
+    (tmp_path / STATE).mkdir()
+    for name, value in one.state_dict().items():
+        np.save(tmp_path / STATE / f"{name}.npy", value.numpy())
+    method = METHODS[model.__name__](tmp_path, options_of(one))
+    for wanted, history in zip(scores, HISTORY, strict=True):
+        known = np.array([i for i in history if i], np.int64)  # as queries have them
+        for ids in (known, np.append(known, N + 5)):
+            np.testing.assert_allclose(method(ids)[1:], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", MODELS)

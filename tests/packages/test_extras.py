@@ -75,8 +75,8 @@ def test_pip_installs_an_extra_of_the_wheel_and_uv_that_of_a_checkout(
 ) -> None:
     assert install_command("otel") == "uv sync --inexact --extra otel"
     monkeypatch.setattr("recsys.base.packages.__file__", str(tmp_path / "site-packages" / "recsys" / "packages.py"))
-    assert install_command("otel") == "pip install 'recsys[otel]'"
-    assert install_command("serve-gpu") == "pip uninstall -y onnxruntime && pip install 'recsys[serve-gpu]'"
+    assert install_command("otel") == "pip install 'declarative-recsys[otel]'"
+    assert install_command("serve-gpu") == "pip uninstall -y onnxruntime && pip install 'declarative-recsys[serve-gpu]'"
 
 
 def test_extras_are_those_of_the_project() -> None:

@@ -22,7 +22,7 @@ def pip_lines(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_the_pages_install_what_the_project_pins(page: Path) -> None:
     wheel, pins = pip_lines(page)
-    assert wheel == ["dist/recsys-*.whl"]
+    assert wheel == ["dist/declarative_recsys-*.whl"]
     assert pins == ["--no-deps", *GROUPS["cpu"]]
 
 

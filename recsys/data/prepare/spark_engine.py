@@ -1,4 +1,4 @@
-"""engine=spark: run each chunk as a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
+"""engine=spark: run each chunk as a task of a Spark cluster. pyspark is an extra: declarative-recsys[spark]."""
 
 import os
 import pickle

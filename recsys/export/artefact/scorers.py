@@ -80,7 +80,7 @@ class GFCFScores:
         users, place = np.unique(self._users[places], return_inverse=True)
         shared = np.bincount(place, weights[owner], minlength=len(users)) / self._of_user[users] ** 2
         places, owner = _ranges(self._item_starts[users], self._item_starts[users + 1])
-        scores = np.bincount(self._items[places], shared[owner], minlength=len(self._vectors))
+        scores = np.bincount(self._items[places], shared[owner], minlength=len(self._vectors)).astype(np.float64)
         scores = np.divide(scores, self._of_item, out=np.zeros_like(scores), where=self._of_item > 0)
         low = (weights @ self._vectors[items]) @ self._vectors.T * self._of_item
         return (scores + self._low_pass * low).astype(np.float32)

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import recsys
 from recsys.base.errors import UserError
+from recsys.base.packages import DISTRIBUTION
 from recsys.export.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.export.triton import recommend, transforms
 from recsys.online.row_transforms import RowTransforms
@@ -316,7 +317,7 @@ def packages_of(artefact: Artefact, python_graph: bool) -> list[str]:
 def with_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return module -> requirement, as pip reads it, for each package; without a version if recsys is not installed."""
     try:
-        asked = [re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*([^;\s]*)", line) for line in requires("recsys") or []]
+        asked = [re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*([^;\s]*)", line) for line in requires(DISTRIBUTION) or []]
     except PackageNotFoundError:
         asked = []
     versions = {m[1]: m[2] for m in asked if m is not None} | ANY_NUMPY
