@@ -10,6 +10,7 @@ from recsys.data.features.blocks import HISTORY
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.metrics_table import of_label
 from recsys.job.run_config import RunConfig
+from recsys.schema.data_schema import GroupConfig, SplitConfig
 from recsys.sharding.optimizers import OPTIMIZERS
 
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
@@ -156,6 +157,19 @@ def too_good(test: dict[str, Any]) -> str | None:
                 of = f" of {label}" if label else ""
                 return f"test {shown[name]}{of} {own[name]:.3f}: check that no feature is known only after the label"
     return None
+
+
+def sees_the_future(split: SplitConfig, group: GroupConfig | None) -> str | None:
+    """Return a line about test rows that training has seen the future of, and what to type instead, or None.
+
+    Ji et al., A Critical Study on Data Leakage in Recommender System Offline Evaluation, 2023, doi.org/10.1145/3569930
+    """
+    if split.by != "leave_one_out" or group is None or group.order is None:
+        return None
+    return (
+        "data.split.by=leave_one_out: training has rows of other users that are later than a user's test row, as no "
+        f"model in service has; to test on the future alone, add data.split.by=time data.split.column={group.order}"
+    )
 
 
 def too_weak(metrics: dict[str, Any]) -> str | None:

@@ -25,7 +25,7 @@ from recsys.evaluation.retrieval_metrics import MISSED, ranking_metrics
 from recsys.evaluation.value_metrics import NumberMetrics
 from recsys.files.atomic import write_json
 from recsys.job.run_config import RunConfig
-from recsys.training.advice import below_popularity, too_few_steps, too_good, too_weak
+from recsys.training.advice import below_popularity, sees_the_future, too_few_steps, too_good, too_weak
 from recsys.training.run_dir import add_results, protocol
 from recsys.training.trainer import loader_on_cpu
 
@@ -151,6 +151,8 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     add_results(path)
     real = cfg.data.root is not None or cfg.data.spec is not None
     show(metrics, path, real=real)
+    if real and (line := sees_the_future(cfg.data.split, cfg.data.group)) is not None:
+        say(line)
     metric = f"ndcg@{max(cfg.protocol.k)}"
     if not real or metric not in metrics["test"]:
         return

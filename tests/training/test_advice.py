@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.training.advice import below_popularity, cut_by, still_improving, too_few_steps, too_good, too_weak
+from recsys.schema.data_schema import GroupConfig, SplitConfig
+from recsys.training.advice import (
+    below_popularity,
+    cut_by,
+    sees_the_future,
+    still_improving,
+    too_few_steps,
+    too_good,
+    too_weak,
+)
 
 
 def test_metrics_that_are_too_good() -> None:
@@ -80,3 +89,10 @@ def test_lists_that_are_cut() -> None:
     )
     assert cut_by(80, lengths) is None and cut_by(79, lengths) is not None and cut_by(100, lengths) is None
     assert cut_by(10, np.array([], int)) is None
+
+
+def test_leave_one_out_sees_the_future_of_other_users() -> None:
+    line = sees_the_future(SplitConfig(by="leave_one_out"), GroupConfig(by="user", order="ts"))
+    assert line is not None and line.endswith("data.split.by=time data.split.column=ts")
+    assert sees_the_future(SplitConfig(by="leave_one_out"), GroupConfig(by="user")) is None  # no time to split by
+    assert sees_the_future(SplitConfig(by="time", column="ts"), GroupConfig(by="user", order="ts")) is None
