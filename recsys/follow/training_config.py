@@ -36,6 +36,9 @@ def config_of(
 
 def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
     """Raise UserError if the gate or the checks cannot judge the predictions of this kind of model."""
+    if cfg.data.k_core:
+        why = "counts the rows of a whole data set, and continuous training reads new rows alone"
+        raise UserError(f"{file}: train: data.k_core {why}; leave it out, or use min_count of the features")
     gate, names = settings.gate, tuple(DEFAULT_CHANGE["queries"])
     if cfg.kind.scores_rows:
         names = ROWS

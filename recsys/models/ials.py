@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from recsys.base.errors import NotFinite
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, starts
@@ -23,7 +24,7 @@ class IALS(nn.Module, ClosedFormModel):
     The sum over all items of a list of (1 - <w, h>)^2, over all pairs of a list and an item of
     unobserved_weight <w, h>^2, and of l2 (n + unobserved_weight M)^power |w|^2 is smallest, where n is the number of
     items of the list and M that of all items; likewise for the vectors h of items. A history gets the vector w that is
-    best for its items, so that a new user needs no training.
+    best for its items, so that a new user needs no training. Fitting holds the vectors of all lists, too.
 
     Args:
         dim: length of the vectors; time grows with its cube, and the paper's best models have 1,024 and more.
@@ -54,6 +55,8 @@ class IALS(nn.Module, ClosedFormModel):
         super().__init__()
         if unobserved_weight <= 0 or l2 <= 0:
             raise ValueError(f"unobserved_weight={unobserved_weight}, l2={l2}: must be above 0")
+        if not 0 <= power <= 1 or stddev <= 0:
+            raise ValueError(f"power={power}, stddev={stddev}: power must be from 0 to 1, and stddev above 0")
         self.rows = candidates(features, "IALS")
         self.unobserved_weight, self.l2, self.power = unobserved_weight, l2, power
         self.epochs, self.stddev, self.seed = epochs, stddev, seed
@@ -91,13 +94,18 @@ class IALS(nn.Module, ClosedFormModel):
         l2 = self.l2 * (lengths + self.unobserved_weight * count).pow(self.power)
         solved = torch.zeros(len(lists), dim)
         for rows in _blocks(lengths, dim):
-            places = torch.arange(int(lengths[rows].max()))
-            inside = places < lengths[rows, None]
-            ids = lists.values[(first[rows, None] + places).clamp(max=len(lists.values) - 1)]
-            chosen = others[ids] * inside[..., None]  # (b, length, dim)
-            left = torch.baddbmm(gram.expand(len(rows), dim, dim), chosen.transpose(1, 2), chosen)
+            left, right = gram.repeat(len(rows), 1, 1), torch.zeros(len(rows), dim, 1)
+            for places in torch.arange(int(lengths[rows].max())).split(max(1, _NUMBERS // (len(rows) * dim))):
+                inside = places < lengths[rows, None]
+                ids = lists.values[(first[rows, None] + places).clamp(max=len(lists.values) - 1)]
+                chosen = others[ids] * inside[..., None]  # (b, length, dim)
+                left.baddbmm_(chosen.transpose(1, 2), chosen)
+                right += chosen.sum(1)[..., None]
             left.diagonal(dim1=1, dim2=2).add_(l2[rows, None])
-            solved[rows] = torch.cholesky_solve(chosen.sum(1)[..., None], torch.linalg.cholesky(left))[..., 0]
+            try:
+                solved[rows] = torch.cholesky_solve(right, torch.linalg.cholesky(left))[..., 0]
+            except torch.linalg.LinAlgError:
+                raise NotFinite("iALS: its equations have no solution; raise model.l2, or lower model.dim") from None
         return solved
 
 

@@ -20,6 +20,7 @@ from recsys.ranges import Count
 
 _CHUNK = 1024  # number of items whose co-occurrences are counted, or whose weights are fitted, at a time
 _LONG = 512  # items with more neighbours share one matrix of them
+_MOST_NUMBERS = 2**29  # of that matrix, if it is not of a single item
 _NUMBERS = 2**24  # of the matrices of the neighbours of items that are fitted at a time
 
 
@@ -27,7 +28,9 @@ class SLIM(nn.Module, ClosedFormModel):
     """Sparse, non-negative weights between items, fitted item by item by an elastic net.
 
     X (lists, N) is 1 where a list contains an item. Column j of W (N, N) minimises |x_j - X w|^2 / 2 + l2 |w|^2 / 2 +
-    l1 |w|_1 with w >= 0 and w_j = 0, by coordinate descent. The scores of a history are its row of X times W.
+    l1 |w|_1 with w >= 0 and w_j = 0; at most `sweeps` passes of coordinate descent come near it. The scores of a
+    history are its row of X times W. An item that is with n others in more than l1 lists takes 4 n^2 bytes while it is
+    fitted.
 
     Args:
         l1: the greater it is, the fewer weights differ from 0; items that are together in at most l1 lists have none.
@@ -53,6 +56,8 @@ class SLIM(nn.Module, ClosedFormModel):
         super().__init__()
         if l1 < 0 or l2 <= 0:
             raise ValueError(f"l1={l1}, l2={l2}: l1 must be at least 0 and l2 above 0")
+        if tolerance < 0:
+            raise ValueError(f"tolerance={tolerance}: must be at least 0")
         self.rows = candidates(features, "SLIM")
         self.l1, self.l2, self.sweeps, self.tolerance = l1, l2, sweeps, tolerance
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
@@ -69,23 +74,30 @@ class SLIM(nn.Module, ClosedFormModel):
         rows, columns = gram.indices()[:, near]
         lengths = torch.bincount(rows, minlength=self.rows)
         first = starts(lengths)
-        items, found = torch.argsort(lengths)[(lengths == 0).sum() :], [torch.zeros(3, 0)]
+        items = torch.argsort(lengths)[(lengths == 0).sum() :]
+        found = [torch.zeros(3, 0, dtype=torch.float64)]
         while len(items):
             longest = int(lengths[items[-1]])
             chunk = items[-(_CHUNK if longest > _LONG else max(1, _NUMBERS // longest**2)) :]
-            items = items[: -len(chunk)]
             places, owner = ranges(first[chunk], lengths[chunk])
             if longest > _LONG:  # one matrix of all their neighbours
                 used, place = torch.unique(columns[places], return_inverse=True)
+                while len(used) ** 2 > _MOST_NUMBERS and len(chunk) > 1:  # of fewer items
+                    chunk = chunk[-(len(chunk) // 2) :]
+                    places, owner = ranges(first[chunk], lengths[chunk])
+                    used, place = torch.unique(columns[places], return_inverse=True)
                 used = used[None]
             else:  # one of each item's neighbours; id 0, which is in no list, pads
                 place = torch.arange(len(places)) - starts(lengths[chunk])[owner]
                 used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
+            items = items[: -len(chunk)]
             target = torch.zeros(len(chunk), used.shape[1])
             target[owner, place] = _entries(gram, chunk[owner], columns[places])
-            weights = self._descend(_entries(gram, used[:, :, None], used[:, None, :]), target)
+            parts = [_entries(gram, rows[:, :, None], used[:, None, :]) for rows in used.split(_LONG, dim=1)]
+            weights = self._descend(torch.cat(parts, dim=1), target)
             at, other = weights.nonzero(as_tuple=True)
-            found.append(torch.stack([used.expand(len(chunk), -1)[at, other], chunk[at], weights[at, other]]).double())
+            one = used.expand(len(chunk), -1)[at, other]
+            found.append(torch.stack([one.double(), chunk[at].double(), weights[at, other].double()]))
         one, other, weight = torch.cat(found, dim=1)
         order = torch.argsort(one * self.rows + other)
         self.others, self.weights = other[order].long(), weight[order].float()

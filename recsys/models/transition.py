@@ -9,14 +9,15 @@ from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, known, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count, Share
+from recsys.ranges import Depth
 
 
 class Transition(nn.Module, ClosedFormModel):
     """Items that followed the last items of a history, directly or by way of a few others.
 
-    P (N, N) has the share of the occurrences of an item that another one followed. An item's score is the sum of its
-    entries in x P, x P^2, ..., where x is 1 at the last item, and smaller at the ones before.
+    Row i of P (N, N) has the shares of the items that came next among the transitions from item i to another item.
+    Unknown items are skipped. An item's score is the sum of its entries in x P, hop_weight x P^2, ..., where x is 1 at
+    the last item, and smaller at the ones before.
 
     Args:
         items: number of last items that count.
@@ -34,16 +35,17 @@ class Transition(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
-        items: Count = 2,
-        item_weight: Share = 0.5,
-        hops: Count = 2,
-        hop_weight: Share = 0.3,
+        items: Depth = 2,
+        item_weight: float = 0.5,
+        hops: Depth = 2,
+        hop_weight: float = 0.3,
         backward: float = 0.0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= backward <= 1:
-            raise ValueError(f"backward={backward}: must be from 0 to 1")
+        for name, weight in (("item_weight", item_weight), ("hop_weight", hop_weight), ("backward", backward)):
+            if not 0 <= weight <= 1:
+                raise ValueError(f"{name}={weight}: must be from 0 to 1")
         self.last, self.item_weight, self.hops, self.hop_weight = items, item_weight, hops, hop_weight
         self.backward = backward
         self.rows = candidates(features, "Transition")

@@ -167,8 +167,9 @@ def sees_the_future(split: SplitConfig, group: GroupConfig | None) -> str | None
     if split.by != "leave_one_out" or group is None or group.order is None:
         return None
     return (
-        "data.split.by=leave_one_out: training has rows of other users that are later than a user's test row, as no "
-        f"model in service has; to test on the future alone, add data.split.by=time data.split.column={group.order}"
+        f"data.split.by=leave_one_out: if {group.order} is a time, training has rows of other users that are later than "
+        "a user's test row, as no model in service has; to test on the future alone, add data.split.by=time "
+        f"data.split.column={group.order}"
     )
 
 

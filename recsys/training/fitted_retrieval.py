@@ -52,7 +52,8 @@ def check_memory(model: Any) -> None:
     if free is not None and needed > free:
         raise UserError(
             f"model: fitting needs {needed / GIB:,.2f} GiB, but {free / GIB:,.2f} GiB are available; drop rare items "
-            "(data.sparse.ITEM.min_count), or use model=gf_cf or item_knn, whose matrices are sparse"
+            "(data.sparse.ITEM.min_count), lower model.dim if the model has it, or use model=gf_cf or item_knn, whose "
+            "matrices are sparse"
         )
 
 

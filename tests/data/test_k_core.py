@@ -129,6 +129,15 @@ def test_many_chunks_and_a_killed_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert rows_of(prepare(data)) == expected
 
 
+def test_rows_without_a_value_are_left_out(tmp_path: Path) -> None:
+    """And a feature may have the name of a column of counts."""
+    pairs = many(60, 37)
+    left = core(pairs, 5, 4)
+    text = ROWS.replace("item: {min_count: 0}", "item: {min_count: 0}, count: {column: item}")
+    done = prepare(config(tmp_path, text, [("", "i1")] * 9 + pairs, {"user": 5, "count": 4}))
+    assert rows_of(done) == left and done.info["k_core"]["rows"] == [len(pairs) + 9, len(left)]
+
+
 @pytest.mark.parametrize(
     ("least", "words"),
     [

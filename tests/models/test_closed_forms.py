@@ -223,7 +223,7 @@ def test_transition(fitted: Ids, history: Ids, items: int, hops: int, backward: 
 @settings(max_examples=examples(30), deadline=None)
 @given(fitted=lists_of_ids, history=lists_of_ids, power=st.sampled_from([0.0, 0.5, 1.0]))
 def test_ials_is_where_the_gradients_vanish(fitted: Ids, history: Ids, power: float) -> None:
-    """Of the objective over all pairs, for the vectors of items given the lists', and of a history given the items'."""
+    """Of the objective over all pairs, for the vector of a history, given those of the items."""
     model = IALS(spec(), dim=3, epochs=2, unobserved_weight=0.2, l2=0.1, power=power)
     scores = score(model, fitted, history)
     vectors, x = model.vectors.double().numpy(), binary(history)
@@ -373,6 +373,11 @@ def test_mistakes_of_data(model: type[nn.Module]) -> None:
         (SessionKNN, {"k": 0}, "k=0, sample_size=5000: must be 1 <= k <= sample_size"),
         (SessionKNN, {"k": 10, "sample_size": 5}, "k=10, sample_size=5: must be"),
         (SessionKNN, {"weighting": "quadratic"}, "weighting='quadratic': must be 'linear' or 'none'"),
+        (Transition, {"hop_weight": 1.5}, "hop_weight=1.5: must be from 0 to 1"),
+        (IALS, {"stddev": 0.0}, "power=1.0, stddev=0.0: power must be from 0 to 1, and stddev above 0"),
+        (IALS, {"l2": 0.0}, "unobserved_weight=0.1, l2=0.0: must be above 0"),
+        (SLIM, {"l2": 0.0}, "l1=1.0, l2=0.0: l1 must be at least 0 and l2 above 0"),
+        (SLIM, {"tolerance": -1.0}, "tolerance=-1.0: must be at least 0"),
         (SessionKNN, {"similarity": "jaccard"}, "similarity='jaccard': must be 'dot' or 'cosine'"),
     ],
 )

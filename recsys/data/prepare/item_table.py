@@ -87,7 +87,7 @@ def read_items(
     rows = _rows(data, items, vectors, codes)
     key = rows[ITEM]
     if core is not None:
-        left = pl.read_parquet(core, glob=False, columns=[name]).select(pl.col(name).cast(key.dtype).alias(ITEM))
+        left = pl.read_parquet(core, glob=False).select(pl.col("value").cast(key.dtype).alias(ITEM))
         rows = rows.join(left, on=ITEM, how="semi")
     if not vocabulary.is_in(key.implode()).any():
         where, what = "data.items.vectors: no file has a row", "they hold"

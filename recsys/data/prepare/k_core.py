@@ -4,7 +4,7 @@ What is left is the k-core of the graph of users and items, whatever is removed 
 minimum degree, 1983. Memory is that of the counts of the values; rows pass through files, chunk by chunk.
 
 CORE/rows/NUMBER.parquet       place and values of the rows that are left of a chunk
-CORE/counts/NAME/NUMBER.parquet, CORE/NAME.parquet     counts of the values in a chunk, and in all of them
+CORE/counts/COLUMN/NUMBER.parquet, CORE/COLUMN.parquet     counts of the values in a chunk, and in all of them
 CORE/chunk-NUMBER/             the chunk without the rows that are left out
 CORE/core.json                 what was removed; it is written last
 """
@@ -29,7 +29,7 @@ from recsys.files.atomic import whole_folder, write_json
 
 CORE = "core"
 REMOVED = "core.json"
-COUNT = "count"
+VALUE, COUNT = "value", "count"
 
 
 def k_core(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder: Path) -> list[ParsedChunk]:
@@ -71,8 +71,7 @@ def described(removed: Mapping[str, Any]) -> str:
 
 
 def _find(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder: Path) -> None:
-    """Find the rows of the k-core: CORE/rows, and the values that are left: CORE/NAME.parquet."""
-    least = {name: data.k_core[name] for name in data.core_columns}
+    """Find the rows of the k-core: CORE/rows, and the values that are left: CORE/COLUMN.parquet."""
     before: dict[str, int] = {}
     after: dict[str, int] = {}
     rows, rounds = [sum(c.rows for c in chunks)], 0
@@ -81,15 +80,15 @@ def _find(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder:
             shutil.rmtree(folder / "counts", ignore_errors=True)
             job = partial(_count, data, folder, rounds)
             rows.append(sum(engine.map(job, list(enumerate(chunks)), progress.advance)))
-            for name in least if rows[-1] else ():
-                total = engine.total(sorted((folder / "counts" / name).glob("*.parquet")), [name], 1)
-                frequent = total.filter(pl.col(COUNT) >= least[name])
-                frequent.write_parquet(folder / f"{name}.parquet")
+            for name, column in data.core_columns.items() if rows[-1] else ():
+                total = engine.total(sorted((folder / "counts" / column).glob("*.parquet")), [VALUE], 1)
+                frequent = total.filter(pl.col(COUNT) >= data.k_core[name])
+                frequent.write_parquet(folder / f"{column}.parquet")
                 before.setdefault(name, total.height)
                 after[name] = frequent.height
             rounds += 1
     shutil.rmtree(folder / "counts", ignore_errors=True)
-    values = {name: [before[name], after[name]] for name in least}
+    values = {name: [before.get(name, 0), after.get(name, 0)] for name in data.core_columns}
     write_json(folder / REMOVED, {"rounds": rounds - 2, "rows": [rows[0], rows[-1]], "values": values})
 
 
@@ -102,30 +101,29 @@ def _count(
     """
     number, chunk = numbered
     file = folder / "rows" / f"{number:05d}.parquet"
+    columns = list(data.core_columns.values())
     if rounds:
         rows = pl.read_parquet(file, glob=False)
-        for name in data.core_columns:
-            frequent = pl.read_parquet(folder / f"{name}.parquet", glob=False, columns=[name])
-            rows = rows.join(frequent, on=name, how="semi", nulls_equal=True)
+        for column in columns:
+            frequent = pl.read_parquet(folder / f"{column}.parquet", glob=False, columns=[VALUE])
+            rows = rows.join(frequent, left_on=column, right_on=VALUE, how="semi")
     else:
-        columns, text = set(data.core_columns.values()), chunk.values(data.core_columns.values())
+        text = chunk.values(columns)
         rows = pl.concat(
-            f.select(PLACE, *(_values(f, name, column, text) for name, column in data.core_columns.items()))
+            f.select(PLACE, *(decode_column(c, f, text[c]) if c in text else f[c] for c in columns))
             for f in chunk.frames(columns)
         )
+        # a missing value is no user and no item
+        rows = rows.filter(pl.col(c).is_not_null() & (pl.col(c).cast(pl.String) != "") for c in columns)
         file.parent.mkdir(exist_ok=True)
     rows.write_parquet(file, compression="lz4", statistics=False)
-    for name in data.core_columns if rows.height else ():
-        counts = folder / "counts" / name
+    for column in columns if rows.height else ():
+        counts = folder / "counts" / column
         counts.mkdir(parents=True, exist_ok=True)
-        rows.group_by(name).len(COUNT).write_parquet(counts / f"{number:05d}.parquet", compression="lz4")
+        sums = rows.group_by(pl.col(column).alias(VALUE)).len(COUNT)
+        sums.write_parquet(counts / f"{number:05d}.parquet", compression="lz4")
     advance(rows.height)
     return rows.height
-
-
-def _values(frame: pl.DataFrame, name: str, column: str, text: Mapping[str, pl.Series]) -> pl.Series:
-    values = decode_column(column, frame, text[column]) if column in text else frame[column]
-    return values.alias(name)
 
 
 def _write_chunk(
