@@ -167,8 +167,8 @@ def sees_the_future(split: SplitConfig, group: GroupConfig | None) -> str | None
     if split.by != "leave_one_out" or group is None or group.order is None:
         return None
     return (
-        f"data.split.by=leave_one_out: if {group.order} is a time, training has rows of other users that are later than "
-        "a user's test row, as no model in service has; to test on the future alone, add data.split.by=time "
+        f"data.split.by=leave_one_out: if {group.order} is a time, training has rows of other users that are later "
+        "than a user's test row, as no model in service has; to test on the future alone, add data.split.by=time "
         f"data.split.column={group.order}"
     )
 
