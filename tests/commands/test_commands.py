@@ -44,7 +44,7 @@ def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     run(monkeypatch, "--version")
     shown = capsys.readouterr().out
     assert shown.startswith(
-        f"recsys {version('recsys')} (torch {version('torch')}, torchrec {version('torchrec')}, fbgemm"
+        f"recsys {version('declarative-recsys')} (torch {version('torch')}, torchrec {version('torchrec')}, fbgemm"
     )
 
 

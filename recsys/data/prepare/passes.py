@@ -276,7 +276,7 @@ def _collect_chunk(
 
     partial_statistics = statistics_pass(training(), chunk.values(statistics_pass.columns))
     for name, table in partial_statistics.tables.items():
-        if table.is_empty():
+        if not partial_statistics.rows and table.is_empty():
             continue
         (scratch / name).mkdir(exist_ok=True)
         table.write_parquet(scratch / name / f"{number:05d}.parquet", compression="lz4")
