@@ -42,8 +42,8 @@ def install_command(extra: str) -> str:
     checkout = (Path(__file__).parents[2] / "pyproject.toml").is_file()
     if extra == "serve-gpu":  # the groups that a checkout installs by default have onnxruntime
         sync = "uv pip uninstall onnxruntime && uv sync --inexact --no-default-groups --extra serve-gpu"
-        return sync if checkout else "pip uninstall -y onnxruntime && pip install 'declarative-recsys[serve-gpu]'"
-    return f"uv sync --inexact --extra {extra}" if checkout else f"pip install 'declarative-recsys[{extra}]'"
+        return sync if checkout else f"pip uninstall -y onnxruntime && pip install '{DISTRIBUTION}[serve-gpu]'"
+    return f"uv sync --inexact --extra {extra}" if checkout else f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def check_extra(extra: str, reason: str, *modules: str) -> None:

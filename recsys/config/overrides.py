@@ -1,4 +1,4 @@
-"""Write overrides in the form that Hydra accepts: those of the command line, and values that code passes."""
+"""Write overrides of the command line, and values that code passes, in the form that Hydra accepts."""
 
 import re
 from collections.abc import Sequence

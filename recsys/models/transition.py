@@ -5,7 +5,7 @@ for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125; here rank
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import JaggedIds
+from recsys.batch import JaggedIds, segment_ids_of
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, known, sparse_matrix, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
@@ -78,7 +78,7 @@ class Transition(nn.Module, ClosedFormModel):
         for back in range(self.last):
             has = items.lengths > back
             reached[has.nonzero()[:, 0], items.values[ends[has] - 1 - back]] += self.item_weight**back
-        rows = torch.repeat_interleave(torch.arange(self.rows), self.item_starts.diff())
+        rows = segment_ids_of(self.item_starts.diff())
         steps = sparse_matrix(rows, self.followers, (self.rows, self.rows), self.shares).t()
         scores = torch.zeros_like(reached)
         for hop in range(self.hops):

@@ -22,6 +22,8 @@ from recsys.schema.run_schema import SparseOptimConfig
 # the fused kernel reads and writes each row once, PyTorch's single operations do so several times
 _adamw = partial(adamw, max_exp_avg_sqs=[], fused=True, amsgrad=False, maximize=False)
 
+Share = float | Tensor  # dim / width of the table; (R,) if the rows' tables differ in it
+
 
 class SparseOptimizer(ABC):
     """An optimizer of tables, with its settings from `optim.sparse`.
@@ -84,13 +86,7 @@ class SparseOptimizer(ABC):
 
     @abstractmethod
     def update(
-        self,
-        w: Tensor,
-        g: Tensor,
-        state: Mapping[str, Tensor],
-        group: Mapping[str, Any],
-        share: float | Tensor,
-        step: int,
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Share, step: int
     ) -> None:
         """Update weights and states of some rows in place.
 
@@ -98,7 +94,7 @@ class SparseOptimizer(ABC):
             w, g: (R, dim) weights and gradients.
             state: each (R,) or (R, dim).
             group: lr, eps, betas and weight_decay.
-            share: dim / width of the table; (R,) if the rows' tables differ in it.
+            share: see Share.
             step: the number of steps so far, this one included.
         """
 
@@ -120,13 +116,7 @@ class Sgd(SparseOptimizer):
         return {}
 
     def update(
-        self,
-        w: Tensor,
-        g: Tensor,
-        state: Mapping[str, Tensor],
-        group: Mapping[str, Any],
-        share: float | Tensor,
-        step: int,
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Share, step: int
     ) -> None:
         w.sub_(g, alpha=group["lr"])
 
@@ -138,19 +128,13 @@ class Adagrad(SparseOptimizer):
     rowwise: ClassVar[Mapping[str, bool]] = {"sum": False}
 
     def update(
-        self,
-        w: Tensor,
-        g: Tensor,
-        state: Mapping[str, Tensor],
-        group: Mapping[str, Any],
-        share: float | Tensor,
-        step: int,
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Share, step: int
     ) -> None:
         if group["weight_decay"]:
             g = g + group["weight_decay"] * w
         w.addcdiv_(g, self._root(state["sum"], g, share).add_(group["eps"]), value=-group["lr"])
 
-    def _root(self, total: Tensor, g: Tensor, share: float | Tensor) -> Tensor:
+    def _root(self, total: Tensor, g: Tensor, share: Share) -> Tensor:
         return total.add_(g.square()).sqrt()
 
 
@@ -163,7 +147,7 @@ class RowwiseAdagrad(Adagrad):
     def _rates(self, scale: float) -> dict[str, Any]:
         return super()._rates(scale) | {"weight_decay_mode": WeightDecayMode.L2}  # FBGEMM's default ignores the decay
 
-    def _root(self, total: Tensor, g: Tensor, share: float | Tensor) -> Tensor:
+    def _root(self, total: Tensor, g: Tensor, share: Share) -> Tensor:
         return (total.add_(g.square().mean(dim=1)) / share).sqrt_()[:, None]
 
 
@@ -185,13 +169,7 @@ class Adam(SparseOptimizer):
         return rates | {"beta1": c.beta1, "beta2": c.beta2}
 
     def update(
-        self,
-        w: Tensor,
-        g: Tensor,
-        state: Mapping[str, Tensor],
-        group: Mapping[str, Any],
-        share: float | Tensor,
-        step: int,
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Share, step: int
     ) -> None:
         (beta1, beta2), steps = group["betas"], [torch.full((), step - 1.0, device=w.device)]  # _adamw counts this one
         rates = {k: group[k] for k in ("lr", "eps", "weight_decay")} | {"beta1": beta1, "beta2": beta2}
@@ -205,13 +183,7 @@ class PartialRowwiseAdam(Adam):
     rowwise: ClassVar[Mapping[str, bool]] = {"exp_avg": False, "exp_avg_sq": True}
 
     def update(
-        self,
-        w: Tensor,
-        g: Tensor,
-        state: Mapping[str, Tensor],
-        group: Mapping[str, Any],
-        share: float | Tensor,
-        step: int,
+        self, w: Tensor, g: Tensor, state: Mapping[str, Tensor], group: Mapping[str, Any], share: Share, step: int
     ) -> None:
         (beta1, beta2), lr = group["betas"], group["lr"]
         mean, square = state["exp_avg"], state["exp_avg_sq"]

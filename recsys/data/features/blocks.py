@@ -1,4 +1,4 @@
-"""Blocks of raw rows with their line numbers, bad rows, and the columns that are no features. Imports no reader."""
+"""Blocks of raw rows with their line numbers, bad rows, and reserved names of columns. Imports no reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a feature reads: a raw column, several, the values that one lists, or values of earlier rows of its group."""
+"""What a feature reads: one raw column, several columns, a list in a column, or earlier rows of its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models and trainers read of the training rows as a whole: interactions, unknown ids, use of tables."""
+"""Read the training rows as a whole: their interactions, unknown ids, and how often table rows are used."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -33,7 +33,7 @@ from recsys.data.raw.byte_ranges import FileRange
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.text import READERS, in_order
 from recsys.files import manifest
-from recsys.files.atomic import beside, remove_folder
+from recsys.files.atomic import beside, remove_folder, whole_folder
 from recsys.files.manifest import DamagedFile, Entry
 from recsys.schema.source_schema import SourceConfig
 
@@ -228,6 +228,26 @@ def write_info(folder: Path, info: dict[str, Any]) -> None:
     """Write chunk.json, whose presence marks a complete chunk, and the manifest."""
     (folder / INFO).write_text(json.dumps(info))
     manifest.write(folder, manifest.entries_of(folder))
+
+
+def write_chunk(folder: Path, columns: Iterable[str], frames: Iterable[pl.DataFrame]) -> None:
+    """Write frames of parsed rows, with decoded text in `columns`, as a chunk, atomically."""
+    coder, parts = TextCoder(columns), list[int]()
+    with whole_folder(folder) as building:
+        for frame in frames:
+            write_rows(building, len(parts), coder.encode(frame))
+            parts.append(frame.height)
+        write_values(building, coder)
+        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
+
+
+def in_sequence(chunks: Iterable[tuple[Path, int | None]]) -> list[ParsedChunk]:
+    """Return the chunks of these folders and splits that have rows, which are numbered through all of them."""
+    numbered: list[ParsedChunk] = []
+    for folder, split in chunks:
+        first = numbered[-1].first_row + numbered[-1].rows if numbered else 0
+        numbered.append(ParsedChunk(folder, first, split))
+    return [c for c in numbered if c.rows]
 
 
 def is_chunk(folder: Path) -> bool:

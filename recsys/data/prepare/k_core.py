@@ -6,12 +6,12 @@ minimum degree, 1983. Memory is that of the counts of the values; rows pass thro
 CORE/rows/NUMBER.parquet       place and values of the rows that are left of a chunk
 CORE/counts/COLUMN/NUMBER.parquet, CORE/COLUMN.parquet     counts of the values in a chunk, and in all of them
 CORE/chunk-NUMBER/             the chunk without the rows that are left out
-CORE/core.json                 what was removed; it is written last
+CORE/core.json                 what was removed; it is written before the chunks
 """
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import PLACE
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.prepare.chunks import ParsedChunk, TextCoder, write_info, write_rows, write_values
+from recsys.data.prepare.chunks import ParsedChunk, in_sequence, write_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.shuffle import decode_column
-from recsys.files.atomic import whole_folder, write_json
+from recsys.files.atomic import write_json
 
 CORE = "core"
 REMOVED = "core.json"
@@ -56,11 +56,7 @@ def k_core(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder
     with bar("k-core", sum(c.rows for _, c in numbered)) as progress:
         for _ in engine.map(partial(_write_chunk, data, folder), numbered, progress.advance):
             pass
-    kept: list[ParsedChunk] = []
-    for n, chunk in enumerate(chunks):
-        first = kept[-1].first_row + kept[-1].rows if kept else 0
-        kept.append(ParsedChunk(folder / f"chunk-{n:05d}", first, chunk.split))
-    return [c for c in kept if c.rows]
+    return in_sequence((folder / f"chunk-{n:05d}", chunk.split) for n, chunk in enumerate(chunks))
 
 
 def described(removed: Mapping[str, Any]) -> str:
@@ -131,13 +127,12 @@ def _write_chunk(
 ) -> None:
     number, chunk = numbered
     places = pl.read_parquet(folder / "rows" / f"{number:05d}.parquet", glob=False, columns=[PLACE])
-    coder, text, parts = TextCoder(data.text_columns), chunk.values(), list[int]()
-    with whole_folder(folder / f"chunk-{number:05d}") as building:
+    text = chunk.values()
+
+    def kept() -> Iterator[pl.DataFrame]:
         for frame in chunk.frames():
-            kept = frame.join(places, on=PLACE, how="semi").drop(PLACE)
-            decoded = kept.with_columns(decode_column(name, kept, values) for name, values in text.items())
-            write_rows(building, len(parts), coder.encode(decoded))
-            parts.append(kept.height)
+            rows = frame.join(places, on=PLACE, how="semi").drop(PLACE)
+            yield rows.with_columns(decode_column(name, rows, values) for name, values in text.items())
             advance(frame.height)
-        write_values(building, coder)
-        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
+
+    write_chunk(folder / f"chunk-{number:05d}", data.text_columns, kept())

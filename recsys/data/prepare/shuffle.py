@@ -16,10 +16,9 @@ from recsys.data.features import GROUP, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_index import shares
-from recsys.data.prepare.chunks import ParsedChunk, TextCoder, write_info, write_rows, write_values
+from recsys.data.prepare.chunks import ParsedChunk, in_sequence, write_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.split import Splitter
-from recsys.files.atomic import whole_folder
 
 PILE_ROWS = 1 << 18
 PART_ROWS = 1 << 16
@@ -50,10 +49,7 @@ def shuffle(
         for _ in engine.map(partial(_arrange_pile, data, rows), pending, progress.advance):
             pass
     shutil.rmtree(rows, ignore_errors=True)
-    arranged: list[ParsedChunk] = []
-    for pile in folders:
-        arranged.append(ParsedChunk(pile, arranged[-1].first_row + arranged[-1].rows if arranged else 0))
-    return [c for c in arranged if c.rows]
+    return in_sequence((pile, None) for pile in folders)
 
 
 def _partition(
@@ -90,16 +86,7 @@ def _arrange_pile(
 ) -> None:
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
-    coder = TextCoder([*data.text_columns, *data.query_columns])
-    parts: list[int] = []
-    rows_read = 0
-    with whole_folder(target) as building:
-        if files:
-            frame = pl.concat([pl.read_parquet(f, glob=False) for f in files])
-            rows_read = frame.height
-            for part in arrange(data, frame).iter_slices(PART_ROWS):
-                write_rows(building, len(parts), coder.encode(part))
-                parts.append(part.height)
-        write_values(building, coder)
-        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
-    advance(rows_read)
+    frame = pl.concat([pl.read_parquet(f, glob=False) for f in files]) if files else pl.DataFrame()
+    parts = arrange(data, frame).iter_slices(PART_ROWS) if files else ()
+    write_chunk(target, [*data.text_columns, *data.query_columns], parts)
+    advance(frame.height)
