@@ -211,7 +211,8 @@ class ContinuousTraining:
     def _checked(self, partition: Partition, champion: Path | None) -> PartitionState:
         """Check a new partition, and measure the champion on it."""
         accepted = [n for n in self.partitions if self._is_accepted(n)]
-        cfg = config_of(self.settings, self._prepared(0), self._files(accepted[-1:]), partition.files, [])
+        trained, context = accepted[-1:], self._context(accepted[-1]) if accepted else []
+        cfg = config_of(self.settings, self._prepared(0), self._files(trained), partition.files, [], context)
         output, metrics = self.root / "checked" / partition.name, {}
         rows = PartitionRows(cfg, partition.files, self.settings.columns if champion is not None else {})
         predictions = None
@@ -257,7 +258,14 @@ class ContinuousTraining:
 
     def _config(self, cycle: Cycle, overrides: Sequence[str]) -> DictConfig:
         train, window = self._files(cycle.train), self._files(cycle.window)
-        return config_of(self.settings, self._prepared(cycle.number), train, window, overrides)
+        context = self._context(cycle.train[0])
+        return config_of(self.settings, self._prepared(cycle.number), train, window, overrides, context)
+
+    def _context(self, first: str) -> list[str]:
+        """Return the files of the accepted partitions before `first` that features which look back read."""
+        names = [*self.partitions]
+        before = [n for n in names[: names.index(first)] if self._is_accepted(n)]
+        return self._files(before[-self.settings.partitions.context or len(before) :])
 
     def _train(self, cycle: Cycle) -> None:
         training = self.settings.full if cycle.full else self.settings.increment

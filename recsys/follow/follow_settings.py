@@ -27,6 +27,7 @@ class PartitionsConfig(StrictSettings):
     clock: data: the time is the end of the newest partition, so that a replay equals live following | wall: this
         machine's clock, in UTC
     settle_seconds: a partition that was changed within this time is still being written
+    context: number of accepted partitions before those of a training that features which look back read, too
     stream: a stream whose events are written into partitions by their time: a file of JSON lines, or
         kafka://HOST:PORT/TOPIC; it needs `delay`
     time: key of the events' time, in seconds since 1970 or as ISO 8601
@@ -39,6 +40,7 @@ class PartitionsConfig(StrictSettings):
     delay: str | None = None
     clock: Literal["data", "wall"] = "data"
     settle_seconds: float = Field(0.0, ge=0)
+    context: int = Field(0, ge=0)
     stream: str | None = None
     time: str = "time"
     kafka_properties: Path | None = None

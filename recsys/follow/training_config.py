@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from recsys.base.console import say
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
 from recsys.data.features.label_kinds import BinaryLabelColumn
@@ -17,20 +18,27 @@ from recsys.job.run_config import RunConfig
 
 
 def config_of(
-    settings: FollowConfig, prepared: Path, training: Sequence[str], window: Sequence[str], overrides: Sequence[str]
+    settings: FollowConfig,
+    prepared: Path,
+    training: Sequence[str],
+    window: Sequence[str],
+    overrides: Sequence[str],
+    context: Sequence[str] = (),
 ) -> DictConfig:
     """Return the config of a training on files of some partitions, whose test rows are those of a window.
 
-    training, window: files below the folder of partitions
+    training, window, context: files below the folder of partitions; features that look back read those of `context`
     """
     cfg = compose("train", [*settings.train, *overrides])
-    train_files, test_files = [escape(f) for f in training], [escape(f) for f in window]  # the config has globs
+    # the config has globs
+    train_files, test_files, before = ([escape(f) for f in files] for files in (training, window, context))
     with open_dict(cfg):
         cfg.data.root = str(settings.partitions.folder)
         cfg.data.prepared = str(prepared)
-        cfg.data.source.files = [*train_files, *test_files]
+        cfg.data.source.files = [*before, *train_files, *test_files]
         cfg.data.split.update({"by": "files", "train_files": train_files, "test_files": test_files})
         cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
+        cfg.data.split.update({"context_files": before, "window": None, "folds": None, "fold": 0})
     return cfg
 
 
@@ -39,6 +47,15 @@ def check_metrics(settings: FollowConfig, cfg: RunConfig, file: Path) -> None:
     if cfg.data.k_core:
         why = "counts the rows of a whole data set, and continuous training reads new rows alone"
         raise UserError(f"{file}: train: data.k_core {why}; leave it out, or use min_count of the features")
+    looks_back = [*cfg.data.look_backs]
+    if settings.partitions.context and (not looks_back or not cfg.kind.scores_rows):
+        why = "is for ranking models with features that look back (lag, last, difference, age), and there are none"
+        raise UserError(f"{file}: partitions.context={settings.partitions.context}: {why}; leave it out")
+    if looks_back and cfg.kind.scores_rows and settings.partitions.context == 0:
+        say(
+            f"{', '.join(looks_back)}: look back no further than the first partition of a training; "
+            "partitions.context: N reads N more"
+        )
     gate, names = settings.gate, tuple(DEFAULT_CHANGE["queries"])
     if cfg.kind.scores_rows:
         names = ROWS

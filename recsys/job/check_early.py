@@ -53,6 +53,15 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
         raise UserError(f"trainer.cuda_graphs=true: {why}; set trainer.accumulate=1 or trainer.cuda_graphs=false")
     if cfg.loader.balance_lists and cfg.data.together:
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
+    if (window := cfg.data.split.window) is not None:
+        where = f"data.split.window={window:g}"
+        if model_kind_of(cfg) in ("fitted_ranking", "closed_form"):
+            raise UserError(f"{where}: this model is fitted to all rows at once; leave it out")
+        if cfg.data.sequences is not None:
+            raise UserError(f"{where}: a sequence has rows of many windows; leave data.sequences or the window out")
+        if t.max_epochs > 1:
+            why = "each window is trained on once, in the order of time"
+            raise UserError(f"trainer.max_epochs={t.max_epochs}: with {where}, {why}; set trainer.max_epochs=1")
     _check_metrics(cfg)
     if cfg.calibration == "none":
         return cfg

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, LISTED, MISSING, Name, Names, Node, Texts, field
-from recsys.schema.run_schema import MOST_ROWS, OptimConfig, ShardingConfig, TrainerConfig
+from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, ShardingConfig, TrainerConfig
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
@@ -93,6 +93,7 @@ class PlanConfig:
     sharding: ShardingConfig = field(ShardingConfig)
     optim: OptimConfig
     trainer: TrainerConfig = field(TrainerConfig)
+    loader: LoaderConfig = field(LoaderConfig, "of experiments; a plan does not depend on it")
     cluster: ClusterConfig
     features: str | None = field(None, "a features.json of prepared data; null: data.sparse.*.rows")
     output: Texts = field(list, "a .json or .html file, or a list of them")

@@ -240,8 +240,22 @@ class SplitConfig:
 
     by: Literal["order", "time", "random", "hash", "kfold", "files", "leave_one_out"] = "order"
     column: str | None = field(None, "time: sort by it; hash, kfold: equal values stay together")
-    folds: int = field(5, "kfold: number of folds")
-    fold: int = field(0, "kfold: fold of the test rows; the next fold has the validation rows")
+    folds: int | None = field(
+        None,
+        "kfold: number of folds; null: 5 | time: number of rolling origins: fold N tests the N-th of the last `folds` "
+        "shares `test` of the rows, and rows after it are left out; null: one split",
+        ge=2,
+        le=1000,
+    )
+    fold: Natural = field(0, "kfold: fold of the test rows; the next fold has the validation rows | time: see folds")
+    rows: str | None = field(
+        None, "column of 0 and 1: rows with 0 are in no split, and only features that look back read them; null: all"
+    )
+    window: PositiveFloat | None = field(
+        None,
+        "time: length of windows, in the unit of `column`, seconds for times. Training rows are trained on window by "
+        "window, and each window is measured before it is trained on; null: no windows",
+    )
     validation: float = field(0.1, "share of the rows")
     test: float = field(0.1, "share of the rows")
     seed: Natural = field(0, "random, hash, kfold, files with validation_rows=random")
@@ -251,6 +265,9 @@ class SplitConfig:
         "last", "files without validation_files: last | random, the training rows that validate"
     )
     test_files: list[str] = field(list, "by=files: globs of the files of the test split")
+    context_files: list[str] = field(
+        list, "files: globs of files whose rows are in no split; features that look back read them"
+    )
 
 
 @dataclass(config=CHECKED)

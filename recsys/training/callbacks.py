@@ -53,20 +53,27 @@ class StopEarly(EarlyStopping):
 
 
 class Throughput(pl.Callback):
-    """Counts the trained rows of all ranks and the seconds spent on them, without validation, and shows a bar."""
+    """Counts the trained rows of all ranks and the seconds spent on them, without validation, and shows a bar.
 
-    def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
+    Args:
+        log_every_n_steps: steps between two rows of the log.
+        accumulate: batches of a step.
+        rows: rows of the whole training; None for those of the first epoch in each epoch.
+    """
+
+    def __init__(self, log_every_n_steps: int, accumulate: int = 1, rows: int | None = None) -> None:
         self.samples = 0
         self.seconds = 0.0
         self.cpu_seconds = 0.0  # of all threads of this process, since it started or resumed
         self.validation_seconds = self.validation_cpu_seconds = 0.0  # of the validations during training
         self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
-        self._total = 0  # rows of the whole training
+        self._rows, self._total = rows, 0  # rows of the whole training
         self._bar: Bar | None = None
         self._since = self._cpu_since = 0.0
         self._logged = (0, 0.0)
         self._loader: ParquetLoader | None = None
+        self._waited = 0.0  # seconds that earlier loaders were waited for
 
     def state_dict(self) -> dict[str, Any]:
         return {"samples": self.samples, "seconds": self.seconds, "validation_seconds": self.validation_seconds}
@@ -84,7 +91,10 @@ class Throughput(pl.Callback):
         """
         if self._loader is None:
             return {}
-        return {name: self._share(s) for name, s in {"loader": self._loader.seconds, **module.timing.seconds}.items()}
+        return {
+            name: self._share(s)
+            for name, s in {"loader": self._waited + self._loader.seconds, **module.timing.seconds}.items()
+        }
 
     def _share(self, seconds: float) -> float:
         return seconds / max(self.seconds - self._before, 1e-9)
@@ -94,7 +104,7 @@ class Throughput(pl.Callback):
         self._loader = loader  # Lightning drops its reference after training
         steps = len(loader) * max(trainer.max_epochs or 1, 1)
         steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
-        self._total = steps * loader.batch_size * world_size()
+        self._total = self._rows or steps * loader.batch_size * world_size()
         self.resume_clock()
         self._logged = (self.samples, self.seconds)
 
@@ -125,7 +135,7 @@ class Throughput(pl.Callback):
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
                 # only the loader's share is logged, because reading the others would synchronise with the GPU
-                module.log("train/loader_wait", self._share(self._loader.seconds), rank_zero_only=True)
+                module.log("train/loader_wait", self._share(self._waited + self._loader.seconds), rank_zero_only=True)
             self._logged = (self.samples, self.seconds)
         self._bar.advance(rows)
 
@@ -134,6 +144,9 @@ class Throughput(pl.Callback):
         self._since, self._cpu_since = time.monotonic(), time.process_time()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        loader: Any = trainer.train_dataloader
+        if self._loader is not None and loader is not self._loader:  # of the next window
+            self._waited, self._loader = self._waited + self._loader.seconds, loader
         self.resume_clock()  # after a validation and its checkpoint
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -35,6 +35,7 @@ class Checkpoints(pl.Callback):
         monitor: the metric that says which validation is the best.
         keep_best: number of checkpoints best-N to keep.
         keep_last: number of checkpoints step-N to keep.
+        newest_is_best: whether each validation counts as the best, because the next one measures other rows.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class Checkpoints(pl.Callback):
         monitor: str,
         keep_best: int = 1,
         keep_last: int = 1,
+        newest_is_best: bool = False,
     ) -> None:
         self._keep = {"best": keep_best, "step": keep_last}
         self.folder, self.monitor, self.sign = folder, monitor, -1.0 if lower_is_better(monitor) else 1.0
         self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
+        self._newest_is_best = newest_is_best
         self._saved_at = time.monotonic()
         self.best: float = -math.inf
         self._best_step = 0
@@ -64,6 +67,8 @@ class Checkpoints(pl.Callback):
 
     def compared(self, value: float) -> str:
         """Return how the metric of a validation compares with the best one before, in words for people."""
+        if self._newest_is_best:
+            return "(rows that are trained on next, or none after)"
         if math.isnan(value):
             return "(not a number: do the validation rows have labels of both kinds?)"
         if self.best == -math.inf or self.sign * value > self.best:
@@ -91,7 +96,7 @@ class Checkpoints(pl.Callback):
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         value = self.sign * float(trainer.callback_metrics[self.monitor])
-        if value > self.best or self.best == -math.inf:
+        if value > self.best or self.best == -math.inf or self._newest_is_best:
             if not math.isnan(value):
                 self.best, self._best_step = value, trainer.global_step
             self._save(trainer, "best")

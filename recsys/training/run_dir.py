@@ -117,7 +117,8 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
                 start = RunState.load(newest)
     elif auto:
         say(f"{path} contains no run yet: starting a new run")
-    if start is not None and (done := start.epochs_done) > cfg.trainer.max_epochs:
+    windows = cfg.data.split.window is not None  # of which each is an epoch
+    if start is not None and (done := start.epochs_done) > cfg.trainer.max_epochs and not windows:
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: {start.checkpoint} has already finished {done} epochs; "
             f"set trainer.max_epochs={done} or more"

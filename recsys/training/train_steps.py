@@ -20,6 +20,7 @@ from recsys.training.results import RunResults, write_details
 from recsys.training.run_dir import RunFolder
 from recsys.training.run_state import RunState
 from recsys.training.trainer import build_module, build_trainer, collectives_of, metrics_of, split_loader, steps_of
+from recsys.training.windows import Windows
 
 
 def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> RunResults:
@@ -29,11 +30,17 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         folder: the run's folder, and the state to go on from.
     """
     path = folder.path
-    training = split_loader(cfg, prepared, "train", ranks, training=True)
+    windows = Windows(cfg, prepared, ranks) if prepared.windows() else None
+    if windows is not None:
+        training = windows.training(0)
+        steps = sum(steps_of(cfg, len(windows.training(i))) for i in range(len(windows)))
+        say(f"{len(windows):,} windows of training rows, each measured before it is trained on")
+    else:
+        training = split_loader(cfg, prepared, "train", ranks, training=True)
+        steps = steps_of(cfg, len(training))
+        if not folder.resumed:
+            training.start_reading()
     _check_batches(cfg, len(training))
-    if not folder.resumed:
-        training.start_reading()
-    steps = steps_of(cfg, len(training))
     if ranks.rank == 0 and not cfg.kind.scores_rows:
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
         counts = prepared.fitted.item_vocabulary["count"].to_numpy()
@@ -62,7 +69,10 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
     elif goes_on_from is not None:
         say(f"starting from {goes_on_from[0]}")
     try:
-        trainer.fit(module, training, validation, ckpt_path=newest)
+        if windows is None:
+            trainer.fit(module, training, validation, ckpt_path=newest)
+        else:
+            trainer.fit(module, datamodule=windows, ckpt_path=newest)
     except NotFinite:
         training.finish_check()  # a damaged file may be the cause
         raise

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
 
-from recsys.base.console import say
+from recsys.base.console import say, say_once
 from recsys.config.compose import without_secrets
 from recsys.data.features import Fitted
 from recsys.data.loader.parquet_loader import ParquetLoader
@@ -116,8 +116,9 @@ def build_trainer(
         start: the state to go on from; None for a new run.
         loggers: whether to log.
     """
-    accelerator = cfg.accelerator
-    throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
+    accelerator, windows = cfg.accelerator, len(prepared.windows())
+    rows = prepared.rows("train") if windows else None
+    throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate, rows)
     checkpoints = Checkpoints(
         path / "checkpoints",
         every_n_steps=cfg.checkpoint.every_n_steps,
@@ -125,6 +126,7 @@ def build_trainer(
         monitor=monitor_of(cfg, cfg.checkpoint.monitor),
         keep_best=cfg.checkpoint.keep_best,
         keep_last=cfg.checkpoint.keep_last,
+        newest_is_best=bool(windows),
     )
     callbacks: list[pl.Callback] = [
         throughput,
@@ -166,7 +168,8 @@ def build_trainer(
         num_nodes=ranks.world_size // ranks.local_world_size,
         precision=None if precision == Float16.precision else precision,  # type: ignore[arg-type]
         plugins=[Float16("cpu" if accelerator == "cpu" else "cuda")] if precision == Float16.precision else None,
-        max_epochs=cfg.trainer.max_epochs,
+        max_epochs=windows or cfg.trainer.max_epochs,
+        reload_dataloaders_every_n_epochs=1 if windows else 0,
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
@@ -216,15 +219,21 @@ def build_loggers(cfg: RunConfig, path: Path, ranks: Ranks, start: RunState | No
 
 
 def split_loader(
-    cfg: RunConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
+    cfg: RunConfig,
+    prepared: Prepared,
+    split: str,
+    ranks: Ranks,
+    *,
+    training: bool = False,
+    files: list[Path] | None = None,
 ) -> ParquetLoader:
-    """Return the loader of this rank's share of a split.
+    """Return the loader of this rank's share of a split, or of some of its files.
 
     For training it is shuffled and all ranks have the same number of batches; otherwise it reads every row in order.
     """
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
-    files = prepared.files(split)
+    files = files or prepared.files(split)
     device = local_device(cfg.accelerator, ranks.local_rank)
     pipeline = cfg.pipeline if training else BASE
     unknown = {}
@@ -232,7 +241,9 @@ def split_loader(
         unknown = dict.fromkeys(names, cfg.loader.unknown)
         if ranks.rank == 0:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
-            say(f"{100 * cfg.loader.unknown:g} % of the ids of {shown} train the vector of new values (loader.unknown)")
+            say_once(
+                f"{100 * cfg.loader.unknown:g} % of the ids of {shown} train the vector of new values (loader.unknown)"
+            )
     return ParquetLoader(
         files,
         fitted.features,

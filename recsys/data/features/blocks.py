@@ -13,6 +13,7 @@ KEY = "__key__"  # the value whose rows a split by hash keeps together
 GROUP = "__group__"  # the group that the row belongs to
 ORDER = "__order__"  # the number or time that sorts the rows of a group
 SPLIT = "__split__"  # the split of an arranged row: 0 train, 1 validation, 2 test
+IN_SPLIT = "__in_split__"  # 1 for rows in a split, 0 for others, with data.split.rows
 PLACE = "__place__"  # the row's position among all rows
 ITEM = "__item__"  # in the item table: the value that identifies an item
 TARGETS = "__targets__"  # the items that follow a query, as candidates

@@ -17,7 +17,8 @@ from recsys.schema.data_schema import SequenceConfig, SplitConfig
 
 MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
-TRAIN, VALIDATION, TEST, REPEATED = range(4)
+# CONTEXT: a row in no split, which features of later rows look back to.
+TRAIN, VALIDATION, TEST, REPEATED, CONTEXT = range(5)
 
 
 def is_grouped(data: ResolvedData) -> bool:

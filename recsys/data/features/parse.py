@@ -5,11 +5,11 @@ from dataclasses import replace
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.blocks import ELEMENT, GROUP, KEY, LINE, ORDER, TIME, BadRow, Block
+from recsys.data.features.blocks import ELEMENT, GROUP, IN_SPLIT, KEY, LINE, ORDER, TIME, BadRow, Block
 from recsys.data.features.label_columns import label_checks, label_exprs
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_index import SHORT
-from recsys.data.features.value_types import Check, Moment, Text, as_value
+from recsys.data.features.value_types import Check, Moment, Text, as_number, as_value
 
 PLACES = (LINE, ELEMENT)
 
@@ -57,6 +57,8 @@ class RowParser:
                 columns.append(Moment().expr(data.source, schema, column).alias(TIME))
             elif column and data.split.by in ("hash", "kfold"):
                 columns.append(as_value(schema, column).fill_null("").alias(KEY))
+            if (rows := data.split.rows) is not None:
+                columns.append(as_number(data.source, schema, rows).alias(IN_SPLIT))
         for name, (source, value_type, _) in data.parsed_columns.items():
             columns.append(source.expr(value_type, data.source, schema).alias(name))
         self._columns = columns
@@ -102,6 +104,9 @@ class RowParser:
             if column and name in frame.columns:
                 bad = ~frame[name].is_finite().fill_null(False)
                 checks.append(Check(bad, column, "is neither a number nor a time", "time"))
+        if data.split.rows is not None and IN_SPLIT in frame.columns:
+            bad = ~frame[IN_SPLIT].is_in([0.0, 1.0]).fill_null(False)
+            checks.append(Check(bad, data.split.rows, "is neither 0 nor 1", "split"))
         if data.group is not None:
             checks.append(Check(frame[GROUP].fill_null("") == "", data.group.by, "is missing", "group"))
         if (item := data.item_feature) is not None:  # of other features a missing value is a value

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
-from recsys.data.features.blocks import ELEMENT, LINE
+from recsys.data.features.blocks import ELEMENT, IN_SPLIT, LINE
 from recsys.data.features.dense_columns import Target
 from recsys.data.features.encoders import Hash, Vocabulary
+from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.label_columns import check_labels
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.features.row_sources import LOOK_BACK_KEYS, Age, Column
@@ -28,7 +29,7 @@ from recsys.files.user_files import check_name, name_problem, shown_name
 from recsys.schema.data_schema import DataConfig, SequenceConfig
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
-RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE, ELEMENT)
+RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, IN_SPLIT, PLACE, ROW, LINE, ELEMENT)
 SAMPLES = {
     "clicks": clicks.write_sample,
     "sequences": sequences.write_sample,
@@ -168,6 +169,9 @@ def _check_groups(data: ResolvedData) -> None:
         raise UserError(f"data.group.together=true: {why}")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
+    if data.split.rows is not None and (data.item_feature is not None or data.split.by == "leave_one_out"):
+        why = "is for rows with labels, which features that look back join with others; leave it out, or use data.where"
+        raise UserError(f"data.split.rows={data.split.rows}: {why}")
     _ = data.core_columns
     _check_items(data)
 
@@ -265,11 +269,13 @@ def check_files(data: ResolvedData) -> SplitFiles:
     if split.by != "files":
         files = [(f, None) for f in read_sources.find_files(data)]
     else:
-        groups = enumerate((split.train_files, split.validation_files, split.test_files))
-        files = [(f, i) for i, globs in groups if globs for f in read_sources.find_files(data, list(globs))]
+        named = dict(enumerate((split.train_files, split.validation_files, split.test_files)))
+        named = {CONTEXT: split.context_files} | named  # the rows of context come first
+        files = [(f, i) for i, globs in named.items() if globs for f in read_sources.find_files(data, list(globs))]
+        names = {CONTEXT: "context", **dict(enumerate(SPLITS))}
         for path, i in files:
             if others := [j for q, j in files if q == path and j != i]:
-                raise UserError(f"data.split: {path.name} is both in {SPLITS[i or 0]} and in {SPLITS[others[0] or 0]}")
+                raise UserError(f"data.split: {path.name} is both in {names[i or 0]} and in {names[others[0] or 0]}")
     for path, _ in files:
         read_sources.check_columns(without_codes(data), path)
     vector_files(data)

@@ -276,7 +276,9 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
         c.parsed: [c.column, c.value_type.reads, asdict(c.value_type) or None] for c in data.dense_columns.values()
     }
     sparse = {n: [*c.source.fingerprint(), c.encoder.parsed_as] for n, c in data.sparse_columns.items()}
-    split = [data.split.by, data.split.column] if data.split.column else None
+    split: list[str | None] | None = [data.split.by, data.split.column] if data.split.column else None
+    if data.split.rows is not None:
+        split = [*(split or []), "rows", data.split.rows]
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
     moments = sorted(name for name, (_, value_type, _) in data.parsed_columns.items() if isinstance(value_type, Moment))

@@ -37,6 +37,7 @@ from recsys.files.atomic import remove_folder, write_text
 from recsys.files.manifest import Entry
 
 INFO = "prepared.json"
+WINDOW = "window-{:+013d}-"  # begins the names of the files of a window's training rows
 NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
 
 
@@ -304,7 +305,7 @@ def _write_job(
     advance: Callable[[float], None],
 ) -> None:
     number, chunks = numbered
-    writers = {split: PartWriter(folder / split, f"part-{number:05d}") for split in SPLITS}
+    writers = {(split, ""): PartWriter(folder / split, f"part-{number:05d}") for split in SPLITS}
     rows = dict.fromkeys(SPLITS, 0)
     for chunk in chunks:
         indices = fitted.code_indices(chunk.values())
@@ -319,11 +320,21 @@ def _write_job(
             for i, split in enumerate(SPLITS):
                 part = transformed if (which == i).all(ignore_nulls=False) else transformed.filter(which == i)
                 rows[split] += part.height
-                writers[split].write(part)
+                if i != TRAIN or (windows := splitter.windows(with_row)) is None:
+                    writers[split, ""].write(part)
+                    continue
+                window_of = windows.filter(which == i)
+                for w in window_of.unique():
+                    prefix = WINDOW.format(w)
+                    if (split, prefix) not in writers:
+                        writers[split, prefix] = PartWriter(folder / split, f"{prefix}part-{number:05d}")
+                    writers[split, prefix].write(part.filter(window_of == w))
             advance(frame.height)
-    for writer in writers.values():
+    files: dict[str, dict[str, Entry]] = {split: {} for split in SPLITS}
+    for (split, _), writer in writers.items():
         writer.close()
-    note = {"rows": rows, "files": {split: w.files for split, w in writers.items()}}
+        files[split] |= writer.files
+    note = {"rows": rows, "files": files}
     write_text(folder / "written" / f"{number}.json", json.dumps(note))
 
 

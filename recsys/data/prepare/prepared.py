@@ -32,14 +32,15 @@ from recsys.base.errors import UserError
 from recsys.base.memory import keep_freed_memory
 from recsys.data.features import Fitted
 from recsys.data.features.encoders import Vocabulary
+from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.resolved_data import ResolvedData, resolve
 from recsys.data.prepare.check_data import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
-from recsys.data.prepare.passes import INFO, Build, building_of
+from recsys.data.prepare.passes import INFO, WINDOW, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
-from recsys.data.prepare.split import SPLITS
+from recsys.data.prepare.split import FOLDS, SPLITS
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import TABLES
@@ -142,6 +143,15 @@ class Prepared:
         """Return the Parquet files of a split."""
         return sorted((self.folder / split).glob("*.parquet"))
 
+    def windows(self) -> dict[int, list[Path]]:
+        """Return the files of each window of training rows by its number, in order of time; {} without windows."""
+        start, length = WINDOW.index("{"), len(WINDOW.format(0))
+        windows: dict[int, list[Path]] = {}
+        for file in self.files("train"):
+            if file.name.startswith(WINDOW[:start]):
+                windows.setdefault(int(file.name[start : length - 1]), []).append(file)
+        return dict(sorted(windows.items()))
+
     def check_in_background(self, files: Iterable[Path]) -> BackgroundCheck:
         """Return a check of these files, which the caller starts."""
         return BackgroundCheck(self.folder, files, f"remove {self.folder}, and the next run prepares the data again")
@@ -221,7 +231,8 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
             text = chunk.values()
             for frame in chunk.frames():
                 decoded = frame.with_columns(decode_column(n, frame, t) for n, t in text.items())
-                yield decoded, splitter.assign(frame, chunk.split)
+                split_of = splitter.assign(frame, chunk.split)
+                yield decoded.filter(split_of != CONTEXT), split_of[split_of != CONTEXT]
 
 
 def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Build:
@@ -301,8 +312,15 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
         config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
     config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
-    for files in ("train_files", "validation_files", "test_files"):
+    for files in ("train_files", "validation_files", "test_files", "context_files"):
         config["split"].pop(files)  # `contents` has the split of each file
+    for key in ("rows", "window"):
+        if config["split"][key] is None:  # as above
+            config["split"].pop(key)
+    if data.split.folds is None:
+        config["split"]["folds"] = FOLDS
+    elif data.split.by == "time":
+        config["split"]["origins"] = data.split.folds
     encoders = (c.encoder for c in data.sparse_columns.values())
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)

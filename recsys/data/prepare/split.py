@@ -7,25 +7,33 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features import KEY, PLACE, ROW, SPLIT, TIME
+from recsys.data.features.blocks import IN_SPLIT
+from recsys.data.features.group_features import CONTEXT
 from recsys.data.features.value_index import shares, shares_of_places
 from recsys.data.prepare.chunks import ParsedChunk
 from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
+FOLDS = 5  # of split.by=kfold, by default
 IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`
 
 
 class Splitter:
-    """Assigns each row a split (0 train, 1 validation, 2 test) from its place, time, key or file alone."""
+    """Assigns each row a split from its place, time, key or file alone.
+
+    A split is 0 (train), 1 (validation), 2 (test), or 4 (CONTEXT) for rows in none.
+    """
 
     def __init__(self, config: SplitConfig, chunks: Sequence[ParsedChunk]) -> None:
         self.config = config
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
-        self._bounds = (total - round(total * held_out), total - round(total * config.test))
+        later = 0.0 if config.by != "time" or config.folds is None else config.test * (config.folds - 1 - config.fold)
+        shares_after = (later + held_out, later + config.test, *([later] if later else []))
+        self._bounds = tuple(total - round(total * share) for share in shares_after)
         self._first_validation = _first_validation(chunks, config.validation) if config.by == "files" else 0
         self._draws_validation = config.validation_rows == "random" and not config.validation_files
-        self._times = (0.0, 0.0)
+        self._times: list[float] = []
         if config.by == "time":
 
             def times() -> Iterator[np.ndarray]:
@@ -33,13 +41,14 @@ class Splitter:
                     for frame in chunk.frames([TIME]):
                         yield frame[TIME].to_numpy()
 
-            first, second = (order_statistic(times, min(b, total - 1)) for b in self._bounds)
-            self._times = (first, second)
+            self._times = [order_statistic(times, min(b, total - 1)) for b in self._bounds]
+            if config.window is not None:  # held-out rows begin with a window
+                self._times = [t // config.window * config.window for t in self._times]
 
     @property
     def columns(self) -> set[str]:
         """The columns of parsed rows that the split depends on."""
-        return {TIME, KEY, SPLIT}
+        return {TIME, KEY, SPLIT, IN_SPLIT}
 
     def assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         """Return the split of each row: (rows,) uint8.
@@ -48,9 +57,15 @@ class Splitter:
             frame: parsed rows with their row numbers.
             split: the split of their file, with data.split.by=files.
         """
-        by = self.config.by
         if SPLIT in frame.columns:  # arranged rows have it already
             return frame[SPLIT].to_numpy()
+        split_of = self._assign(frame, split)
+        return (
+            split_of if IN_SPLIT not in frame.columns else np.where(frame[IN_SPLIT] != 0, split_of, np.uint8(CONTEXT))
+        )
+
+    def _assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
+        by = self.config.by
         if by == "files":
             assert split is not None
             if split == 0 and self._draws_validation:
@@ -62,14 +77,16 @@ class Splitter:
         if by == "order":
             return np.digitize(frame[PLACE].to_numpy(), self._bounds).astype(np.uint8)
         if by == "time":  # rows of one moment stay together
-            return np.digitize(frame[TIME].to_numpy(), self._times).astype(np.uint8)
+            split_of = np.digitize(frame[TIME].to_numpy(), self._times)
+            return np.where(split_of < len(SPLITS), split_of, CONTEXT).astype(np.uint8)
         if KEY in frame.columns:
             draws = shares(frame[KEY], self.config.seed)
         else:
             draws = shares_of_places(frame[PLACE].to_numpy(), self.config.seed)
         if by == "kfold":
-            folds = (draws * self.config.folds).astype(int)
-            validates = (self.config.fold + 1) % self.config.folds
+            number = self.config.folds or FOLDS
+            folds = (draws * number).astype(int)
+            validates = (self.config.fold + 1) % number
             return np.select([folds == self.config.fold, folds == validates], [2, 1], 0).astype(np.uint8)
         held_out = self.config.validation + self.config.test
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
@@ -78,6 +95,12 @@ class Splitter:
         """Add the column ROW; return the rows and the split of each, (rows,)."""
         which = pl.Series(self.assign(frame, split))
         return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
+
+    def windows(self, frame: pl.DataFrame) -> pl.Series | None:
+        """Return the number of each row's window, counted from time 0, (rows,); None without data.split.window."""
+        if self.config.window is None:
+            return None
+        return (frame[TIME] / self.config.window).floor().cast(pl.Int64)
 
     def describe(self) -> str:
         """Describe the split in one line. recsys.report compares it between runs, so do not reword it."""
@@ -94,11 +117,13 @@ class Splitter:
             return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
             unit = f"of {c.column}" if c.column else "of rows at random"
-            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
+            return f"kfold: fold {c.fold} of {c.folds or FOLDS} tests, the next one validates; {unit}, seed {c.seed}"
         sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
-        return f"{c.by}: {sizes} {detail[c.by]}"
+        origin = "" if c.by != "time" or c.folds is None else f", origin {c.fold} of {c.folds}"
+        window = "" if c.window is None else f", in windows of {c.window:g}"
+        return f"{c.by}: {sizes} {detail[c.by]}{origin}{window}"
 
 
 def _first_validation(chunks: Sequence[ParsedChunk], share: float) -> int:
@@ -157,10 +182,24 @@ def check_split(split: SplitConfig) -> None:
             "data.split.validation_rows=random: applies to data.split.by=files without validation_files; set "
             "data.split.validation_rows=last"
         )
-    if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
+    folds = split.folds or (FOLDS if split.by == "kfold" else 1)
+    if folds < 3 and split.by == "kfold" or split.fold >= folds and split.by in ("kfold", "time"):
+        least = " (at least 3)" if split.by == "kfold" else ""
+        raise UserError(f"data.split: fold={split.fold} must be from 0 to folds - 1, and folds={split.folds}{least}")
+    if split.folds is not None and split.by not in ("kfold", "time"):
+        raise UserError(f"data.split.folds={split.folds}: applies to by=kfold and by=time, and this is by={split.by}")
+    if split.by == "time" and split.validation + split.test * folds >= 1:
         raise UserError(
-            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
+            f"data.split: validation={split.validation} and folds={folds} test splits of test={split.test} leave no "
+            "rows to train on; lower one of them"
         )
+    if split.window is not None and split.by != "time":
+        raise UserError(f"data.split.window={split.window:g}: needs data.split.by=time and data.split.column")
+    if split.window is not None and not split.validation:
+        why = "the last window is measured on the validation split"
+        raise UserError(f"data.split.window={split.window:g}: {why}; set data.split.validation above 0")
+    if split.context_files and split.by != "files":
+        raise UserError(f"data.split.context_files: needs data.split.by=files, and this is by={split.by}")
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "

@@ -256,6 +256,7 @@ def _split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     label = [(data.label_key(name), c.column or "") for name, c in data.label_configs.items()]
     label += [("data.weight", data.weight_column)] if data.weight_column else []
     by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
+    label += [("data.split.rows", data.split.rows)] if data.split.rows else []
     return label + ([("data.split", data.split.column or "")] if by_column else [])
 
 
