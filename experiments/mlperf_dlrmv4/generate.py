@@ -2,8 +2,9 @@
 
     python experiments/mlperf_dlrmv4/generate.py DIR [users=300] [days=12] [seed=0]
 
-DIR/multi_event.parquet has all rows, sorted by user and time, as Yambda has them; DIR/days/day=NNN/rows.parquet has the
-same rows by day, for recsys.follow. DIR and DIR/days have artists.parquet and albums.parquet, with one row of each item.
+DIR/multi_event.parquet has all rows, sorted by user and time, as Yambda has them; DIR/days/day=NNN/rows.parquet has
+the same rows by day, for recsys.follow. DIR and DIR/days have artists.parquet and albums.parquet, with one row of an
+item.
 
 Whether a user listens to the end depends on how well the item's vector fits his own, on the item, and on how often he
 has lately listened to its artist; the best AUC that a model could reach is printed.
