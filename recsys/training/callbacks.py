@@ -91,10 +91,8 @@ class Throughput(pl.Callback):
         """
         if self._loader is None:
             return {}
-        return {
-            name: self._share(s)
-            for name, s in {"loader": self._waited + self._loader.seconds, **module.timing.seconds}.items()
-        }
+        seconds = {"loader": self._waited + self._loader.seconds, **module.timing.seconds}
+        return {name: self._share(s) for name, s in seconds.items()}
 
     def _share(self, seconds: float) -> float:
         return seconds / max(self.seconds - self._before, 1e-9)
@@ -144,9 +142,8 @@ class Throughput(pl.Callback):
         self._since, self._cpu_since = time.monotonic(), time.process_time()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        loader: Any = trainer.train_dataloader
-        if self._loader is not None and loader is not self._loader:  # of the next window
-            self._waited, self._loader = self._waited + self._loader.seconds, loader
+        if self._loader is not None and self._loader is not trainer.train_dataloader:  # of the next window
+            self._waited, self._loader = self._waited + self._loader.seconds, trainer.train_dataloader
         self.resume_clock()  # after a validation and its checkpoint
 
     def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

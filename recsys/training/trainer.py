@@ -241,9 +241,8 @@ def split_loader(
         unknown = dict.fromkeys(names, cfg.loader.unknown)
         if ranks.rank == 0:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if names[5:] else "")
-            say_once(
-                f"{100 * cfg.loader.unknown:g} % of the ids of {shown} train the vector of new values (loader.unknown)"
-            )
+            share = f"{100 * cfg.loader.unknown:g} %"
+            say_once(f"{share} of the ids of {shown} train the vector of new values (loader.unknown)")
     return ParquetLoader(
         files,
         fitted.features,

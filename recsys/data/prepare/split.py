@@ -60,9 +60,9 @@ class Splitter:
         if SPLIT in frame.columns:  # arranged rows have it already
             return frame[SPLIT].to_numpy()
         split_of = self._assign(frame, split)
-        return (
-            split_of if IN_SPLIT not in frame.columns else np.where(frame[IN_SPLIT] != 0, split_of, np.uint8(CONTEXT))
-        )
+        if IN_SPLIT in frame.columns:
+            split_of[(frame[IN_SPLIT] == 0).to_numpy()] = CONTEXT
+        return split_of
 
     def _assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         by = self.config.by
@@ -183,8 +183,8 @@ def check_split(split: SplitConfig) -> None:
             "data.split.validation_rows=last"
         )
     folds = split.folds or (FOLDS if split.by == "kfold" else 1)
-    if folds < 3 and split.by == "kfold" or split.fold >= folds and split.by in ("kfold", "time"):
-        least = " (at least 3)" if split.by == "kfold" else ""
+    if split.by in ("kfold", "time") and not (split.fold < folds and folds >= (3 if split.by == "kfold" else 1)):
+        least = " at least 3" if split.by == "kfold" else " set"
         raise UserError(f"data.split: fold={split.fold} must be from 0 to folds - 1, and folds={split.folds}{least}")
     if split.folds is not None and split.by not in ("kfold", "time"):
         raise UserError(f"data.split.folds={split.folds}: applies to by=kfold and by=time, and this is by={split.by}")
