@@ -24,6 +24,7 @@ from recsys.evaluation.resampling import (
     difference,
     holm,
     interval,
+    student_bound,
 )
 from recsys.report.runs import UNCOMPARED, ReportedRun, in_words
 
@@ -37,7 +38,7 @@ PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 @dataclass(eq=False)
 class Line:
-    """A run, or the seeds of one config, whose metrics are means over seeds."""
+    """A run, or the seeds or folds of one config, whose metrics are means over them."""
 
     runs: list[ReportedRun]
     name: str
@@ -49,6 +50,12 @@ class Line:
     @property
     def first(self) -> ReportedRun:
         return self.runs[0]
+
+    @property
+    def repetitions(self) -> str:
+        """Return '3 seeds' or '4 folds'; empty for one run."""
+        folds = len({run.repetition[1] for run in self.runs}) > 1
+        return f"{len(self.runs)} {'folds' if folds else 'seeds'}" if len(self.runs) > 1 else ""
 
     @property
     def is_baseline(self) -> bool:
@@ -163,7 +170,7 @@ def _lines(runs: Sequence[ReportedRun]) -> list[Line]:
     for run in runs:
         config = tuple(sorted((k, repr(v)) for k, v in run.config.items() if k not in UNCOMPARED))
         lines_of_config = lines.setdefault(config, [])
-        line = next((x for x in lines_of_config if run.seed not in [r.seed for r in x.runs]), None)
+        line = next((x for x in lines_of_config if run.repetition not in [r.repetition for r in x.runs]), None)
         if line is None:
             line = Line([], run.name)
             lines_of_config.append(line)
@@ -304,6 +311,9 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
             low, high = (None, None) if own is None else interval(value, own)
             versus = None if line is reference else _paired(line, value, reference, metric, resampled)
             spread = stdev(values) if len(values) > 1 else None
+            if own is None and spread is not None:  # of folds, which have other test rows
+                half = student_bound(len(values) - 1) * spread / len(values) ** 0.5
+                low, high = value - half, value + half
             line.measures[metric] = Measure(value, low, high, spread, versus)
     pairs = [(main, i) for main in group.mains for i in range(len(group.lines))]
     measured = [(main, i, m.difference) for main, i in pairs if (m := group.lines[i].measures.get(main))]

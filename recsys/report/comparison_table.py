@@ -26,12 +26,11 @@ def _p_value(p: float) -> str:
 
 
 def run_cell(line: Line, paint: Paint) -> Cell:
-    """Return a cell with a line's name, its seeds, and the differences of its config."""
+    """Return a cell with a line's name, its seeds or folds, and the differences of its config."""
     what = line.detail or line.first.model
     below = Cell(plain(what, 90), tip=what if len(what) > 90 else "")
-    seeds = f"{len(line.runs)} seeds" if len(line.runs) > 1 else ""
     name, tip = tail(line.name, 26), plain(line.name, 200)
-    return Cell(name, "run", tip, paint.colour, paint.number, chip=seeds, below=[below])
+    return Cell(name, "run", tip, paint.colour, paint.number, chip=line.repetitions, below=[below])
 
 
 def bounds_of(values: Sequence[float]) -> Interval:
@@ -49,7 +48,7 @@ def verdict(group: Group, main: str) -> str:
     if m is None:
         return f"No run has {label(main)}."
     value = f"{label(main)} {m.value:.4f}" + (f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else "")
-    value += f", mean over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
+    value += f", mean over {best.repetitions}" if best.repetitions else ""
     if len(lines) == 1:
         return f"{best.name}: {value}."
     if best is first:
@@ -190,7 +189,7 @@ def terminal(group: Group, main: str) -> Any:
         line = group.lines[i]
         m = line.measures.get(main)
         d = m.difference if m else None
-        seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
+        seeds = f" ({line.repetitions})" if line.repetitions else ""
         versus = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
         values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
         p = "" if d is None else _p_value(d.p).removeprefix("p ").removeprefix("= ")

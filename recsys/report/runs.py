@@ -25,7 +25,8 @@ from recsys.schema.fields import flatten
 
 NAMELESS = ("model", "optim", "trainer")  # groups whose keys say enough without them
 WORDS = {"null": "unset", "None": "unset", "true": "on", "True": "on", "false": "off", "False": "off"}
-UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
+FOLD = "data.split.fold"
+UNCOMPARED = {"seed", FOLD, "run_dir", "resume"}  # keys that differ between seeds and folds of the same config
 
 
 @dataclass(eq=False)
@@ -62,8 +63,9 @@ class ReportedRun:
         return self.curves.get(name if label == first else f"{label}/{name}") or []
 
     @property
-    def seed(self) -> Any:
-        return self.config.get("seed")
+    def repetition(self) -> tuple[Any, Any]:
+        """The seed, and the fold of the test rows."""
+        return self.config.get("seed"), self.config.get(FOLD)
 
     @property
     def model(self) -> str:

@@ -51,8 +51,9 @@ def begin(arguments: list[str]) -> int:
             _check_trials(cfg, composed(space.overrides(space.ends()[1])))
         metric = metric_of(RunConfig.of(cfg), settings)
         direction = settings.direction or ("minimize" if metrics_table.lower_is_better(metric) else "maximize")
+        seeds, wanted = list(space.seeds), settings.trials or 0
         sweep = Sweep(
-            arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
+            arguments, os.getcwd(), asdict(settings), metric, direction, seeds, wanted, repeated=space.repeated
         )
         runner = launcher(space, settings, folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,14 +16,15 @@ from recsys.files.json_text import read_json
 
 FILE, LOCK = "sweep.json", ".lock"
 FAILED = ("failed", "killed")
+SEED, FOLD = "seed", "data.split.fold"  # keys whose values repeat each trial
 
 
 @dataclass
 class TrialRun:
-    """A trial with one seed."""
+    """A trial with one seed, or one fold of data.split."""
 
     folder: str  # relative to the sweep's folder
-    seed: int | None = None  # null for the config's seed
+    seed: int | None = None  # or fold; null for the config's
     status: str = "waiting"  # waiting | running | interrupted | ok | failed | killed | pruned
     exit: int | None = None  # exit status; 128 + N if signal N killed it
     error: str | None = None
@@ -35,15 +36,15 @@ class TrialRun:
 
 @dataclass
 class Trial:
-    """A point of the space, run with every seed."""
+    """A point of the space, run with every seed or fold."""
 
     number: int
     values: dict[str, str]
-    overrides: list[str]  # overrides of its command, without seed and run_dir
+    overrides: list[str]  # overrides of its command, without seed or fold and run_dir
     runs: list[TrialRun]
     asked: int | None = None  # number of the trial in Optuna's study
-    mean: dict[str, float] = field(default_factory=dict)  # over seeds
-    deviation: dict[str, float] = field(default_factory=dict)  # sample deviation over seeds; empty with one seed
+    mean: dict[str, float] = field(default_factory=dict)  # over seeds or folds
+    deviation: dict[str, float] = field(default_factory=dict)  # sample deviation over them; empty with one
 
     @property
     def status(self) -> str:
@@ -76,6 +77,12 @@ class Sweep:
     seeds: list[int]
     wanted: int  # total number of trials
     trials: list[Trial] = field(default_factory=list)
+    repeated: str = SEED  # the key whose values `seeds` are: seed, or data.split.fold
+
+    @property
+    def unit(self) -> str:
+        """Return what the runs of a trial differ in: seed or fold."""
+        return self.repeated.rpartition(".")[2]
 
     def best_first(self) -> list[Trial]:
         """Return the finished trials sorted by their metric, then the others by number."""
@@ -90,7 +97,7 @@ class Sweep:
     def new_trial(self, values: dict[str, str], overrides: list[str], asked: int | None = None) -> Trial:
         """Add a trial to the sweep."""
         n = len(self.trials)
-        runs = [TrialRun(f"{n}/seed-{s}", s) for s in self.seeds] or [TrialRun(str(n))]
+        runs = [TrialRun(f"{n}/{self.unit}-{s}", s) for s in self.seeds] or [TrialRun(str(n))]
         trial = Trial(n, values, overrides, runs, asked)
         self.trials.append(trial)
         return trial

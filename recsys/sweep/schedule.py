@@ -117,7 +117,7 @@ class Schedule:
 
     def _start(self, trial: Trial, run: TrialRun) -> None:
         folder = self._folder / run.folder
-        overrides = trial.overrides + ([] if run.seed is None else [f"seed={run.seed}"])
+        overrides = trial.overrides + ([] if run.seed is None else [f"{self._sweep.repeated}={run.seed}"])
         more, env, share = list[str](), dict[str, str](), 0
         if isinstance(self._runner, Machine):
             cfg = None
@@ -134,7 +134,7 @@ class Schedule:
         run.job = process.job
         self._active.append(Active(trial, run, process, share, time.monotonic(), run.seconds))
         self._sweep.save(self._folder)
-        say(f"{show.name(trial, run)} starts: {show.differences(trial)} -> {folder}")
+        say(f"{show.name(trial, run, self._sweep)} starts: {show.differences(trial)} -> {folder}")
 
     # --- watch ---------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Messages and tables about a sweep."""
 
+import math
 import shlex
 import textwrap
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.text import Text
 from recsys.base.console import results, say
 from recsys.base.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
+from recsys.evaluation.resampling import student_bound
 from recsys.pages.elements import visible
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.watch import progress
@@ -19,9 +21,9 @@ from recsys.sweep.watch import progress
 WIDTH, LONGEST = 200, 160  # characters of a table outside of a terminal, and of a status in it
 
 
-def name(trial: Trial, run: TrialRun) -> str:
-    """Return the name of a run in messages: its trial and seed."""
-    return f"trial {trial.number}" + ("" if run.seed is None else f", seed {run.seed}")
+def name(trial: Trial, run: TrialRun, sweep: Sweep) -> str:
+    """Return the name of a run in messages: its trial and seed or fold."""
+    return f"trial {trial.number}" + ("" if run.seed is None else f", {sweep.unit} {run.seed}")
 
 
 def differences(trial: Trial) -> str:
@@ -31,19 +33,31 @@ def differences(trial: Trial) -> str:
 
 
 def _number(trial: Trial, metric: str) -> str:
-    """Return '0.71234', with the deviation over seeds '0.71234 ± 0.00123', or '' if it is unknown."""
+    """Return '0.71234', with the deviation over seeds or folds '0.71234 ± 0.00123', or '' if it is unknown."""
     if metric not in trial.mean:
         return ""
     deviation = f" ± {trial.deviation[metric]:.5f}" if metric in trial.deviation else ""
     return f"{trial.mean[metric]:.5f}{deviation}"
 
 
+def _interval(trial: Trial, metric: str) -> str:
+    """Return the 95 % interval of a metric's mean over seeds or folds, by Student's t; '' without a deviation."""
+    if metric not in trial.deviation:
+        return ""
+    number, mean = len(trial.runs), trial.mean[metric]
+    half = student_bound(number - 1) * trial.deviation[metric] / math.sqrt(number)
+    return f"{mean - half:.5f} to {mean + half:.5f}"
+
+
 def end_message(trial: Trial, run: TrialRun, sweep: Sweep, folder: Path) -> str:
     """Return the message at the end of a run, and of its trial if it is the last run."""
     value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
-    line = f"{name(trial, run)} {_status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
+    line = f"{name(trial, run, sweep)} {_status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
     if len(trial.runs) > 1 and trial.status == "ok":
-        line += f"; trial {trial.number}, {len(trial.runs)} seeds: {sweep.metric} {_number(trial, sweep.metric)}"
+        number = len(trial.runs)
+        line += f"; trial {trial.number}, {number} {sweep.unit}s: {sweep.metric} {_number(trial, sweep.metric)}"
+        if sweep.metric in trial.deviation:
+            line += f", 95 % interval of the mean {_interval(trial, sweep.metric)}"
     return line
 
 
@@ -78,7 +92,7 @@ def table(sweep: Sweep, folder: Path) -> None:
         decides = next((r for r in t.runs if r.status == t.status), t.runs[0])  # the run whose status is the trial's
         state = visible(_status(decides, sweep, folder))
         if t.status not in ("ok", "waiting") and decides.seed is not None:
-            state = f"seed {decides.seed}: {state}"
+            state = f"{sweep.unit} {decides.seed}: {state}"
         cells = [Text(visible(str(masked(t.values.get(k, ""), k)))) for k in keys]
         shown.add_row(
             str(t.number),
@@ -109,12 +123,13 @@ def best(trial: Trial, sweep: Sweep) -> None:
     """Print a trial's metrics and the command that trains it again."""
     say(f"trial {trial.number}: {differences(trial)}")
     shown = Table(title=f"best by {sweep.metric} ({sweep.direction})", title_justify="left")
-    for column in ("metric", "value"):
+    interval = [f"95 % interval of the mean over {len(trial.runs)} {sweep.unit}s"] if trial.deviation else []
+    for column in ("metric", "value", *interval):
         shown.add_column(column)
     for metric in sorted(trial.mean, key=lambda m: (m != sweep.metric, m)):
-        shown.add_row(metric, _number(trial, metric))
+        shown.add_row(metric, _number(trial, metric), *([_interval(trial, metric)] if interval else []))
     results.print(shown)
-    seeds = [f"seed={','.join(map(str, sweep.seeds))}"] if sweep.seeds else []
+    seeds = [f"{sweep.repeated}={','.join(map(str, sweep.seeds))}"] if sweep.seeds else []
     many = ["-m"] if len(sweep.seeds) > 1 else []
     command = ["python", "-m", "recsys.train", *many, *map(shlex.quote, mask_overrides([*trial.overrides, *seeds]))]
     results.print(" ".join(command), markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.base.errors import UserError, did_you_mean
 from recsys.cli.command_line import explained
 from recsys.config.compose import compose, compose_sweep, parse_overrides
+from recsys.sweep.record import FOLD, SEED
 
 Values = dict[str, str]  # key of an axis -> text of its value
 ONE_RUNS = ("run_dir", "resume")
@@ -55,6 +56,7 @@ class Space:
 
     parts: tuple[str | SweepAxis, ...]
     seeds: tuple[int, ...]  # empty for the config's seed
+    repeated: str = SEED  # the key whose values they are
 
     @property
     def axes(self) -> list[SweepAxis]:
@@ -101,6 +103,7 @@ def read_space(arguments: Sequence[str]) -> Space:
         parsed = parse_overrides(arguments)
     parts: list[str | SweepAxis] = []
     seeds: tuple[int, ...] = ()
+    repeated = SEED
     for raw, o in zip(arguments, parsed, strict=True):
         key = o.key_or_group
         of_sweep = key == "sweep" or key.startswith("sweep.") or o.is_hydra_override()
@@ -115,24 +118,28 @@ def read_space(arguments: Sequence[str]) -> Space:
             continue
         if not o.is_sweep_override():
             parts.append(raw)
-        elif key == "seed":
+        elif key in (SEED, FOLD):
+            if seeds:
+                raise UserError(f"{raw}: {repeated} repeats each trial already; give one of them a single value")
+            repeated = key
             if not o.is_discrete_sweep():
-                raise UserError(f"{raw}: must list the seeds of each trial: seed=0,1,2 or seed=range(3)")
+                what = f"must list the {key.rpartition('.')[2]}s of each trial"
+                raise UserError(f"{raw}: {what}: {key}=0,1,2 or {key}=range(3)")
             try:
                 seeds = tuple(dict.fromkeys(int(s) for s in o.sweep_string_iterator()))
             except ValueError:
-                raise UserError(f"{raw}: seeds must be integers") from None
+                raise UserError(f"{raw}: {key.rpartition('.')[2]}s must be integers") from None
         elif o.get_key_element() in {p.key for p in parts if isinstance(p, SweepAxis)}:
             raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
             parts.append(_axis(raw, o))
-    space = Space(tuple(parts), seeds)
+    space = Space(tuple(parts), seeds, repeated)
     of_sweep = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep="))]
     overrides = [*space.overrides(space.ends()[0]), *of_sweep]
     with explained(overrides):
         points = OmegaConf.to_container(compose_sweep(overrides)[0].sweep).get("points")  # type: ignore[union-attr]
     if points:  # of an experiment's config, or an override
-        space = Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *parts), seeds)
+        space = Space((SweepAxis(POINTS, tuple(shlex.join(p) for p in points)), *parts), seeds, repeated)
     return _typed(space)
 
 
@@ -173,7 +180,7 @@ def _typed(space: Space) -> Space:
                 raise UserError(f"{p.key}=interval({p.low},{p.high}): {why}")
             p = replace(p, whole=p.whole or counts)
         parts.append(p)
-    typed = Space(tuple(parts), space.seeds)
+    typed = replace(space, parts=tuple(parts))
     first, _ = typed.ends()
     composed(typed.overrides(first))
     for axis in typed.axes:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
 from recsys.data.features import KEY, TIME
+from recsys.data.features.blocks import IN_SPLIT
+from recsys.data.features.group_features import CONTEXT
 from recsys.data.prepare import split as split_module
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
 from recsys.data.prepare.split import Splitter, check_split, order_statistic
@@ -45,6 +47,45 @@ def splits_of(config: SplitConfig, made: list[ParsedChunk]) -> np.ndarray:
         assert (splitter.assign(f, split) == w).all()  # the same when asked again
     assert splitter.describe()
     return np.concatenate(which)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(50, 300), st.floats(0, 0.2), st.floats(0.02, 0.15), st.integers(0, 3))
+def test_rolling_origins(folds: int, rows: int, validation: float, test: float, seed: int) -> None:
+    """Each fold trains before its validation rows, tests after them, and leaves out what is later."""
+    time = np.random.default_rng(seed).permutation(rows).astype(float)
+    tested = np.zeros(rows, int)
+    with tempfile.TemporaryDirectory() as folder:
+        made = parts(Path(folder), [list(time)])
+        for fold in range(folds):
+            config = SplitConfig(by="time", column="t", validation=validation, test=test, folds=max(folds, 2), fold=fold)
+            splitter = Splitter(config, made)
+            which = np.concatenate([splitter.assign(f, None) for c in made for f in c.frames()])
+            in_order = which[np.argsort(time)]
+            assert (np.diff(in_order.astype(int)) >= 0).all() and set(in_order) <= {0, 1, 2, CONTEXT}
+            after = config.folds - 1 - fold
+            assert (which == CONTEXT).sum() == round(rows * test * after)
+            assert abs((which == 2).sum() - rows * test) <= 1 and (which == 0).any()
+            tested += which == 2
+    assert tested.max() == 1  # no row is tested by two folds
+
+
+def test_held_out_rows_begin_with_a_window(tmp_path: Path) -> None:
+    time = np.arange(0, 100.0, 0.5)
+    splitter = Splitter(
+        SplitConfig(by="time", column="t", validation=0.3, test=0.2, window=10), made := parts(tmp_path, [list(time)])
+    )
+    [frame] = [pl.concat([*c.frames()]) for c in made]
+    which, windows = splitter.assign(frame, None), splitter.windows(frame)
+    assert [time[which == i].min() for i in (1, 2)] == [50, 80]
+    assert windows is not None and windows.to_list() == [t // 10 for t in time]
+
+
+def test_rows_in_no_split_are_left_out_of_every_split(tmp_path: Path) -> None:
+    made = chunks(tmp_path, [pl.DataFrame({TIME: [1.0, 2, 3, 4], IN_SPLIT: [1.0, 0, 1, 1]})])
+    [frame] = [pl.concat([*c.frames()]) for c in made]
+    config = SplitConfig(by="time", column="t", validation=0.25, test=0.25, rows="r")
+    assert Splitter(config, made).assign(frame, None).tolist() == [0, CONTEXT, 1, 2]
 
 
 @settings(max_examples=40, deadline=None)

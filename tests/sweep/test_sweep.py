@@ -115,9 +115,19 @@ def test_seeds_are_no_axis_but_runs_of_every_trial(
     out = capsys.readouterr()
     assert "0.86667 ± 0.20817" in out.out
     assert "trial 1, 3 seeds: validation/auc 0.86667 ± 0.20817" in out.err
+    half = 4.3026527 * statistics.stdev(values) / 3**0.5  # Student's t with two degrees of freedom
+    assert f"mean {statistics.fmean(values) - half:.5f} to {statistics.fmean(values) + half:.5f}" in out.err
     assert sweeps(monkeypatch, "best", "s") == 0
     out = capsys.readouterr()
     assert "python -m recsys.train -m optim.sparse.lr=0.2 seed=0,1,4" in out.out
+
+
+def test_folds_repeat_a_trial_as_seeds_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("data.split.by=time", "data.split.column=a", "data.split.folds=2", "data.split.fold=0,1") == 0
+    [trial] = found().trials
+    assert [r.folder for r in trial.runs] == ["0/fold-0", "0/fold-1"]
+    assert "data.split.fold=1" in calls("0/fold-1")[0]["arguments"]
+    assert "2 folds: validation/auc" in capsys.readouterr().err
 
 
 def test_two_jobs_run_at_once_and_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +326,7 @@ MISTAKES = [
     (["sweep.slurm.partition=a"], r"sweep.slurm: only used with sweep.launcher=slurm"),
     (["seed=interval(0,3)"], r"must list the seeds of each trial: seed=0,1,2"),
     (["seed=a,b"], r"seeds must be integers"),
+    (["seed=0,1", "data.split.fold=0,1"], r"data.split.fold=0,1: seed repeats each trial already"),
     (["resume=x", "model.dim=8,16"], r"resume a sweep with python -m recsys.sweep resume SWEEP_DIR"),
     (["hydra/launcher=joblib"], r"recsys has its own sweeper; use sweep.method and sweep.launcher"),
     (["model.dim=8,"], r"."),
