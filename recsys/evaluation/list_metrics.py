@@ -1,4 +1,4 @@
-"""Metrics of the lists of the k best candidates, without regard to the targets: coverage, Gini, novelty and others."""
+"""Metrics of the lists of the k best candidates beside accuracy: coverage, Gini, novelty, serendipity and others."""
 
 import math
 
@@ -32,6 +32,10 @@ class ListMetrics:
     popularity_lift@k: (r - h) / h, where r is the mean over lists of the mean p(i) of the list, and h that of the
         query's history, for queries with a history: the change in group average popularity of Abdollahpouri et al.,
         The Unfairness of Popularity Bias in Recommendation, 2019, with all queries as one group; NaN if h is 0
+    unexpectedness@k: mean over lists of the share of the list that a list of the k most popular candidates lacks, from
+        which the same candidates are left out; candidates of equal counts are in the order of their ids
+    serendipity@k: mean, over lists with such unexpected candidates, of the share of these that are targets (Ge et al.
+        2010, as for coverage)
 
     Args:
         names: metrics to compute.
@@ -44,22 +48,37 @@ class ListMetrics:
         self._popularity = torch.from_numpy(np.append(0, popularity[1:]).astype(np.float64))
         share = self._popularity.clamp(min=1) / max(float(self._popularity.sum()), 1.0)
         self._information = -share.log2() if self._popularity.any() else torch.full_like(share, math.nan)
+        self._place = torch.empty(len(share), dtype=torch.int64)  # of each candidate among the most popular ones
+        self._place[torch.argsort(-self._popularity[1:], stable=True) + 1] = torch.arange(len(share) - 1)
+        self._place[0] = len(share)
         self._reset()
 
     def _reset(self) -> None:
         self._listed = torch.zeros(len(self.k), len(self._popularity), dtype=torch.int64)
         # sums over lists: information, 1 - similarity, popularity and the history's popularity; then their numbers
-        self._sums = torch.zeros(6, len(self.k), dtype=torch.float64)
+        self._sums = torch.zeros(9, len(self.k), dtype=torch.float64)
 
-    def update(self, lists: Tensor, history: JaggedIds, similarity: Tensor | None = None) -> None:
+    def update(
+        self,
+        lists: Tensor,
+        history: JaggedIds,
+        similarity: Tensor | None = None,
+        targets: JaggedIds | None = None,
+        left_out: JaggedIds | None = None,
+    ) -> None:
         """Add this process's lists.
 
         Args:
             lists: (B, max(k)) candidates, the best first; -1 where a list is shorter.
             history: B lists of candidates.
             similarity: (B, len(k)) mean similarities of pairs, NaN for lists without pairs; None without diversity.
+            targets: B lists of candidates; None without unexpectedness and serendipity.
+            left_out: B lists of the candidates that the lists must not have; None as above.
         """
         lists = lists.cpu()
+        surprises: tuple[Tensor, Tensor] | None = None
+        if targets is not None and left_out is not None:
+            surprises = self._places(lists, left_out), self._hits(lists, targets)
         keys = torch.from_numpy(keys_of(history, len(self._popularity)))
         row, item = keys // len(self._popularity), keys % len(self._popularity)
         past = _means(self._popularity[item], row, len(lists))
@@ -74,7 +93,11 @@ class ListMetrics:
             differs = 1 - similarity[:, i].cpu().double()
             both = ~(past.isnan() | popularity.isnan())
             summed = [information[filled.any(1)], differs[~differs.isnan()], popularity[both], past[both]]
-            sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:2])]
+            unexpected = filled & (surprises[0][:, :k] >= k) if surprises else torch.zeros_like(filled)
+            number = unexpected.sum(1).double()
+            useful = (unexpected & surprises[1][:, :k]).sum(1) if surprises else number
+            summed += [(number / filled.sum(1))[filled.any(1)], (useful / number)[number > 0]]
+            sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:2]), len(summed[-1])]
             self._sums[:, i] += torch.tensor(sums, dtype=torch.float64)
 
     def compute(self) -> dict[str, float]:
@@ -82,7 +105,7 @@ class ListMetrics:
         if is_distributed():
             dist.all_reduce(self._listed)
             dist.all_reduce(self._sums)
-        information, differs, popularity, past, lists, pairs = self._sums.numpy()
+        information, differs, popularity, past, unexpected, useful, lists, pairs, surprising = self._sums.numpy()
         listed = self._listed[:, 1:].numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
             values = {
@@ -91,11 +114,27 @@ class ListMetrics:
                 "novelty": information / lists,
                 "diversity": differs / pairs,
                 "popularity_lift": popularity / np.where(past, past, math.nan) - 1,
+                "unexpectedness": unexpected / lists,
+                "serendipity": useful / surprising,
             }
         self._reset()
         at = {k: i for i, k in enumerate(self.k)}
         split_names = [name.rpartition("@") for name in list_metric_names(self.names, self.k)]
         return {f"{name}@{k}": float(values[name][at[int(k)]]) for name, _, k in split_names}
+
+    def _places(self, lists: Tensor, left_out: JaggedIds) -> Tensor:
+        """Return how many candidates that are not left out are more popular than each listed one, like `lists`."""
+        n, row = len(self._popularity), torch.arange(len(lists))[:, None]
+        keys = torch.from_numpy(keys_of(left_out, n))
+        before = (keys // n * n + self._place[keys % n]).sort().values
+        first = torch.searchsorted(before, row * n)
+        place = self._place[lists.clamp(min=0)]
+        return place - (torch.searchsorted(before, row * n + place) - first)
+
+    def _hits(self, lists: Tensor, targets: JaggedIds) -> Tensor:
+        """Return whether each listed candidate is a target, like `lists`."""
+        n, row = len(self._popularity), torch.arange(len(lists))[:, None]
+        return torch.isin(row * n + lists, torch.from_numpy(keys_of(targets, n))) & (lists > 0)
 
 
 def gini(counts: np.ndarray) -> float:

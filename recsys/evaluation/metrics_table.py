@@ -85,6 +85,9 @@ METRICS = {
                   "not comparable between models", least_k=2),
         _of_lists("popularity_lift", "popularity lift", None,
                   "mean popularity of listed items relative to that of the histories, − 1; 0: as popular"),
+        _of_lists("unexpectedness", "unexpectedness", None,
+                  "share of listed items that are not among the k most popular ones left to the user"),
+        _of_lists("serendipity", "serendipity", "higher", "share of unexpected listed items that are targets"),
     )
 }  # fmt: skip
 RANKINGS = tuple(m for m in METRICS.values() if isinstance(m, RetrievalMetric) and not m.of_lists)

@@ -239,7 +239,7 @@ class RetrievalMetrics:
                 if vectors is None:
                     raise ValueError("lists: diversity needs vectors of the candidates")
                 similarity = similarities(best, vectors, self.protocols.k, self.candidates)[own_queries]
-            self._lists.update(best[own_queries], history, similarity)
+            self._lists.update(best[own_queries], history, similarity, targets=targets, left_out=jagged[-1])
         # of a target that can be ranked, its count in training says whether it is cold
         cold = ~ranked | (self.popularity[np.where(ranked, item, 0)] == 0)
         self._kept.append(np.column_stack([numbers[row], cold, counts]))

@@ -58,7 +58,9 @@ def test_rolling_origins(folds: int, rows: int, validation: float, test: float, 
     with tempfile.TemporaryDirectory() as folder:
         made = parts(Path(folder), [list(time)])
         for fold in range(folds):
-            config = SplitConfig(by="time", column="t", validation=validation, test=test, folds=max(folds, 2), fold=fold)
+            config = SplitConfig(
+                by="time", column="t", validation=validation, test=test, folds=max(folds, 2), fold=fold
+            )
             splitter = Splitter(config, made)
             which = np.concatenate([splitter.assign(f, None) for c in made for f in c.frames()])
             in_order = which[np.argsort(time)]

@@ -57,12 +57,17 @@ def by_sorting(
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found: Found = {}
     for k in ks:
-        listed, novelty, diversity, lift = np.zeros(n), [], [], []
+        listed, novelty, diversity, lift, unexpected, useful = np.zeros(n), [], [], [], [], []
+        popular = sorted(range(1, n), key=lambda i: (-popularity[i], i))
         for row, seen in enumerate(history):
             order = np.lexsort((np.arange(n), -scores[row]))
             best = [i for i in order if i and i not in seen and scores[row, i] > -np.inf][:k]
             listed[best] += 1
+            expected = [i for i in popular if i not in seen][:k]
+            if surprising := [i for i in best if i not in expected]:
+                useful.append(np.mean([i == 1 for i in surprising]))
             if best:
+                unexpected.append(len(surprising) / len(best))
                 novelty.append(np.mean([-np.log2(share[i]) for i in best]))
             pairs = [unit[i] @ unit[j] for i, j in itertools.combinations(best, 2)]
             diversity += [1 - np.mean(pairs)] if pairs else []
@@ -77,6 +82,8 @@ def by_sorting(
             found[f"diversity@{k}"] = np.mean(diversity) if diversity else math.nan
         after, before = np.mean(lift, 0) if lift else (math.nan, math.nan)
         found[f"popularity_lift@{k}"] = after / before - 1 if before else math.nan
+        found[f"unexpectedness@{k}"] = np.mean(unexpected) if unexpected else math.nan
+        found[f"serendipity@{k}"] = np.mean(useful) if useful else math.nan
     return found
 
 
@@ -135,7 +142,11 @@ def test_known_values() -> None:
         "diversity@2": (1 + 1 + 2) / 3,  # right angles, and opposite directions
         "popularity_lift@1": 8 / ((2 + 2 + 3) / 3) - 1,
         "popularity_lift@2": ((6 + 6 + 5) / 3) / ((2 + 2 + 3) / 3) - 1,
-    })  # fmt: skip
+        "unexpectedness@1": 0, "unexpectedness@2": 0,  # all lists are the most popular candidates left
+        "serendipity@1": math.nan, "serendipity@2": math.nan,
+    }, nan_ok=True)  # fmt: skip
+    found = measure(scores.flip(1), [[4], [4], []], [99, 8, 4, 2, 2], k=(2,))  # [3, 2], [3, 2] and [4, 3] of 1, 2, 3, 4
+    assert found["unexpectedness@2"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3) and found["serendipity@2"] == 0
 
 
 def test_a_model_that_lists_all_candidates_equally_often_has_no_gini() -> None:
@@ -194,5 +205,5 @@ def test_without_rows_or_candidates_metrics_are_nan() -> None:
     assert all(math.isnan(found[f"{name}@5"]) for name in LISTS)
 
 
-def test_the_default_config_measures_all() -> None:
-    assert tuple(ProtocolConfig().lists) == LISTS
+def test_the_default_config_measures_all_but_what_compares_with_popularity() -> None:
+    assert (*ProtocolConfig().lists, "unexpectedness", "serendipity") == LISTS

@@ -53,7 +53,8 @@ def of_lists(
     counts: (n,) how often each item of the catalogue was chosen before
     vectors: (n, d) vectors of the items, for the diversity within lists; None leaves it out
     """
-    names = tuple(n for n in LISTS if n != "diversity" or vectors is not None)
+    others = ("unexpectedness", "serendipity", *(["diversity"] if vectors is None else []))
+    names = tuple(n for n in LISTS if n not in others)
     metrics = ListMetrics(names, (k,), np.append(0, counts))
     padded = np.full((len(lists), k), -1, np.int64)
     for row, items in zip(padded, lists, strict=True):
