@@ -10,6 +10,7 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
+from recsys.models.common.items import InterestScorer, Scorer
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -102,16 +103,20 @@ class RetrievalTask(nn.Module):
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
         queries = self.model.encode(batch, query_batch, inputs)
         negative_vectors = negative_vectors.view(*negatives.ids.shape, *negative_vectors.shape[1:])
+        scorer, of_target, in_order = self.scorer, query_batch.query_of_target, query_batch.in_order
+        if isinstance(scorer, InterestScorer):  # a target trains the interest that is nearest to it
+            queries = scorer.nearest(queries if in_order else queries[of_target], target_vectors)
+            of_target, in_order, scorer = torch.arange(len(targets), device=targets.device), True, Scorer()
         loss = self.loss(
             LossInputs(
-                self.scorer,
+                scorer,
                 queries,
-                query_batch.query_of_target,
+                of_target,
                 targets,
                 target_vectors,
                 negatives,
                 negative_vectors,
-                query_batch.in_order,
+                in_order,
                 self.model.weights(batch, query_batch, negatives.ids) if self.model.weighs_pairs else None,
             )
         )

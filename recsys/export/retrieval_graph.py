@@ -31,7 +31,7 @@ from recsys.export.lookup_stand_ins import ItemVectors, Tables, replace_lookups
 from recsys.export.restored import StoredTask
 from recsys.features import FeatureSpec
 from recsys.index import build
-from recsys.models.common.items import Scorer
+from recsys.models.common.items import InterestScorer, Scorer
 from recsys.models.common.lists import padded_to
 from recsys.online.queries import in_batches
 from recsys.online.recommender import Recommender
@@ -111,7 +111,8 @@ class ExportedRetrieval(Exported):
         if not scorer.multiplies:
             why = "this model's scores are not inner products of vectors; leave it out"
             raise UserError(f"index={options.kind}: {why}")
-        queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
+        parts = [scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)]
+        queries = np.concatenate(parts).reshape(-1, scorer.items.shape[1])  # each interest is one
         index = build(
             scorer.items, kind=options.kind, queries=queries, k=max(k, 100),
             recall_target=options.recall_target, threads=torch.get_num_threads(), url=options.url,
@@ -146,7 +147,7 @@ class ExportedRetrieval(Exported):
         graph, inputs = QueryGraph(model, features, tables), example_inputs(features)
         program = trace(graph, parts, inputs, one_length=True)
         to_onnx(program, parts, list(inputs), ["query"], folder / files.GRAPH, sizes)
-        if type(scorer) is not Scorer:
+        if not isinstance(scorer, Scorer):
             [width] = [i.shape[1] for i in open_session(folder / files.GRAPH).get_outputs()]
             pair = {"query": torch.zeros(1, width), "items": torch.zeros(5, vectors.shape[1])}
             shapes = {"query": {}, "items": {0: torch.export.Dim("items")}}
@@ -156,7 +157,8 @@ class ExportedRetrieval(Exported):
         items = {part.file: {"row_bytes": 4 * vectors.shape[1], "starts": {ITEMS: [0, len(vectors)]}}}
         layout = layout_of(fused.values(), infos) | items
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
-        return {"width": vectors.shape[1], "candidates": len(vectors), "layout": layout}, read
+        about = {"width": vectors.shape[1], "candidates": len(vectors), "layout": layout}
+        return about | ({"interests": scorer.count} if isinstance(scorer, InterestScorer) else {}), read
 
 
 class ExportedClosedForm(ExportedRetrieval):

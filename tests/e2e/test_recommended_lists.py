@@ -23,7 +23,7 @@ from recsys.training.evaluate_run import evaluate
 from recsys.training.run import train
 
 SMALL = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=1"]
-TRAINED = ("sasrec", "bert4rec", "gru4rec", "hstu", "transformer", "two_tower", "mf", "neumf", "mult_vae")
+TRAINED = ("sasrec", "bert4rec", "comirec", "gru4rec", "hstu", "transformer", "two_tower", "mf", "neumf", "mult_vae")
 CLOSED_FORMS = ("ease", "item_knn", "session_knn", "popularity", "slim", "ials", "transition")
 # one of each family for every day: next item, masked item, features, factors, reconstruction, neighbours, counts
 EVERY_DAY = ("sasrec", "bert4rec", "two_tower", "mf", "mult_vae", "item_knn", "popularity")

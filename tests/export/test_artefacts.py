@@ -464,6 +464,15 @@ def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_an_index_is_searched_for_each_interest(tmp_path: Path) -> None:
+    run = trained(tmp_path, "model=comirec", *SEQUENCES, "trainer.max_epochs=1")
+    assert export_run(run, tmp_path / "artefact", "index=ivf", "recall_target=0.9") is None
+    about = Artefact.open(tmp_path / "artefact").about
+    assert about["interests"] == 4 and about["index"]["recall"] >= 0.9
+    check_lists_of_an_index(tmp_path / "artefact")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [lite, whole])
 def test_items_in_a_server(server: Any, run_of_items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with an index in Milvus. What is wrong about the server is said before anything is written."""

@@ -42,6 +42,7 @@ from recsys.models.dnn import DNN
 from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
 from recsys.models.fuxi_alpha import FuXiAlpha
+from recsys.models.comirec import ComiRec
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.hstu_rank import HSTURank
@@ -172,6 +173,7 @@ RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     "fuxi_alpha": (lambda f: FuXiAlpha(f, dim=8, max_length=5, times="kind"), SEQUENCES),
     "esasrec": (lambda f: Transformer(f, dim=8, feed_forward="swiglu", gated=True), SEQUENCES),
     "gru4rec": (lambda f: GRU4Rec(f, dim=8, hidden=6, layers=2), SEQUENCES),
+    "comirec": (lambda f: ComiRec(f, dim=8, interests=3, hidden=6, max_length=3), SEQUENCES),
     "transformer": (lambda f: Transformer(f, dim=8, context=True), SEQUENCES),
     "transformer_masked": (
         lambda f: Transformer(f, dim=8, objective="masked", block="relative", merge="sum"),

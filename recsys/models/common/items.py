@@ -273,3 +273,33 @@ class Scorer(nn.Module):
     def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
         """Score pairs: (..., d), (..., d) -> (...)."""
         return (queries * items).sum(dim=-1)
+
+
+class InterestScorer(Scorer):
+    """Scores of queries that are several vectors, one after another: the largest dot product with an item's vector.
+
+    Args:
+        count: number of vectors K of a query.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Score every item for every query: (Q, K d), (M, d) -> (Q, M)."""
+        interests = queries.unflatten(1, (self.count, -1))
+        scores = interests[:, 0] @ items.T
+        for i in range(1, self.count):  # one after another: all products at once take K times the memory
+            scores = torch.maximum(scores, interests[:, i] @ items.T)
+        return scores
+
+    def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Score pairs: (..., K d), (..., d) -> (...)."""
+        return (queries.unflatten(-1, (self.count, -1)) * items[..., None, :]).sum(-1).amax(-1)
+
+    def nearest(self, queries: Tensor, items: Tensor) -> Tensor:
+        """Return the vector of each query that has the largest product with its item: (T, K d), (T, d) -> (T, d)."""
+        interests = queries.unflatten(1, (self.count, -1))
+        best = (interests * items[:, None]).sum(2).argmax(1)
+        return interests[torch.arange(len(best), device=best.device), best]
