@@ -1,7 +1,7 @@
-"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]
+"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]
 
 Compares runs with the first one on one HTML page: metrics with intervals, curves, calibration, slices, time, plans and
-configs.
+configs. users: also the lists of some users, side by side.
 """
 
 from __future__ import annotations
@@ -17,32 +17,42 @@ from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ReportConfig
 
-USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
+USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"
 
 
-def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
-    """Write the page about these runs and sweeps, and print the comparison."""
+def report(cfg: ReportConfig) -> None:
+    """Write the page about runs and sweeps, and print the comparison."""
     from rich.markup import escape
 
+    from recsys.report import user_lists
     from recsys.report.comparison import compare
-    from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
+    from recsys.report.comparison_table import beaten_by_baseline, not_compared, terminal, verdict
     from recsys.report.compute import scaling_runs
-    from recsys.report.report_page import not_compared, page
+    from recsys.report.report_page import page
     from recsys.report.runs import read
     from recsys.report.scaling import sentence
 
-    run_set = read(folders)
+    output = Path(cfg.output)
+    run_set = read(cfg.runs)
     if not run_set.runs:
-        raise UserError(f"{folders[0]}: no trial of this sweep has a folder yet")
+        raise UserError(f"{cfg.runs[0]}: no trial of this sweep has a folder yet")
     if left_out := run_set.left_out:
         names = ", ".join(map(str, left_out[:3])) + (" ..." if left_out[3:] else "")
-        say(f"left out, because they hold no run: {len(left_out)} of {len(folders)} ({names})")
+        say(f"left out, because they hold no run: {len(left_out)} of {len(cfg.runs)} ({names})")
+    if cfg.users is not None:
+        user_lists.check_lists(run_set.runs)
     number = len(run_set.runs)
-    say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {resamples:,} times")
-    groups = compare(run_set.runs, resamples, seed)
+    say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {cfg.resamples:,} times")
+    groups = compare(run_set.runs, cfg.resamples, cfg.seed)
+    users = None
+    if cfg.users is not None:
+        from recsys.report.recommended_lists import read_users  # these imports take seconds
+
+        choice = user_lists.choose(cfg, groups)
+        users = read_users(choice, cfg.k, cfg.items)
     output.parent.mkdir(parents=True, exist_ok=True)
     scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]
-    write_text(output, page(run_set, groups, resamples, seed, scalings))
+    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, users))
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))
@@ -51,6 +61,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
                 results.print(escape(text))
     for line in not_compared(groups):
         say(line)
+    for text in [] if users is None else filter(None, [*users.sentences, users.differing]):
+        results.print(escape(text))
     for model, runs in (of_model for found in scalings for of_model in found.items()):
         results.print(escape(sentence(model, runs)))
     for run in run_set.runs:
@@ -63,9 +75,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
 def _command(cfg: ReportConfig) -> None:
     if not cfg.runs:
         raise UserError(f"no run given; usage: {USAGE}")
-    output = Path(cfg.output)
-    check_output(output, (".html",))
-    report(cfg.runs, output, cfg.resamples, cfg.seed)
+    check_output(Path(cfg.output), (".html",))
+    report(cfg)
 
 
 def main() -> None:

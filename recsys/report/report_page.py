@@ -30,9 +30,10 @@ from recsys.pages.elements import tail
 from recsys.pages.page_table import Cells, Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
-from recsys.report.comparison_table import comparison
+from recsys.report.comparison_table import comparison, not_compared
 from recsys.report.runs import RunSet
 from recsys.report.sections import trials
+from recsys.report.user_lists import UserSection
 
 BRIGHT = 8  # number of lines with a colour of their own
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
@@ -59,8 +60,15 @@ class Charts:
     kind: str = "grid"
 
 
-def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Sequence[Scaling] = ()) -> str:
-    """Return the page. scalings: the runs of each sweep of sizes"""
+def page(
+    run_set: RunSet,
+    groups: Sequence[Group],
+    resamples: int,
+    seed: int,
+    scalings: Sequence[Scaling] = (),
+    users: UserSection | None = None,
+) -> str:
+    """Return the page. scalings: the runs of each sweep of sizes; users: their lists"""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
     heads = [Column("run", left=True), Column("last line of its log", left=True)]
     logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
@@ -78,6 +86,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, sc
         facts=_facts(groups[0], count) if groups else [],
         groups=[comparison(group, paints) for group in groups],
         unfinished=PageTable(heads, logs) if unfinished else None,
+        users=users,
         charts=[
             *(_scaling(of_models) for of_models in scalings),
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),
@@ -108,17 +117,6 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[Line, P
         x: Paint(x.name, colour[x], i) if x in colour else Paint(x.name, number=i, faded=True)
         for i, x in enumerate(every)
     }
-
-
-def not_compared(groups: Sequence[Group]) -> list[str]:
-    """Return a message for each group that was tested on other rows than the first."""
-    first = groups[0].lines[0].name if groups else ""
-    messages = []
-    for group in groups[1:]:
-        names = ", ".join(run_line.name for run_line in group.lines[:4])
-        more = f" and {len(group.lines) - 4} more" if len(group.lines) > 4 else ""
-        messages.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
-    return messages
 
 
 def _facts(group: Group, count: int) -> list[tuple[str, str]]:

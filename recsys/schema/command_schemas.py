@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, LISTED, MISSING, Name, Names, Node, Texts, field
+from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import MOST_ROWS, OptimConfig, ShardingConfig, TrainerConfig
 
+MOST_USERS = 100  # on a page
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
 
@@ -239,6 +241,21 @@ class CheckpointToolConfig:
     tables: list[str] = field(list, "export-embeddings: globs; empty: all")
 
 
+def _users(value: object) -> object:
+    if value is None or (isinstance(value, list) and value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_USERS:
+        raise ValueError(f"must be 1 to {MOST_USERS} users, or a list of their ids, such as [7,42]")
+    return value
+
+
+@dataclass(config=CHECKED)
+class ItemWordsConfig(TableConfig):
+    """A table whose first column holds the items, and the others words about them."""
+
+    file: Texts = field(list, "users: a table of items, whose first column holds their ids; empty: that of the data")
+
+
 @dataclass(config=CHECKED)
 class ReportConfig:
     """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
@@ -246,7 +263,15 @@ class ReportConfig:
     runs: list[str] = field(list, "folders of runs or sweeps; runs are compared with the first")
     output: Name = field("report.html", "an HTML file")
     resamples: int = field(1000, "number of bootstrap resamples", ge=100, le=10**7)
-    seed: Natural = field(0, "seed of the bootstrap")
+    seed: Natural = field(0, "seed of the bootstrap, and of pick=random")
+    users: Annotated[int | list[str] | None, BeforeValidator(_users)] = field(
+        None, "retrieval runs: show the lists of this many users, or of the users with these ids, such as [7,42]"
+    )
+    pick: Literal["difference", "random"] = field(
+        "difference", "users: those for whom the first two runs differ most | some at random"
+    )
+    k: Count = field(10, "users: length of the lists", le=1000)
+    items: ItemWordsConfig = field(ItemWordsConfig)
 
 
 @dataclass(config=CHECKED)
