@@ -7,6 +7,7 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,7 @@ import pytest
 from run_folders import write_labels, write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
+from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.evaluation import resampling as statistics
 from recsys.evaluation.binary import binary_metrics
@@ -34,10 +36,12 @@ from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
 from recsys.pages.charts.bars import COLOURS
 from recsys.report import __main__ as command
 from recsys.report.comparison import compare, differences
-from recsys.report.comparison_table import beaten_by_baseline, verdict
-from recsys.report.report_page import not_compared, page
+from recsys.report.comparison_table import beaten_by_baseline, not_compared, verdict
+from recsys.report.report_page import page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
+from recsys.report.user_lists import Choice, Rank, RunList, UserLists, UserSection, by_difference, choose
+from recsys.schema.command_schemas import ReportConfig
 
 MODEL = "model___target_"
 
@@ -486,6 +490,64 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
 
 
+# --- lists of users ------------------------------------------------------------------------------------
+
+
+def test_rows_are_ordered_by_difference_in_turn() -> None:
+    """As a loop that takes the largest of what is left on each side."""
+    values = np.random.default_rng(0).integers(0, 5, (2, 60)) / 4
+    first, second = (dict(enumerate(v.tolist())) for v in values)
+    left, expected = dict(enumerate((values[0] - values[1]).tolist())), []
+    while any(left.values()):
+        for sign in (1, -1):
+            side = [row for row, d in left.items() if sign * d > 0]
+            if side:
+                expected.append(max(side, key=lambda row: (sign * left[row], -row)))
+                del left[expected[-1]]
+    assert by_difference(first, second) == [*expected, *left]
+    assert 10 < len(left) < 30
+
+
+def test_which_rows_are_shown(tmp_path: Path) -> None:
+    """Of one run, or of runs that kept no ranks, some at random; of several seeds, those of the first."""
+    runs = [write_retriever(tmp_path / str(i), noise=i, optim__sparse__lr=i) for i in range(6)]
+    runs.append(write_retriever(tmp_path / "seed", noise=9, seed=1, optim__sparse__lr=0))
+    other = write_retriever(tmp_path / "other", queries=500)
+
+    def chosen(*folders: Path, **settings: Any) -> Choice:
+        cfg = ReportConfig(**{"users": 5} | settings)
+        return choose(cfg, compare(read([str(f) for f in folders]).runs, 100, 0))
+
+    every = chosen(*runs)
+    assert [run.path.name for run in every.runs] == ["0", "1", "2", "3"] and "Of 6 runs, the first 4" in every.how
+    assert every.rows == by_difference(*every.values[:2]) and sorted(every.rows) == list(range(600))
+    one = chosen(runs[0])
+    assert sorted(one.rows) == list(range(600)) and list(one.rows[:3]) != [0, 1, 2] and "random" in one.how
+    assert [run.path.name for run in chosen(runs[0], runs[6]).runs] == ["0", "seed"]
+    with pytest.raises(
+        UserError, match=r"users: other: not compared with 0, .*; name runs that were tested on the sam"
+    ):
+        chosen(runs[0], other)
+    (runs[1] / "test_ranks.parquet").unlink()
+    with pytest.raises(UserError, match=r"1 kept no ranks .*; add pick=random, or name users: users=\[ID,...\]"):
+        chosen(*runs[:2])
+    assert chosen(*runs[:2], users=["7"]).users == ["7"] and chosen(*runs[:2], pick="random").values[1] == {}
+
+
+def test_ranks_that_differ_from_the_evaluations_are_told(tmp_path: Path) -> None:
+    [run] = read([str(write_retriever(tmp_path / "a"))]).runs
+    lists = [RunList(["x", "y"], {"y": Rank(1, 0), "z": Rank(4, 2)}, {"y": Rank(1, 0), "z": kept}) for kept in
+             (Rank(4, 2), Rank(7, 0))]  # fmt: skip
+    users = [UserLists(i, str(i), [], ["z", "y", "unknown"], [x]) for i, x in enumerate(lists)]
+    choice = Choice([run], [0, 1], None, 2, "How.", "ndcg@10", [{}])
+    assert UserSection(choice, users[:1], {}).differing == ""
+    told = UserSection(choice, users, {})
+    assert told.differing.startswith("1 of 4 ranks differ from those of the evaluation, by at most 3: ")
+    [table] = [part["right"] for part in told.parts[1:]]
+    assert [row[1] for row in table.rows] == ["2", "5 to 7 (8 in the evaluation)", "not a candidate"]
+    assert told.sentences[0] == "user 0: y, the best of 3 items, followed; rank 2 in a"
+
+
 # --- the page ------------------------------------------------------------------------------------------
 
 NASTY = "<script>alert(1)</script>\"'&"
@@ -613,7 +675,7 @@ def test_what_is_no_run_is_left_out(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"),
+        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"),
         (["gone"], "gone: no such folder"),
         (["file"], "file: is a file, not a run's folder"),
         (["empty"], "empty: not a run (it has no config.yaml)"),
@@ -623,6 +685,13 @@ def test_what_is_no_run_is_left_out(
         (["a", "resamples=5"], "resamples=5: must be at least 100"),
         (["a", "seed=-1"], "seed=-1: must be at least 0"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
+        (["a", "users=0"], "users=0: must be 1 to 100 users, or a list of their ids, such as [7,42]"),
+        (["a", "users=abc"], "users=abc: must be 1 to 100 users"),
+        (["a", "users=true"], "users=true: must be 1 to 100 users"),
+        (["a", "users=[]"], "users=[]: must be 1 to 100 users"),
+        (["a", "users=5", "pick=worst"], "pick=worst: must be difference or random"),
+        (["a", "users=5"], "users: a predicts labels, and lists are those of retrieval models; leave out users"),
+        (["lists", "users=5"], "users: lists has no checkpoint, which its lists need"),
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["texts"], "texts/metrics.json: test.auc='x' is not a number; evaluate the run again"),
         (["half"], "half/sweep.json: cannot be read: "),
@@ -648,6 +717,7 @@ def test_mistakes(
     (tmp_path / "half/sweep.json").write_text("[")
     (tmp_path / "odd/sweep.json").write_text("3")
     (tmp_path / "young/sweep.json").write_text('{"trials": []}')
+    write_retriever(Path("lists"))
     write_run(Path("texts"), rows=200)
     metrics = json.loads(Path("texts/metrics.json").read_text())
     Path("texts/metrics.json").write_text(json.dumps(metrics | {"test": metrics["test"] | {"auc": "x"}}))
