@@ -60,12 +60,6 @@ def in_batches(fitted: Fitted, rows: pl.DataFrame, size: int) -> Iterator[Querie
         yield Queries.from_rows(fitted, rows[int(start) : int(stop)].drop(number))
 
 
-def group_names(by: str, groups: pl.Series) -> pl.Series:
-    """Return the keys of groups as users know them. by: data.group.by"""
-    # that of a list has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
-    return groups.str.replace(r":\d+:(\d+)$", ":$1") if by == LIST else groups
-
-
 def answers(
     fitted: Fitted, groups: pl.Series, ids: np.ndarray, scores: np.ndarray, *, key: pl.DataType, item: pl.DataType
 ) -> pl.DataFrame:
@@ -78,13 +72,15 @@ def answers(
     """
     assert fitted.data.group is not None
     by = fitted.data.group.by
+    if by == LIST:  # the key has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
+        groups = groups.str.replace(r":\d+:(\d+)$", ":$1")
     ranked = scores > -np.inf
     stops = ranked.sum(1).cumsum()
     starts = np.concatenate([[0], stops[:-1]]) if len(stops) else stops
     names = fitted.candidates.gather(ids[ranked] - 1)
     return pl.DataFrame(
         {
-            by: _cast(group_names(by, groups), key),
+            by: _cast(groups, key),
             "items": slices(_cast(names, item), starts, stops),
             "scores": slices(pl.Series(scores[ranked]), starts, stops),
         }

@@ -24,45 +24,45 @@ def report(cfg: ReportConfig) -> None:
     """Write the page about runs and sweeps, and print the comparison."""
     from rich.markup import escape
 
-    from recsys.report import user_lists
+    from recsys.pages.elements import plain
     from recsys.report.comparison import compare
-    from recsys.report.comparison_table import beaten_by_baseline, not_compared, terminal, verdict
+    from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
     from recsys.report.compute import scaling_runs
-    from recsys.report.report_page import page
+    from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
     from recsys.report.scaling import sentence
 
+    if not cfg.runs:
+        raise UserError(f"no run given; usage: {USAGE}")
     output = Path(cfg.output)
+    check_output(output, (".html",))
     run_set = read(cfg.runs)
     if not run_set.runs:
         raise UserError(f"{cfg.runs[0]}: no trial of this sweep has a folder yet")
     if left_out := run_set.left_out:
         names = ", ".join(map(str, left_out[:3])) + (" ..." if left_out[3:] else "")
         say(f"left out, because they hold no run: {len(left_out)} of {len(cfg.runs)} ({names})")
-    if cfg.users is not None:
-        user_lists.check_lists(run_set.runs)
     number = len(run_set.runs)
     say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {cfg.resamples:,} times")
-    groups = compare(run_set.runs, cfg.resamples, cfg.seed)
-    users = None
+    groups, lists = compare(run_set.runs, cfg.resamples, cfg.seed), None
     if cfg.users is not None:
-        from recsys.report.recommended_lists import read_users  # these imports take seconds
+        from recsys.report.user_lists import user_section  # its imports take seconds
 
-        choice = user_lists.choose(cfg, groups)
-        users = read_users(choice, cfg.k, cfg.items)
+        lists = user_section(cfg, groups)
     output.parent.mkdir(parents=True, exist_ok=True)
     scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]
-    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, users))
+    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, lists))
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))
             results.print(escape(verdict(group, main)))
             if (text := beaten_by_baseline(group, main)) is not None:
                 results.print(escape(text))
+    if lists is not None:
+        for user in lists.users:
+            results.print(escape(f"user {plain(user.user)}, next: {lists.followed(user, 1)}"))
     for line in not_compared(groups):
         say(line)
-    for text in [] if users is None else filter(None, [*users.sentences, users.differing]):
-        results.print(escape(text))
     for model, runs in (of_model for found in scalings for of_model in found.items()):
         results.print(escape(sentence(model, runs)))
     for run in run_set.runs:
@@ -71,19 +71,11 @@ def report(cfg: ReportConfig) -> None:
     say(f"wrote {output}")
 
 
-@command_line.takes(ReportConfig)
-def _command(cfg: ReportConfig) -> None:
-    if not cfg.runs:
-        raise UserError(f"no run given; usage: {USAGE}")
-    check_output(Path(cfg.output), (".html",))
-    report(cfg)
-
-
 def main() -> None:
     """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
     folders, rest = command_line.folders_among(sys.argv[1:])
     runs = [f"runs=[{','.join(map(quoted, folders))}]"] if folders else []
-    command_line.run("report", _command, runs + rest)
+    command_line.run("report", command_line.takes(ReportConfig)(report), runs + rest)
 
 
 if __name__ == "__main__":

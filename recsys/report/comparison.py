@@ -256,21 +256,8 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: pl.DataFrame) 
     return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
 
 
-def kept_ranks(run: ReportedRun) -> pl.DataFrame | None:
-    """Return the ranks of a retrieval run's targets in the test rows, or None if it kept none."""
-    import polars as pl
-
-    try:
-        return pl.read_parquet(run.path / f"{RANKS}.parquet", glob=False)
-    except (OSError, pl.exceptions.PolarsError):
-        return None
-
-
 def row_metrics(run: ReportedRun, frame: pl.DataFrame) -> tuple[bytes, Means]:
-    """Return a hash of the queries, and metrics of each, named as in metrics.json: those of `full` have no suffix.
-
-    frame: the ranks of a retrieval run's targets
-    """
+    """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 
     query = frame["query"].to_numpy().astype(np.int64)

@@ -100,17 +100,6 @@ def _significance(d: Difference, group: Group, main: str, line: int) -> str:
     return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {_p_value(p)}{many}): {sure}."
 
 
-def not_compared(groups: Sequence[Group]) -> list[str]:
-    """Return a message for each group that was tested on other rows than the first."""
-    first = groups[0].lines[0].name if groups else ""
-    messages = []
-    for group in groups[1:]:
-        names = ", ".join(line.name for line in group.lines[:4])
-        more = f" and {len(group.lines) - 4} more" if len(group.lines) > 4 else ""
-        messages.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
-    return messages
-
-
 def comparison(group: Group, paints: dict[Line, Paint]) -> dict[str, Any]:
     """Return the comparison of a group for the template, with a table (or a note) for each label."""
     names = [main.rpartition("/")[0] if len(group.mains) > 1 else "" for main in group.mains]

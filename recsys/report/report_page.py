@@ -30,10 +30,9 @@ from recsys.pages.elements import tail
 from recsys.pages.page_table import Cells, Column, PageTable, Paint, cut
 from recsys.report import scaling, sections
 from recsys.report.comparison import Group, Line
-from recsys.report.comparison_table import comparison, not_compared
+from recsys.report.comparison_table import comparison
 from recsys.report.runs import RunSet
 from recsys.report.sections import trials
-from recsys.report.user_lists import UserSection
 
 BRIGHT = 8  # number of lines with a colour of their own
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
@@ -42,6 +41,7 @@ SMALL = 250  # width and height of a chart of calibration
 
 
 Scaling = Mapping[str, Sequence[scaling.ScalingRun]]  # model -> runs
+Scalings = Sequence[Scaling]
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,9 @@ class Charts:
 
 
 def page(
-    run_set: RunSet,
-    groups: Sequence[Group],
-    resamples: int,
-    seed: int,
-    scalings: Sequence[Scaling] = (),
-    users: UserSection | None = None,
+    run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Scalings = (), users: object = None
 ) -> str:
-    """Return the page. scalings: the runs of each sweep of sizes; users: their lists"""
+    """Return the page. scalings: the runs of each sweep of sizes; users: a UserSection, or None"""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
     heads = [Column("run", left=True), Column("last line of its log", left=True)]
     logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
@@ -117,6 +112,17 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[Line, P
         x: Paint(x.name, colour[x], i) if x in colour else Paint(x.name, number=i, faded=True)
         for i, x in enumerate(every)
     }
+
+
+def not_compared(groups: Sequence[Group]) -> list[str]:
+    """Return a message for each group that was tested on other rows than the first."""
+    first = groups[0].lines[0].name if groups else ""
+    messages = []
+    for group in groups[1:]:
+        names = ", ".join(run_line.name for run_line in group.lines[:4])
+        more = f" and {len(group.lines) - 4} more" if len(group.lines) > 4 else ""
+        messages.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
+    return messages
 
 
 def _facts(group: Group, count: int) -> list[tuple[str, str]]:

@@ -1,62 +1,50 @@
-"""Lists of several runs for the same users, side by side: which users are shown, and their section of the page."""
+"""Lists of several runs for the same users, side by side, ranked as in the evaluation. Imports torch and Lightning."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
 
 from recsys.base.errors import UserError
+from recsys.data.features import GROUP, HISTORY, TARGETS
+from recsys.data.features.group_features import TEST
+from recsys.data.prepare.item_table import items_join
+from recsys.data.prepare.prepared import parsed_rows
+from recsys.data.raw.read_sources import side_table
 from recsys.evaluation.metrics_table import label
-from recsys.files.run_files import best_checkpoint
+from recsys.online.recommender import Recommender, top_k
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable
-from recsys.report.comparison import Group, kept_ranks, row_metrics
-from recsys.report.comparison_table import not_compared
+from recsys.report.comparison import RANKS, Group, row_metrics
+from recsys.report.report_page import not_compared
 from recsys.report.runs import ReportedRun
 from recsys.schema.command_schemas import ReportConfig
+from recsys.stages.read_tables import read_table
+from recsys.training.run_data import prepare_to_measure
+from recsys.training.run_dir import choose_checkpoint, open_run
+from recsys.training.trainer import loader_on_cpu
 
-MOST_RUNS = 4
-MOST_HISTORY, MOST_TARGETS = 10, 5  # items that are shown
+MOST_RUNS, MOST_HISTORY = 4, 10  # that are shown
+SPARE = 100  # rows that are read for each user to show, since a user may have several
 
-Words = Mapping[str, Sequence[str]]  # item -> its title, and short texts about it
-
-
-class Rank(NamedTuple):
-    """The number of candidates that score higher than a target, and of those that score the same."""
-
-    greater: int
-    ties: int
-
-    def __str__(self) -> str:
-        first, last = 1 + self.greater, 1 + self.greater + self.ties
-        return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+Rank = tuple[int, int]  # the numbers of candidates that score higher than a target, and of those that score the same
 
 
-@dataclass(frozen=True)
-class RunList:
-    """The best items of one run, best first.
-
-    ranks: of each target that is one of the run's candidates
-    evaluated: the ranks that the evaluation has kept; empty if it has kept none
-    """
+class RunList(NamedTuple):
+    """The best items of a run, best first; the ranks of targets, and those that the evaluation has kept."""
 
     items: list[str]
     ranks: dict[str, Rank]
-    evaluated: dict[str, Rank]
-
-    def rank(self, target: str) -> str:
-        """Return a target's rank in words, with that of the evaluation if it differs."""
-        if target not in self.ranks:
-            return "not a candidate"
-        rank, evaluated = self.ranks[target], self.evaluated.get(target)
-        return f"{rank}" if evaluated in (None, rank) else f"{rank} ({evaluated} in the evaluation)"
+    kept: dict[str, Rank]
 
 
-@dataclass(frozen=True)
-class UserLists:
+class UserLists(NamedTuple):
     """A test row: its user, the items before it, the items that followed, and the list of each run."""
 
     row: int
@@ -65,170 +53,181 @@ class UserLists:
     targets: list[str]
     lists: list[RunList]
 
-    @property
-    def best_first(self) -> list[str]:
-        """The items that followed, the one with the best rank in any list first."""
-        last = Rank(sys.maxsize, 0)
-        return sorted(self.targets, key=lambda t: min(x.ranks.get(t, last) for x in self.lists))
 
-
-@dataclass(frozen=True)
-class Choice:
-    """Test rows to show.
-
-    runs: the runs whose lists are shown
-    rows: numbers of the rows, the first to be shown in front
-    users: the users to show; None for `count` users, those of the first rows
-    how: how they are chosen, in words
-    metric, values: a metric, and its value of each row for each run; none for a run that kept no ranks
-    """
+class UserSection(NamedTuple):
+    """Users with their lists; how they were chosen; the title of each item, and short texts about it."""
 
     runs: Sequence[ReportedRun]
-    rows: Sequence[int]
-    users: list[str] | None
-    count: int
-    how: str
-    metric: str
-    values: list[dict[int, float]]
-
-
-def check_lists(runs: Sequence[ReportedRun]) -> None:
-    """Raise UserError if a run that has finished has no lists."""
-    for run in runs:
-        if run.metrics is not None and not run.retrieves:
-            why = f"{run.name} predicts labels, and lists are those of retrieval models"
-            raise UserError(f"users: {why}; leave out users, or this run")
-        if run.metrics is not None and best_checkpoint(run.path) is None:
-            raise UserError(f"users: {run.path} has no checkpoint, which its lists need; leave out users, or this run")
-
-
-def choose(cfg: ReportConfig, groups: Sequence[Group]) -> Choice:
-    """Choose test rows. Raises UserError if runs were tested on different rows, or kept no ranks to choose by."""
-    if not groups:
-        raise UserError("users: no run has finished, so there are no lists; leave out users")
-    if groups[1:]:
-        raise UserError(f"users: {not_compared(groups)[0]}; name runs that were tested on the same rows")
-    lines, metric = groups[0].lines, groups[0].main
-    every = [line.first for line in lines] if len(lines) > 1 else lines[0].runs  # the first seed of each config
-    runs = every[:MOST_RUNS]
-    values = [_values(run, metric) for run in runs]
-    rows: Sequence[int] = range(groups[0].rows)
-    named, count = (cfg.users, len(cfg.users)) if isinstance(cfg.users, list) else (None, cfg.users or 0)
-    if named is not None:
-        how = "The users that were named."
-    elif cfg.pick == "random" or len(runs) == 1:
-        rows = np.random.default_rng(cfg.seed).permutation(len(rows)).tolist()
-        how = f"Users of test rows that were drawn at random (seed {cfg.seed})."
-    elif values[0] and values[1]:
-        rows = by_difference(*values[:2])
-        a, b = (plain(run.name, 60) for run in runs[:2])
-        how = f"The users whose {label(metric)} differs most between {a} and {b}, in turn one for whom {a} is better "
-        how += f"and one for whom {b} is. They are extremes, not typical users: pick=random draws users at random."
-    else:
-        why = f"{runs[bool(values[0])].name} kept no ranks of its test rows (metrics.predictions=false)"
-        raise UserError(
-            f"users={count}: {why}, so no difference is known; add pick=random, or name users: users=[ID,...]"
-        )
-    if every[MOST_RUNS:]:
-        how += f" Of {len(every)} runs, the first {MOST_RUNS} are shown."
-    return Choice(runs, rows, named, count, how, metric, values)
-
-
-def _values(run: ReportedRun, metric: str) -> dict[int, float]:
-    """Return a metric of each test row; empty if the run kept no ranks."""
-    if (ranks := kept_ranks(run)) is None:
-        return {}
-    means = row_metrics(run, ranks)[1]
-    rows = ranks["query"].unique(maintain_order=True)
-    return dict(zip(rows, means.values[:, means.names.index(metric)].tolist(), strict=True))
-
-
-def by_difference(first: Mapping[int, float], second: Mapping[int, float]) -> list[int]:
-    """Return the rows by the difference of two values, the largest first: in turn a row where the first value is
-    larger and one where the second is. Rows of equal difference keep their order.
-
-    >>> by_difference({0: 0.5, 1: 0.0, 2: 0.0, 3: 1.0}, {0: 0.5, 1: 0.2, 2: 0.9, 3: 0.1})
-    [3, 2, 1, 0]
-    """
-    larger = {row: first[row] - second[row] for row in first}
-    sides = ([row for row, d in larger.items() if sign * d > 0] for sign in (1, -1))
-    ordered = (sorted(side, key=lambda row: -abs(larger[row])) for side in sides)
-    turns = [row for pair in zip_longest(*ordered) for row in pair if row is not None]
-    return turns + [row for row, d in larger.items() if d == 0]
-
-
-@dataclass(frozen=True)
-class UserSection:
-    """The chosen users with their lists, and words about the items in them."""
-
-    choice: Choice
     users: Sequence[UserLists]
-    words: Words
-
-    @property
-    def sentences(self) -> list[str]:
-        """A line for each user: what followed, and its rank in each list."""
-        lines = []
-        for user in self.users:
-            best, names = user.best_first[0], [run.name for run in self.choice.runs]
-            ranks = ", ".join(f"{x.rank(best)} in {name}" for x, name in zip(user.lists, names, strict=True))
-            more = f", the best of {len(user.targets)} items," if user.targets[1:] else ""
-            lines.append(f"user {plain(user.user)}: {self._title(best)}{more} followed; rank {ranks}")
-        return lines
+    how: str
+    words: Mapping[str, Sequence[str]]
 
     @property
     def differing(self) -> str:
         """A sentence if ranks differ from those of the evaluation, else an empty text."""
-        lists = [x for user in self.users for x in user.lists]
-        off = [abs(x.ranks[t].greater - kept.greater) for x in lists for t, kept in x.evaluated.items()]
-        if not (count := sum(n > 0 for n in off)):
-            return ""
-        why = "other batches, GPUs and lower precision round scores in other ways"
-        other = "more than a few places mean that the data or the checkpoint has changed"
-        return (
-            f"{count} of {len(off)} ranks differ from those of the evaluation, by at most {max(off):,}: {why}; {other}."
-        )
+        ranks = [(x.ranks[t][0], above) for u in self.users for x in u.lists for t, (above, _) in x.kept.items()]
+        off = [abs(a - b) for a, b in ranks if a != b]
+        text = f"{len(off)} of {len(ranks)} ranks are up to {max(off, default=0):,} places off those of the evaluation"
+        return f"{text}: by rounding or, if it is more than a few, because the data has changed." if off else ""
 
-    @property
-    def parts(self) -> list[dict[str, Any]]:
-        """Each user for the template: the history, a table of what followed, and one of the lists."""
-        names = [tail(run.name, 28) for run in self.choice.runs]
-        heads = [Column("place"), *(Column(name, left=True) for name in names)]
-        ranks = [Column("what followed", left=True), *(Column(f"rank in {name}") for name in names)]
+    def before(self, user: UserLists) -> str:
+        """Return the last items of the history in words, oldest first."""
+        items, left_out = user.history[-MOST_HISTORY:], len(user.history[:-MOST_HISTORY])
+        shown = " · ".join(self._cell(item).text for item in items) or "nothing"
+        return f"History, oldest first{f', without {left_out:,} earlier items' if left_out else ''}: {shown}"
+
+    def followed(self, user: UserLists, most: int = 5) -> str:
+        """Return the items that followed in words, those with the best ranks first, with their ranks."""
+        best = sorted(user.targets, key=lambda t: min(x.ranks.get(t, (np.inf, 0)) for x in user.lists))
         parts = []
-        for user in self.users:
-            right: list[Cells] = [
-                [self._cell(target), *(x.rank(target) for x in user.lists)] for target in user.best_first
-            ]
-            places: list[Cells] = [
-                [f"{i}", *("" if item is None else self._cell(item, user) for item in items)]
-                for i, items in enumerate(zip_longest(*(x.items for x in user.lists)), start=1)
-            ]
-            parts.append({
-                "user": user.user,
-                "about": f"test row {user.row:,}{self._values(user.row)}",
-                "earlier": max(len(user.history) - MOST_HISTORY, 0),
-                "history": [self._title(item) for item in user.history[-MOST_HISTORY:]],
-                "right": PageTable(ranks, right, kind="lists", first=MOST_TARGETS),
-                "lists": PageTable(heads, places, kind="lists"),
-            })  # fmt: skip
-        return parts
+        for target in best[:most]:
+            found = [x.ranks.get(target) for x in user.lists]
+            ranks = [f"{r[0] + 1:,}{f' to {sum(r) + 1:,}' if r[1] else ''}" if r else "none" for r in found]
+            whose = ", ".join(f"{rank} in {run.name}" for rank, run in zip(ranks, self.runs, strict=True))
+            parts.append(f"{self._cell(target).text} (rank {whose})")
+        return " · ".join(parts) + (f" and {len(best) - most} more" if best[most:] else "")
 
-    def _values(self, row: int) -> str:
-        known = zip(self.choice.runs, self.choice.values, strict=True)
-        values = ", ".join(f"{tail(run.name, 28)} {of_row[row]:.4f}" for run, of_row in known if row in of_row)
-        return f"; {label(self.choice.metric)}: {values}" if values else ""
-
-    def _title(self, item: str) -> str:
-        return plain(self.words.get(item, [item])[0], 60)
+    def table(self, user: UserLists) -> PageTable:
+        """Return the lists side by side."""
+        heads = [Column("place"), *(Column(tail(run.name, 28), left=True) for run in self.runs)]
+        rows: list[Cells] = []
+        for items in zip_longest(*(x.items for x in user.lists)):
+            rows.append([f"{len(rows) + 1}", *("" if item is None else self._cell(item, user) for item in items)])
+        return PageTable(heads, rows, kind="lists")
 
     def _cell(self, item: str, user: UserLists | None = None) -> Cell:
         """Return an item in words; in the lists of a user, it is marked if it was right, or is in several lists."""
-        _, *about = self.words.get(item, [item])
-        chip = kind = ""
-        if user is not None and item in user.targets:
-            chip, kind = "right", "good"
-        elif user is not None and (lists := sum(item in x.items for x in user.lists)) > 1:
-            chip = "in both" if len(user.lists) == 2 else f"in {lists} lists"
+        title, *about = self.words.get(item, [item])
+        among = sum(item in x.items for x in user.lists) if user else 0
+        several, right = f"in {among} lists" if among > 1 else "", user is not None and item in user.targets
+        chip, kind = ("right", "good") if right else (several, "")
         below = [Cell(plain(", ".join(about), 60))] if about else []
-        return Cell(self._title(item), "wrap", plain(item, 200), chip=chip, chip_kind=kind, below=below)
+        return Cell(plain(title, 60), "wrap", plain(item, 200), chip=chip, chip_kind=kind, below=below)
+
+
+def user_section(cfg: ReportConfig, groups: Sequence[Group]) -> UserSection:
+    """Return the lists of the users that `cfg.users` asks for. Raises UserError if a run or a user has none."""
+    if len(groups) != 1 or not groups[0].retrieves:
+        why = not_compared(groups)[0] if groups[1:] else "only retrieval runs that have finished have lists"
+        raise UserError(f"users: {why}; leave out users, or name retrieval runs that were tested on the same rows")
+    lines = groups[0].lines
+    every = [line.first for line in lines] if len(lines) > 1 else lines[0].runs  # the first seed of each config
+    runs = every[:MOST_RUNS]
+    rows, how = order_of_rows(cfg, groups[0], runs)
+    how += f" Of {len(every)} runs, the first {MOST_RUNS} are shown." if every[MOST_RUNS:] else ""
+    for run in runs:  # before anything is read
+        choose_checkpoint(run.path, "best")
+    table = item_table(runs) if cfg.items is None else read_table(cfg.items, Path(), "items")
+    chosen = rows_of_users(runs[0], rows, cfg.users)
+    lists = [_lists(run, list(chosen["row"]), cfg.k) for run in runs]
+    users = [UserLists(*row, [of_run[row[0]] for of_run in lists]) for row in chosen.iter_rows()]  # type: ignore[call-arg]
+    if any(not x.ranks.keys() <= set(user.targets) for user in users for x in user.lists):
+        raise UserError("users: the same test rows have other targets in some of the runs; train them on the same data")
+    shown = {i for u in users for part in (u.history, u.targets, *(x.items for x in u.lists)) for i in part}
+    return UserSection(runs, users, how, words_about(table, shown))
+
+
+def order_of_rows(cfg: ReportConfig, group: Group, runs: Sequence[ReportedRun]) -> tuple[Sequence[int], str]:
+    """Return the test rows, those to be shown first in front, and how they are ordered, in words."""
+    if isinstance(cfg.users, list):
+        return range(group.rows), "The users that were named."
+    if cfg.pick == "random" or len(runs) == 1:
+        return np.random.default_rng(cfg.seed).permutation(group.rows).tolist(), f"Drawn at random, seed {cfg.seed}."
+    values = []
+    for run in runs[:2]:
+        if (ranks := _kept_ranks(run)).is_empty():
+            raise UserError(f"users: {run.name} kept no ranks; add pick=random, or name the users: users=[ID,...]")
+        means = row_metrics(run, ranks)[1]
+        of_row = means.values[:, means.names.index(group.main)].tolist()
+        values.append(dict(zip(ranks["query"].unique(maintain_order=True), of_row, strict=True)))
+    how = f"The users whose {label(group.main)} differs most between the first two runs, in turn one for whom the first"
+    return by_difference(*values), f"{how} is better and one for whom the second is: extremes, unlike with pick=random."
+
+
+def by_difference(first: Mapping[int, float], second: Mapping[int, float]) -> list[int]:
+    """Return the rows by the difference of two values: in turn one where the first is larger, one where it is not."""
+    off = {row: value - second[row] for row, value in first.items()}
+    rows = sorted(off, key=lambda row: -abs(off[row]))
+    turns = zip_longest([row for row in rows if off[row] > 0], [row for row in rows if off[row] < 0])
+    return [row for turn in turns for row in turn if row is not None] + [row for row in rows if not off[row]]
+
+
+def _kept_ranks(run: ReportedRun) -> pl.DataFrame:
+    return pl.read_parquet(file, glob=False) if (file := run.path / f"{RANKS}.parquet").exists() else pl.DataFrame()
+
+
+def rows_of_users(run: ReportedRun, rows: Sequence[int], users: int | list[str] | None) -> pl.DataFrame:
+    """Return the first row of each user to show: its number, the user, the items before it and its targets, as text."""
+    data = open_run(str(run.path))[0].data
+    assert data.group is not None and users is not None
+    named, count = (users, len(users)) if isinstance(users, list) else ([], users)
+    wanted = pl.DataFrame({GROUP: named} if named else {"row": rows[: SPARE * count]}).unique(maintain_order=True)
+    found, first = [], 0
+    for frame, split in parsed_rows(data):
+        test = frame.filter(pl.Series(split == TEST)).select(GROUP, HISTORY, TARGETS).with_row_index("row", first)
+        first += test.height
+        found.append(test.cast({"row": pl.Int64}).join(wanted, on=wanted.columns, how="semi", maintain_order="left"))
+    every = wanted.join(pl.concat(found), on=wanted.columns, maintain_order="left_right")
+    if missing := set(named) - set(every[GROUP]):
+        raise UserError(f"users={min(missing)}: no test row of {data.name} has this {data.group.by}")
+    of_users = every.unique(GROUP, keep="first", maintain_order=True).head(count)
+    return of_users.select("row", GROUP, HISTORY, pl.col(TARGETS).list.unique(maintain_order=True))
+
+
+def _lists(run: ReportedRun, rows: Sequence[int], k: int) -> dict[int, RunList]:
+    """Return the list of each test row, from the batches that the evaluation gives the model."""
+    cfg, path = open_run(str(run.path))
+    model, kept, lists = Recommender.load(str(path)), _kept_ranks(run), dict[int, RunList]()
+    for batch in loader_on_cpu(cfg, prepare_to_measure(path, cfg.data), "test"):
+        assert batch.targets is not None and batch.history is not None
+        places = {row: row - batch.first_row for row in rows if 0 <= row - batch.first_row < batch.rows}
+        if not places:
+            continue
+        with torch.no_grad():
+            score = model.score_batch(batch)
+            for row, i in places.items():
+                targets, history = (x.slice(i, i + 1).values for x in (batch.targets, batch.history))
+                items, ranks = _list(model, score(i, i + 1)[0], targets, history, k)
+                # of unknown targets, which have no rank here, then of the others by ascending id
+                of_row = kept.filter(query=row).select("^(greater|ties)_full$").rows() if len(kept) else []
+                lists[row] = RunList(items, ranks, dict(zip([*ranks][::-1], of_row[::-1], strict=False)))
+    return lists
+
+
+def _list(model: Recommender, some: Tensor, targets: Tensor, past: Tensor, k: int) -> tuple[list[str], dict[str, Rank]]:
+    """Return the k best items and the ranks of targets, by ascending id, as the protocol `full` ranks them.
+
+    some: scores (N,) of the candidates 0 ... N - 1; 0 stands for unknown items, and the last ones may be missing
+    """
+    names, targets = model.fitted.candidates, targets[targets > 0].unique()
+    scores, ranked = torch.full((1 + len(names),), -torch.inf), torch.arange(1 + len(names)) > 0
+    scores[1 : len(some)] = some[1:].nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    if model.filter_history:
+        ranked[past[~torch.isin(past, targets)]] = False
+    ids, best = top_k(torch.where(ranked, scores, -torch.inf)[None], min(k, len(names)))
+    own, others = scores[targets][:, None], scores[ranked]
+    ranks = zip((others > own).sum(1).tolist(), ((others == own).sum(1) - 1).tolist(), strict=True)
+    items = names.gather(ids[best > -torch.inf].numpy() - 1).to_list()
+    return items, dict(zip(names.gather(targets.numpy() - 1), ranks, strict=True))
+
+
+def item_table(runs: Sequence[ReportedRun]) -> pl.DataFrame:
+    """Return the table of items of the first run whose data has one, with all columns of its file, the key first."""
+    for run in runs:
+        cfg, path = open_run(str(run.path))
+        data = replace(cfg.data, root=prepare_to_measure(path, cfg.data).info["root"])
+        item = data.sparse_columns[data.item_feature or ""].column
+        join = items_join(data) or next((join for join in data.source.joins if join.key == item), None)
+        if join is not None:
+            key = join.columns.get(join.key, join.key)
+            return side_table(data, replace(join, key=key, columns={}), "data.items.file").select(key, pl.exclude(key))
+    return pl.DataFrame({"item": [""]})
+
+
+def words_about(table: pl.DataFrame, items: set[str]) -> dict[str, list[str]]:
+    """Return the title of each item, or itself if no column is named so, and two texts. table: the items first"""
+    text = table.select(pl.exclude(pl.List, pl.Struct).cast(pl.String))
+    key, *others = text.columns
+    title = next((n for word in ("title", "name") for n in others if word in n.lower()), key)
+    rows = text.filter(pl.col(key).is_in(items)).select(key, pl.coalesce(title, key).alias("__title__"), *others)
+    return {item: [name, *[t for t in texts if t and t != name][:2]] for item, name, *texts in rows.iter_rows()}

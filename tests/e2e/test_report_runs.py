@@ -14,10 +14,10 @@ from recsys.data.features import GROUP, HISTORY, TARGETS
 from recsys.data.prepare.prepared import Prepared, parsed_rows
 from recsys.evaluation.metrics_table import LISTS
 from recsys.report.comparison import compare
-from recsys.report.recommended_lists import read_users
 from recsys.report.runs import read
-from recsys.report.user_lists import Choice, UserSection, choose
-from recsys.schema.command_schemas import ItemWordsConfig, ReportConfig
+from recsys.report.user_lists import UserSection, user_section
+from recsys.schema.command_schemas import ReportConfig
+from recsys.schema.pipeline_schema import TableConfig
 from recsys.training.run_dir import open_run
 
 CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
@@ -79,15 +79,10 @@ def test_lists_of_runs_are_measured(home: Path, name: str) -> None:
     assert 0 < test["coverage@10"] <= 1 and 0 <= test["gini@10"] < 1 and test["novelty@10"] > 0
 
 
-def chosen(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[ReportConfig, Choice]:
+def section(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> UserSection:
     monkeypatch.chdir(home)
     cfg = ReportConfig(runs=["mf", "popularity"], **settings)
-    return cfg, choose(cfg, compare(read(cfg.runs).runs, 100, 0))
-
-
-def section(home: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> UserSection:
-    cfg, choice = chosen(home, monkeypatch, **settings)
-    return read_users(choice, cfg.k, cfg.items)
+    return user_section(cfg, compare(read(cfg.runs).runs, 100, 0))
 
 
 def events(home: Path) -> dict[str, list[str]]:
@@ -115,7 +110,7 @@ def test_parsed_rows_name_the_user_of_each_test_row(home: Path, monkeypatch: pyt
         assert [*history, target] == of_user[user]
 
 
-def test_lists_of_all_users_are_those_that_the_evaluation_ranked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_those_that_the_evaluation_ranked(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The most popular items are counted here from the raw file: each user's last two items are not training rows."""
     of_user = events(home)
     shown = section(home, monkeypatch, k=200, users=list(of_user)[:50])
@@ -131,9 +126,9 @@ def test_lists_of_all_users_are_those_that_the_evaluation_ranked(home: Path, mon
         ranked = [counts.get(item, 0) for item in popular.items]
         assert ranked == sorted(ranked, reverse=True)
         for of_run in user.lists:
-            assert of_run.ranks == of_run.evaluated and len(of_run.evaluated) == 1
-            [(target, rank)] = of_run.ranks.items()
-            assert rank.greater <= of_run.items.index(target) <= rank.greater + rank.ties
+            assert of_run.ranks == of_run.kept and len(of_run.kept) == 1
+            [(target, (above, ties))] = of_run.ranks.items()
+            assert above <= of_run.items.index(target) <= above + ties
 
 
 def test_users_are_chosen_by_the_largest_difference(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +145,10 @@ def test_users_are_chosen_by_the_largest_difference(home: Path, monkeypatch: pyt
     shown = section(home, monkeypatch, users=5)
     found = [difference[user.row] for user in shown.users]
     assert found[::2] == sorted(difference, reverse=True)[:3] and found[1::2] == sorted(difference)[:2]
-    assert "extremes, not typical" in shown.choice.how and len(shown.sentences) == 5
-    drawn = [chosen(home, monkeypatch, users=5, pick="random", seed=seed)[1] for seed in (0, 0, 1)]
-    assert drawn[0].rows == drawn[1].rows != drawn[2].rows and "random" in drawn[0].how
+    assert "extremes" in shown.how
+    drawn = [section(home, monkeypatch, users=9, pick="random", seed=seed) for seed in (0, 1)]
+    rows = [[user.row for user in s.users] for s in drawn]
+    assert rows[0] != rows[1] and all(len(set(r)) == 9 for r in rows) and "random, seed 1" in drawn[1].how
 
 
 def test_items_are_shown_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,16 +159,19 @@ def test_items_are_shown_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     words = section(home, monkeypatch, users=["u0"]).words
     assert len(words) > 10 and all([item, *kinds[item]] == [*about] for item, about in words.items())
-    lines = [f"{item}\t{'long ' * 9}\tThe {item}\t{kind}" for item, (kind, _) in kinds.items()]
-    (home / "titles.txt").write_text("\n".join(["id\tplot\tTitle\tkind", *lines]))
-    words = section(home, monkeypatch, users=["u0"], items=ItemWordsConfig(file=["titles.txt"], separator="\\t")).words
-    assert len(words) > 10 and all(about == [f"The {item}", kinds[item][0]] for item, about in words.items())
+    lines = [f"{item}\t{kind}\tThe {item}\tof 2001" for item, (kind, _) in kinds.items()]
+    (home / "titles.txt").write_text("\n".join(["id\tkind\tTitle\tyear", *lines]))
+    words = section(home, monkeypatch, users=["u0"], items=TableConfig(file=["titles.txt"], separator="\\t")).words
+    assert len(words) > 10 and all(about == [f"The {item}", kinds[item][0], "of 2001"] for item, about in words.items())
 
 
 def test_a_page_of_lists(home: Path) -> None:
     done = recsys("report", "mf", "popularity", "users=[u3,u1]", "k=4", "resamples=100", "output=lists.html", cwd=home)
     page = (home / "lists.html").read_text()
-    assert page.index("User u3") < page.index("User u1") and page.count("rank in popularity") == 2
-    assert "user u3: " in done.stdout and "The users that were named." in page
+    assert (
+        page.index("User u3") < page.index("User u1")
+        and page.count("Next: ") == page.count("History, oldest first") == 2
+    )
+    assert "user u3, next: i" in done.stdout and "The users that were named." in page
     failed = run_forked("recsys.report", "mf", "users=[u3,nobody]", "resamples=100", cwd=home)
     assert failed.returncode == 2 and "users=nobody: no test row of sample_sequences has this user" in failed.stderr

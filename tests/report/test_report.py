@@ -7,7 +7,6 @@ import subprocess
 import sys
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,6 @@ import pytest
 from run_folders import write_labels, write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.evaluation import resampling as statistics
 from recsys.evaluation.binary import binary_metrics
@@ -36,12 +34,11 @@ from recsys.evaluation.retrieval_metrics import query_metrics, ranking_metrics
 from recsys.pages.charts.bars import COLOURS
 from recsys.report import __main__ as command
 from recsys.report.comparison import compare, differences
-from recsys.report.comparison_table import beaten_by_baseline, not_compared, verdict
-from recsys.report.report_page import page
+from recsys.report.comparison_table import beaten_by_baseline, verdict
+from recsys.report.report_page import not_compared, page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
-from recsys.report.user_lists import Choice, Rank, RunList, UserLists, UserSection, by_difference, choose
-from recsys.schema.command_schemas import ReportConfig
+from recsys.report.user_lists import RunList, UserLists, UserSection, by_difference
 
 MODEL = "model___target_"
 
@@ -508,44 +505,16 @@ def test_rows_are_ordered_by_difference_in_turn() -> None:
     assert 10 < len(left) < 30
 
 
-def test_which_rows_are_shown(tmp_path: Path) -> None:
-    """Of one run, or of runs that kept no ranks, some at random; of several seeds, those of the first."""
-    runs = [write_retriever(tmp_path / str(i), noise=i, optim__sparse__lr=i) for i in range(6)]
-    runs.append(write_retriever(tmp_path / "seed", noise=9, seed=1, optim__sparse__lr=0))
-    other = write_retriever(tmp_path / "other", queries=500)
-
-    def chosen(*folders: Path, **settings: Any) -> Choice:
-        cfg = ReportConfig(**{"users": 5} | settings)
-        return choose(cfg, compare(read([str(f) for f in folders]).runs, 100, 0))
-
-    every = chosen(*runs)
-    assert [run.path.name for run in every.runs] == ["0", "1", "2", "3"] and "Of 6 runs, the first 4" in every.how
-    assert every.rows == by_difference(*every.values[:2]) and sorted(every.rows) == list(range(600))
-    one = chosen(runs[0])
-    assert sorted(one.rows) == list(range(600)) and list(one.rows[:3]) != [0, 1, 2] and "random" in one.how
-    assert [run.path.name for run in chosen(runs[0], runs[6]).runs] == ["0", "seed"]
-    with pytest.raises(
-        UserError, match=r"users: other: not compared with 0, .*; name runs that were tested on the sam"
-    ):
-        chosen(runs[0], other)
-    (runs[1] / "test_ranks.parquet").unlink()
-    with pytest.raises(UserError, match=r"1 kept no ranks .*; add pick=random, or name users: users=\[ID,...\]"):
-        chosen(*runs[:2])
-    assert chosen(*runs[:2], users=["7"]).users == ["7"] and chosen(*runs[:2], pick="random").values[1] == {}
-
-
 def test_ranks_that_differ_from_the_evaluations_are_told(tmp_path: Path) -> None:
     [run] = read([str(write_retriever(tmp_path / "a"))]).runs
-    lists = [RunList(["x", "y"], {"y": Rank(1, 0), "z": Rank(4, 2)}, {"y": Rank(1, 0), "z": kept}) for kept in
-             (Rank(4, 2), Rank(7, 0))]  # fmt: skip
-    users = [UserLists(i, str(i), [], ["z", "y", "unknown"], [x]) for i, x in enumerate(lists)]
-    choice = Choice([run], [0, 1], None, 2, "How.", "ndcg@10", [{}])
-    assert UserSection(choice, users[:1], {}).differing == ""
-    told = UserSection(choice, users, {})
-    assert told.differing.startswith("1 of 4 ranks differ from those of the evaluation, by at most 3: ")
-    [table] = [part["right"] for part in told.parts[1:]]
-    assert [row[1] for row in table.rows] == ["2", "5 to 7 (8 in the evaluation)", "not a candidate"]
-    assert told.sentences[0] == "user 0: y, the best of 3 items, followed; rank 2 in a"
+    of_runs = [RunList(["x", "y"], {"y": (1, 0), "z": (4, 2)}, {"y": (1, 0), "z": kept}) for kept in ((4, 2), (7, 0))]
+    users = [UserLists(i, str(i), [], ["z", "unknown", "y"], [x]) for i, x in enumerate(of_runs)]
+    assert UserSection([run], users[:1], "", {}).differing == ""
+    told = UserSection([run], users, "", {"y": ["The Why"]})
+    assert told.differing.startswith("1 of 4 ranks are up to 3 places off those of the evaluation: ")
+    assert told.followed(users[0]) == "The Why (rank 2 in a) · z (rank 5 to 7 in a) · unknown (rank none in a)"
+    assert told.followed(users[0], 1) == "The Why (rank 2 in a) and 2 more"
+    assert told.before(users[0]) == "History, oldest first: nothing"
 
 
 # --- the page ------------------------------------------------------------------------------------------
@@ -685,13 +654,18 @@ def test_what_is_no_run_is_left_out(
         (["a", "resamples=5"], "resamples=5: must be at least 100"),
         (["a", "seed=-1"], "seed=-1: must be at least 0"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
-        (["a", "users=0"], "users=0: must be 1 to 100 users, or a list of their ids, such as [7,42]"),
-        (["a", "users=abc"], "users=abc: must be 1 to 100 users"),
-        (["a", "users=true"], "users=true: must be 1 to 100 users"),
-        (["a", "users=[]"], "users=[]: must be 1 to 100 users"),
+        (["a", "users=0"], "users=0: must be 1 to 100, or a list of names, such as [7,42]"),
+        (["a", "users=abc"], "users=abc: must be 1 to 100"),
+        (["a", "users=true"], "users=true: must be 1 to 100"),
+        (["a", "users=[]"], "users=[]: must be 1 to 100"),
         (["a", "users=5", "pick=worst"], "pick=worst: must be difference or random"),
-        (["a", "users=5"], "users: a predicts labels, and lists are those of retrieval models; leave out users"),
-        (["lists", "users=5"], "users: lists has no checkpoint, which its lists need"),
+        (["a", "users=5"], "users: only retrieval runs that have finished have lists; leave out users"),
+        (
+            ["a", "lists", "users=5"],
+            "users: lists: not compared with a, which was tested on other rows (task retrieval",
+        ),
+        (["lists", "fewer", "users=5"], "users: fewer: not compared with lists, which was tested on other rows (test"),
+        (["lists", "ranks", "users=5"], "users: ranks kept no ranks; add pick=random, or name the users: users=[ID"),
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["texts"], "texts/metrics.json: test.auc='x' is not a number; evaluate the run again"),
         (["half"], "half/sweep.json: cannot be read: "),
@@ -717,7 +691,9 @@ def test_mistakes(
     (tmp_path / "half/sweep.json").write_text("[")
     (tmp_path / "odd/sweep.json").write_text("3")
     (tmp_path / "young/sweep.json").write_text('{"trials": []}')
-    write_retriever(Path("lists"))
+    for name, queries in (("lists", 600), ("fewer", 500), ("ranks", 600)):
+        write_retriever(Path(name), queries=queries, optim__sparse__lr=len(name))
+    Path("ranks/test_ranks.parquet").unlink()
     write_run(Path("texts"), rows=200)
     metrics = json.loads(Path("texts/metrics.json").read_text())
     Path("texts/metrics.json").write_text(json.dumps(metrics | {"test": metrics["test"] | {"auc": "x"}}))
