@@ -157,9 +157,10 @@ class TrainedRun(Run):
     def report(self, output: str | Path = "report.html", others: Sequence[str | Path | Run] = ()) -> Path:
         """Write the page that compares this run with others, and return its path."""
         from recsys.report.__main__ import report
+        from recsys.schema.command_schemas import ReportConfig
 
         folders = [r.path if isinstance(r, Run) else r for r in (self, *others)]
-        report([str(f) for f in folders], Path(output))
+        report(ReportConfig(runs=[str(f) for f in folders], output=str(output)))
         return Path(output)
 
 

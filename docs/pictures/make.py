@@ -1,8 +1,8 @@
 """python docs/pictures/make.py [FOLDER]: make the pictures of pages of docs in FOLDER.
 
-Trains two models on the built-in sample, compares them with recsys.report, plans DLRM at Criteo's size with
-recsys.plan, draws the recorded benchmark of starts, and takes a screenshot of each page with Chromium. Without Chromium
-it makes only the pages: report.html, plan.html and start.html.
+Trains two ranking and two retrieval models on built-in samples, compares them with recsys.report, plans DLRM at Criteo's
+size with recsys.plan, draws the recorded benchmark of starts, and takes a screenshot of each page with Chromium. Without
+Chromium it makes only the pages: report.html, users.html, plan.html and start.html.
 """
 
 import shutil
@@ -13,8 +13,9 @@ from pathlib import Path
 
 SAMPLE = ["data.sample.rows=200000", "metrics.slices=[cat_5]", "trainer.log_every_n_steps=5"]
 RUNS = {"dlrm": ["model=dlrm"], "dcnv2": ["model=dcnv2"]}
+LISTS = {name: [f"model={name}", "data=sample_sequences"] for name in ("transition", "popularity")}
 PLAN = ["model=dlrm", "data=criteo_1tb", "cluster=dgx_h100", "model.dim=128", "sharding=rowwise,tablewise,auto"]
-SIZE = {"report": (1280, 1500), "plan": (1280, 1150), "start": (1000, 760)}
+SIZE = {"report": (1280, 1500), "users": (1000, 1150), "plan": (1280, 1150), "start": (1000, 760)}
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "bench.py"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -22,10 +23,13 @@ QUIET += ["--disable-component-update", "--disable-sync", "--hide-scrollbars"]
 
 
 def pages(folder: Path, *sample: str) -> None:
-    """Write report.html, plan.html and start.html. sample: overrides of the two runs."""
+    """Write report.html, users.html, plan.html and start.html. sample: overrides of the two runs."""
     for name, overrides in RUNS.items():
         _recsys(folder, "train", *SAMPLE, *overrides, *sample, f"run_dir={name}")
     _recsys(folder, "report", *RUNS, "output=report.html")
+    for name, overrides in LISTS.items():
+        _recsys(folder, "train", *overrides, f"run_dir={name}")
+    _recsys(folder, "report", *LISTS, "users=1", "output=users.html")
     _recsys(folder, "plan", *PLAN, "output=plan.html")
     with (folder / "start.html").open("w") as page:
         subprocess.run([sys.executable, BENCHMARKS, "page", "start"], stdout=page, check=True)

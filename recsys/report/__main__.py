@@ -1,7 +1,7 @@
-"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]
+"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]
 
 Compares runs with the first one on one HTML page: metrics with intervals, curves, calibration, slices, time, plans and
-configs.
+configs. users: also the lists of some users, side by side.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from recsys.files.atomic import write_text
 from recsys.files.outputs import check_output
 from recsys.schema.command_schemas import ReportConfig
 
-USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
+USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"
 
 
-def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
-    """Write the page about these runs and sweeps, and print the comparison."""
+def report(cfg: ReportConfig) -> None:
+    """Write the page about runs and sweeps, and print the comparison."""
     from rich.markup import escape
 
+    from recsys.pages.elements import plain
     from recsys.report.comparison import compare
     from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
     from recsys.report.compute import scaling_runs
@@ -31,24 +32,35 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     from recsys.report.runs import read
     from recsys.report.scaling import sentence
 
-    run_set = read(folders)
+    if not cfg.runs:
+        raise UserError(f"no run given; usage: {USAGE}")
+    output = Path(cfg.output)
+    check_output(output, (".html",))
+    run_set = read(cfg.runs)
     if not run_set.runs:
-        raise UserError(f"{folders[0]}: no trial of this sweep has a folder yet")
+        raise UserError(f"{cfg.runs[0]}: no trial of this sweep has a folder yet")
     if left_out := run_set.left_out:
         names = ", ".join(map(str, left_out[:3])) + (" ..." if left_out[3:] else "")
-        say(f"left out, because they hold no run: {len(left_out)} of {len(folders)} ({names})")
+        say(f"left out, because they hold no run: {len(left_out)} of {len(cfg.runs)} ({names})")
     number = len(run_set.runs)
-    say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {resamples:,} times")
-    groups = compare(run_set.runs, resamples, seed)
+    say(f"{number} run{'s' if number > 1 else ''}: resampling the test rows {cfg.resamples:,} times")
+    groups, lists = compare(run_set.runs, cfg.resamples, cfg.seed), None
+    if cfg.users is not None:
+        from recsys.report.user_lists import user_section  # its imports take seconds
+
+        lists = user_section(cfg, groups)
     output.parent.mkdir(parents=True, exist_ok=True)
     scalings = [found for sweep in run_set.sweeps if (found := scaling_runs(sweep))]
-    write_text(output, page(run_set, groups, resamples, seed, scalings))
+    write_text(output, page(run_set, groups, cfg.resamples, cfg.seed, scalings, lists))
     for group in groups:
         for main in group.mains:
             results.print(terminal(group, main))
             results.print(escape(verdict(group, main)))
             if (text := beaten_by_baseline(group, main)) is not None:
                 results.print(escape(text))
+    if lists is not None:
+        for user in lists.users:
+            results.print(escape(f"user {plain(user.user)}, next: {lists.followed(user, 1)}"))
     for line in not_compared(groups):
         say(line)
     for model, runs in (of_model for found in scalings for of_model in found.items()):
@@ -59,20 +71,11 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     say(f"wrote {output}")
 
 
-@command_line.takes(ReportConfig)
-def _command(cfg: ReportConfig) -> None:
-    if not cfg.runs:
-        raise UserError(f"no run given; usage: {USAGE}")
-    output = Path(cfg.output)
-    check_output(output, (".html",))
-    report(cfg.runs, output, cfg.resamples, cfg.seed)
-
-
 def main() -> None:
     """Run the command, whose arguments are folders or runs=[...]. A folder's name may contain a =."""
     folders, rest = command_line.folders_among(sys.argv[1:])
     runs = [f"runs=[{','.join(map(quoted, folders))}]"] if folders else []
-    command_line.run("report", _command, runs + rest)
+    command_line.run("report", command_line.takes(ReportConfig)(report), runs + rest)
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def _read(run: ReportedRun) -> dict[str, tuple[bytes, Measured]]:
         try:
             frame = pl.read_parquet(run.path / f"{name}.parquet", glob=False)
             if frame.height:
-                found[label] = _queries(run, frame) if run.retrieves else _predictions(frame)
+                found[label] = row_metrics(run, frame) if run.retrieves else _predictions(frame)
                 if "group" in frame.columns:
                     key, rows = found[label]
                     found[label] = key, _groups(metrics_table.of_label(run.test)[label], rows, frame)
@@ -263,7 +263,7 @@ def _groups(measured: Mapping[str, Any], single: Measured, frame: pl.DataFrame) 
     return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
 
 
-def _queries(run: ReportedRun, frame: pl.DataFrame) -> tuple[bytes, Means]:
+def row_metrics(run: ReportedRun, frame: pl.DataFrame) -> tuple[bytes, Means]:
     """Return metrics of each query, named as in metrics.json, where metrics of the full protocol have no suffix."""
     from recsys.evaluation.retrieval_metrics import query_metrics
 

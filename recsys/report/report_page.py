@@ -41,6 +41,7 @@ SMALL = 250  # width and height of a chart of calibration
 
 
 Scaling = Mapping[str, Sequence[scaling.ScalingRun]]  # model -> runs
+Scalings = Sequence[Scaling]
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,10 @@ class Charts:
     kind: str = "grid"
 
 
-def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Sequence[Scaling] = ()) -> str:
-    """Return the page. scalings: the runs of each sweep of sizes"""
+def page(
+    run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Scalings = (), users: object = None
+) -> str:
+    """Return the page. scalings: the runs of each sweep of sizes; users: a UserSection, or None"""
     unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
     heads = [Column("run", left=True), Column("last line of its log", left=True)]
     logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
@@ -78,6 +81,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, sc
         facts=_facts(groups[0], count) if groups else [],
         groups=[comparison(group, paints) for group in groups],
         unfinished=PageTable(heads, logs) if unfinished else None,
+        users=users,
         charts=[
             *(_scaling(of_models) for of_models in scalings),
             *(_training([*compared, *unfinished], paints), _validation([*compared, *unfinished], paints), *of_rows),

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
-from recsys.schema.fields import CHECKED, LISTED, MISSING, Name, Names, Node, Texts, field
+from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, ShardingConfig, TrainerConfig
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
@@ -157,9 +157,7 @@ class ExportConfig:
     recall_target: float = field(0.98, "share of the best items that a search of it shall find", gt=0, le=1)
     rows: Texts = field(list, "files of raw rows, which are recorded and compared; null: the raw files of the run")
     triton: bool = field(False, "also write a model repository for NVIDIA Triton")
-    dense_backend: Literal["onnxruntime", "pytorch", "python", "fil"] = field(
-        "onnxruntime", "Triton's backend of the graph"
-    )
+    dense_backend: Literal["onnxruntime", "pytorch", "python", "fil"] = field("onnxruntime", "of the graph in Triton")
     python_path: str = field(
         "",
         "folder from which Triton's Python imports recsys; empty: it is installed there | bundle: the repository "
@@ -247,7 +245,11 @@ class ReportConfig:
     runs: list[str] = field(list, "folders of runs or sweeps; runs are compared with the first")
     output: Name = field("report.html", "an HTML file")
     resamples: int = field(1000, "number of bootstrap resamples", ge=100, le=10**7)
-    seed: Natural = field(0, "seed of the bootstrap")
+    seed: Natural = field(0, "seed of the bootstrap, and of pick=random")
+    users: Annotated[int | list[str] | None, COUNT_OR_NAMES] = field(None, "show lists of users: 5, or [7,42]")
+    pick: Literal["difference", "random"] = field("difference", "users: for whom the first two runs differ most | any")
+    k: Count = field(10, "users: length of the lists", le=1000)
+    items: TableConfig | None = field(None, "users: a table of items, the ids first; null: that of the data")
 
 
 @dataclass(config=CHECKED)
@@ -368,9 +370,7 @@ class LoadTestConfig:
     """Config of `python -m recsys.loadtest`."""
 
     target: Name = field(MISSING, "a server, such as http://127.0.0.1:8000")
-    model_name: Name | None = field(
-        None, "typed as model=NAME, which is a group in conf/; null: the server's only model"
-    )
+    model_name: Name | None = field(None, "typed as model=NAME, a group in conf/; null: the server's only model")
     version: Name | None = field(None, "null: the version that answers by default")
     rows: Name = field(MISSING, "a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model")
     protocol: Literal["http", "grpc", "rows"] = field(

@@ -32,6 +32,12 @@ def _listed(value: Any) -> Any:
     return [] if value is None else [value] if isinstance(value, str | int | float) else value
 
 
+def _count_or_names(value: object) -> object:
+    if value is None or (isinstance(value, list) and value) or (type(value) is int and 1 <= value <= 100):
+        return value
+    raise ValueError("must be 1 to 100, or a list of names, such as [7,42]")
+
+
 def _finite(value: Any) -> Any:
     """Return a value that no schema describes. Raises ValueError if it has a number that is not finite."""
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -43,6 +49,7 @@ def _finite(value: Any) -> Any:
 
 Name = Annotated[str, StringConstraints(pattern=r"\S")]  # of a file or folder
 LISTED = BeforeValidator(_listed)
+COUNT_OR_NAMES = BeforeValidator(_count_or_names)
 Texts = Annotated[list[str], LISTED]  # one text, a list of them, or null for none
 Names = Annotated[list[Name], LISTED]
 Node = Annotated[Any, AfterValidator(_finite)]  # `_target_` and its parameters, which `_target_` describes

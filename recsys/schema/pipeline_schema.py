@@ -16,7 +16,7 @@ class TableConfig:
     columns: dict[str, str] | None = field(
         None, "column -> its name in the file; null: all columns, as they are named there"
     )
-    separator: str | None = field(None, "CSV: between values; null: a comma, in .tsv files a TAB")
+    separator: str | None = field(None, "CSV: between values, \\t for a TAB; null: a comma, in .tsv files a TAB")
     quote: str | None = field('"', "CSV: quotes values; null: none does")
     names: list[str] | None = field(None, "CSV without a header: names of the columns")
     encoding: str = field("utf-8", "CSV")

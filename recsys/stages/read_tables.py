@@ -59,6 +59,7 @@ def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
             return pl.read_ndjson(file.read_bytes(), infer_schema_length=None)
         names, quote = table.names, table.quote
         separator = table.separator or ("\t" if file.suffix == ".tsv" else ",")
+        separator = separator.replace("\\t", "\t")  # as a shell passes it on
         source: Path | bytes = file
         if table.encoding.lower().replace("-", "") != "utf8" or len(separator) > 1:
             text = file.read_text(encoding=table.encoding)

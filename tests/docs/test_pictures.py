@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_pages_show_them() -> None:
     pages = (ROOT / "docs" / "how_to" / name for name in ("compare.md", "shard.md"))
     pictures = [p.parent / found for p in pages for found in re.findall(r"\]\((\S+\.png)\)", p.read_text())]
-    assert {p.name for p in pictures} >= {"report.png", "plan.png"}
+    assert {p.name for p in pictures} >= {"report.png", "users.png", "plan.png"}
     for picture in pictures:
         assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -38,6 +38,6 @@ def test_the_plans_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_makes_them(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "docs" / "pictures" / "make.py", tmp_path], check=True, timeout=500)
     browser = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-    for name in ("report", "plan"):
+    for name in ("report", "users", "plan"):
         assert "</html>" in (tmp_path / f"{name}.html").read_text()[-200:]
         assert (tmp_path / f"{name}.png").exists() == browser

@@ -17,6 +17,7 @@ from recsys.config.compose import compose
 from recsys.export.artefact.load_artefact import load
 from recsys.online.predictor import Predictor
 from recsys.report.__main__ import report
+from recsys.schema.command_schemas import ReportConfig
 from recsys.training.evaluate_run import evaluate, evaluate_ensemble
 from recsys.training.run import train
 
@@ -133,7 +134,7 @@ def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
     assert {**again["test"], **again["validation"]} == {**metrics("gbm")["test"], **metrics("gbm")["validation"]}
     deep = train(compose("train", ["model=dlrm", *SHOP, "run_dir=dlrm"])).metrics  # one epoch: hardly trained
     assert deep["test"].keys() == again["test"].keys() and deep["protocol"].keys() == again["protocol"].keys()
-    report(["dlrm", "gbm"], Path("report.html"), resamples=100)
+    report(ReportConfig(runs=["dlrm", "gbm"], resamples=100))
     assert "dlrm does not beat the baseline gbm beyond chance" in Path("report.html").read_text()
 
 

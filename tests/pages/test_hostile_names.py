@@ -27,6 +27,7 @@ from recsys.pages.elements import el
 from recsys.report.comparison import compare
 from recsys.report.report_page import page as report_page
 from recsys.report.runs import read
+from recsys.report.user_lists import RunList, UserLists, UserSection
 from recsys.schema.data_schema import DataConfig, LabelConfig, SparseConfig
 from recsys.sharding.estimate.compare import PlanAttempt
 from recsys.sharding.estimate.plan_page import page as plan_page
@@ -85,7 +86,10 @@ def report(folder: Path) -> str:
         trials.append({"number": i, "values": values, "overrides": [f"x={HOSTILE}"], "status": HOSTILE})
     (folder / HOSTILE / "sweep.json").write_text(json.dumps({"metric": "test/auc", "trials": trials}))
     found = read([str(p) for p in sorted(folder.iterdir())])
-    return report_page(found, compare(found.runs, 100, 0), 100, 0)
+    lists = [RunList([HOSTILE, "x"], {HOSTILE: (0, 0)}, {HOSTILE: (3, 0)}) for _ in runs]
+    users = [UserLists(3, HOSTILE, [HOSTILE] * 20, [HOSTILE], lists)]
+    section = UserSection(found.runs[:2], users, HOSTILE, {HOSTILE: [HOSTILE] * 3})
+    return report_page(found, compare(found.runs, 100, 0), 100, 0, users=section)
 
 
 def profile(folder: Path) -> str:

@@ -38,6 +38,7 @@ from recsys.report.comparison_table import beaten_by_baseline, verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.runs import read
 from recsys.report.sections import PARTS
+from recsys.report.user_lists import RunList, UserLists, UserSection, by_difference
 
 MODEL = "model___target_"
 
@@ -486,6 +487,36 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
 
 
+# --- lists of users ------------------------------------------------------------------------------------
+
+
+def test_rows_are_ordered_by_difference_in_turn() -> None:
+    """As a loop that takes the largest of what is left on each side."""
+    values = np.random.default_rng(0).integers(0, 5, (2, 60)) / 4
+    first, second = (dict(enumerate(v.tolist())) for v in values)
+    left, expected = dict(enumerate((values[0] - values[1]).tolist())), []
+    while any(left.values()):
+        for sign in (1, -1):
+            side = [row for row, d in left.items() if sign * d > 0]
+            if side:
+                expected.append(max(side, key=lambda row: (sign * left[row], -row)))
+                del left[expected[-1]]
+    assert by_difference(first, second) == [*expected, *left]
+    assert 10 < len(left) < 30
+
+
+def test_ranks_that_differ_from_the_evaluations_are_told(tmp_path: Path) -> None:
+    [run] = read([str(write_retriever(tmp_path / "a"))]).runs
+    of_runs = [RunList(["x", "y"], {"y": (1, 0), "z": (4, 2)}, {"y": (1, 0), "z": kept}) for kept in ((4, 2), (7, 0))]
+    users = [UserLists(i, str(i), [], ["z", "unknown", "y"], [x]) for i, x in enumerate(of_runs)]
+    assert UserSection([run], users[:1], "", {}).differing == ""
+    told = UserSection([run], users, "", {"y": ["The Why"]})
+    assert told.differing.startswith("1 of 4 ranks are up to 3 places off those of the evaluation: ")
+    assert told.followed(users[0]) == "The Why (rank 2 in a) · z (rank 5 to 7 in a) · unknown (rank none in a)"
+    assert told.followed(users[0], 1) == "The Why (rank 2 in a) and 2 more"
+    assert told.before(users[0]) == "History, oldest first: nothing"
+
+
 # --- the page ------------------------------------------------------------------------------------------
 
 NASTY = "<script>alert(1)</script>\"'&"
@@ -613,7 +644,7 @@ def test_what_is_no_run_is_left_out(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"),
+        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html] [users=5]"),
         (["gone"], "gone: no such folder"),
         (["file"], "file: is a file, not a run's folder"),
         (["empty"], "empty: not a run (it has no config.yaml)"),
@@ -623,6 +654,18 @@ def test_what_is_no_run_is_left_out(
         (["a", "resamples=5"], "resamples=5: must be at least 100"),
         (["a", "seed=-1"], "seed=-1: must be at least 0"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
+        (["a", "users=0"], "users=0: must be 1 to 100, or a list of names, such as [7,42]"),
+        (["a", "users=abc"], "users=abc: must be 1 to 100"),
+        (["a", "users=true"], "users=true: must be 1 to 100"),
+        (["a", "users=[]"], "users=[]: must be 1 to 100"),
+        (["a", "users=5", "pick=worst"], "pick=worst: must be difference or random"),
+        (["a", "users=5"], "users: only retrieval runs that have finished have lists; leave out users"),
+        (
+            ["a", "lists", "users=5"],
+            "users: lists: not compared with a, which was tested on other rows (task retrieval",
+        ),
+        (["lists", "fewer", "users=5"], "users: fewer: not compared with lists, which was tested on other rows (test"),
+        (["lists", "ranks", "users=5"], "users: ranks kept no ranks; add pick=random, or name the users: users=[ID"),
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["texts"], "texts/metrics.json: test.auc='x' is not a number; evaluate the run again"),
         (["half"], "half/sweep.json: cannot be read: "),
@@ -648,6 +691,9 @@ def test_mistakes(
     (tmp_path / "half/sweep.json").write_text("[")
     (tmp_path / "odd/sweep.json").write_text("3")
     (tmp_path / "young/sweep.json").write_text('{"trials": []}')
+    for name, queries in (("lists", 600), ("fewer", 500), ("ranks", 600)):
+        write_retriever(Path(name), queries=queries, optim__sparse__lr=len(name))
+    Path("ranks/test_ranks.parquet").unlink()
     write_run(Path("texts"), rows=200)
     metrics = json.loads(Path("texts/metrics.json").read_text())
     Path("texts/metrics.json").write_text(json.dumps(metrics | {"test": metrics["test"] | {"auc": "x"}}))

@@ -64,6 +64,7 @@ def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     from recsys.report.__main__ import report
     from recsys.report.compute import scaling_runs
     from recsys.report.runs import read
+    from recsys.schema.command_schemas import ReportConfig
     from recsys.sweep.begin import begin
 
     monkeypatch.chdir(tmp_path)
@@ -74,6 +75,6 @@ def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     [found] = scaling_runs(sweep).values()
     cheap, more_rows, wider, most = (run.compute for run in found)
     assert more_rows == pytest.approx(4 * cheap, rel=0.05) and cheap < wider < most
-    report(["s"], tmp_path / "report.html", resamples=100)
+    report(ReportConfig(runs=["s"], output=str(tmp_path / "report.html"), resamples=100))
     assert "Loss against compute" in (tmp_path / "report.html").read_text()
     assert "DLRM: " in capsys.readouterr().out

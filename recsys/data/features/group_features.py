@@ -36,7 +36,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         The rows, or one row for each sequence, in the order of their places; with data.group.together in that of their
-        group's first place, and with GROUP as numbers.
+        group's first place, and with GROUP as numbers. Data for retrieval keep GROUP as text.
     """
     # validation rows that are drawn at random follow the training rows of their group, which has no order
     drawn = [SPLIT] if data.split.validation_rows == "random" else []
@@ -57,7 +57,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     if data.together:
         rows = rows.sort(pl.col(PLACE).min().over(GROUP), maintain_order=True)
         return rows.drop(ORDER).with_columns(pl.Series(GROUP, group_numbers(rows[GROUP])))
-    return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
+    return rows.drop(ORDER, *([GROUP] if data.item_feature is None else [])).sort(PLACE, maintain_order=True)
 
 
 def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
