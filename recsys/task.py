@@ -10,7 +10,6 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
-from recsys.models.common.items import InterestScorer, Scorer
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -103,20 +102,16 @@ class RetrievalTask(nn.Module):
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
         queries = self.model.encode(batch, query_batch, inputs)
         negative_vectors = negative_vectors.view(*negatives.ids.shape, *negative_vectors.shape[1:])
-        scorer, of_target, in_order = self.scorer, query_batch.query_of_target, query_batch.in_order
-        if isinstance(scorer, InterestScorer):  # a target trains the interest that is nearest to it
-            queries = scorer.nearest(queries if in_order else queries[of_target], target_vectors)
-            of_target, in_order, scorer = torch.arange(len(targets), device=targets.device), True, Scorer()
         loss = self.loss(
             LossInputs(
-                scorer,
+                self.scorer,
                 queries,
-                of_target,
+                query_batch.query_of_target,
                 targets,
                 target_vectors,
                 negatives,
                 negative_vectors,
-                in_order,
+                query_batch.in_order,
                 self.model.weights(batch, query_batch, negatives.ids) if self.model.weighs_pairs else None,
             )
         )

@@ -20,8 +20,9 @@ class ComiRec(nn.Module, NextItems, RetrievalModel):
 
     The weights of interest k are a softmax over the items of the list of w_k tanh(W h) + b_k, where h is an item's
     vector, and b_k is learnt for each distance from the end of the list; the paper adds position vectors to h instead.
-    An item's score is its largest product with an interest. In training, every item of a list is a target of the items
-    before it, and trains the interest that is nearest to it.
+    An item's score is its largest product with an interest, in lists as in the loss, where the paper compares the
+    negatives with the interest that is nearest to the target; interests that no target has chosen then score items at
+    random. In training, every item of a list is a target of the items before it.
 
     Args:
         dim: width of items and interests.
@@ -49,11 +50,11 @@ class ComiRec(nn.Module, NextItems, RetrievalModel):
         self.dropout = Dropout(dropout)
         self.weigh = nn.Sequential(nn.Linear(dim, hidden), nn.Tanh(), nn.Linear(hidden, interests, bias=False))
         self.distances = nn.Parameter(torch.randn(interests, max_length) * 0.02)
-        self.nearest = InterestScorer(interests)
+        self.largest = InterestScorer(interests)
 
     @property
     def scorer(self) -> InterestScorer:
-        return self.nearest
+        return self.largest
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return the interests (Q, K dim) of each query from the vectors (P, dim) of query_batch.inputs."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, Interactions, JaggedIds
+from recsys.candidates import Candidates
 from recsys.models.common.items import Items, QueryBatch, Scorer
 
 Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
@@ -142,6 +143,9 @@ class ClosedFormModel(Protocol):
     """
 
     rows: int
+
+    def set_candidates(self, candidates: Candidates) -> None:
+        """Take the features of all items, once, before `fit`."""
 
     def fit(self, interactions: JaggedIds) -> None:
         """Fit the model to the items that each group has chosen in training, one list per group."""

@@ -1,23 +1,36 @@
 """Transitions between items: Han et al., An Embarrassingly Simple Graph Heuristic Reveals Shortcut-Solvable Benchmarks
-for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125; here ranked by counts, not by features of items.
+for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125.
 """
 
 import torch
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
+from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
-from recsys.models.common.co_occurrence import candidates, known, sparse_matrix, starts, take_sizes_on_load
+from recsys.models.common.co_occurrence import (
+    best_of_rows,
+    candidates,
+    co_occurrences,
+    invert,
+    known,
+    sparse_matrix,
+    starts,
+    take_sizes_on_load,
+)
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Depth
+from recsys.ranges import Depth, Natural, Share
+
+_CHUNK = 1024  # number of items whose common features are counted at a time
 
 
 class Transition(nn.Module, ClosedFormModel):
     """Items that followed the last items of a history, directly or by way of a few others.
 
-    Row i of P (N, N) has the shares of the items that came next among the transitions from item i to another item.
-    Unknown items are skipped. An item's score is the sum of its entries in x P, hop_weight x P^2, ..., where x is 1 at
-    the last item, and smaller at the ones before.
+    Row i of P (N, N) has the shares of the items that came next among the transitions from item i to another item, and
+    those of the items whose features (data.items.sparse) are most like its own. Unknown items are skipped. An item's
+    score is the sum of its entries in x P, hop_weight x P^2, ..., where x is 1 at the last item, and smaller at the
+    ones before.
 
     Args:
         items: number of last items that count.
@@ -25,6 +38,9 @@ class Transition(nn.Module, ClosedFormModel):
         hops: longest path from one of these items to another.
         hop_weight: weight of a path, relative to one that is a step shorter.
         backward: weight of a transition in the other direction, from an item to one that it followed.
+        similar: number of items most like an item, by the cosine of their features' values, each weighted by the
+            logarithm of its inverse frequency; 0 for transitions alone, as without features of items.
+        similar_share: their share of P; the rest are transitions.
     """
 
     item_starts: Tensor  # (N + 1,) int64: where the followers of each item start
@@ -40,6 +56,8 @@ class Transition(nn.Module, ClosedFormModel):
         hops: Depth = 2,
         hop_weight: float = 0.3,
         backward: float = 0.0,
+        similar: Natural = 20,
+        similar_share: Share = 0.2,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -47,12 +65,24 @@ class Transition(nn.Module, ClosedFormModel):
             if not 0 <= weight <= 1:
                 raise ValueError(f"{name}={weight}: must be from 0 to 1")
         self.last, self.item_weight, self.hops, self.hop_weight = items, item_weight, hops, hop_weight
-        self.backward = backward
+        self.backward, self.similar, self.similar_share = backward, similar, similar_share
+        self._about: JaggedIds | None = None  # the values of all features of each item, numbered together
         self.rows = candidates(features, "Transition")
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
         self.register_buffer("followers", torch.zeros(0, dtype=torch.int64, device=device))
         self.register_buffer("shares", torch.zeros(0, device=device))
         take_sizes_on_load(self, ("followers", "shares"))
+
+    def set_candidates(self, candidates: Candidates) -> None:
+        if not (candidates.values and self.similar):
+            return
+        sizes = [int(values.max()) + 1 if len(values) else 0 for values in candidates.values.values()]
+        bags = [JaggedIds(v, candidates.offsets[n].diff()) for n, v in candidates.values.items()]
+        owner = torch.cat([bag.segment_ids for bag in bags])
+        value = torch.cat([bag.values + sum(sizes[:i]) for i, bag in enumerate(bags)])
+        named = torch.cat([bag.values > 0 for bag in bags]) & (owner < self.rows)  # row 0 is for unknown values
+        pairs = torch.unique(owner[named] * sum(sizes) + value[named])
+        self._about = JaggedIds(pairs % sum(sizes), torch.bincount(pairs // sum(sizes), minlength=self.rows))
 
     def fit(self, interactions: JaggedIds) -> None:
         """Count the transitions of all lists, oldest item first."""
@@ -66,9 +96,37 @@ class Transition(nn.Module, ClosedFormModel):
         keys, place = torch.unique(rows[moves] * self.rows + columns[moves], return_inverse=True)
         sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, weights[moves])
         rows, self.followers = keys // self.rows, keys % self.rows
-        out = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, rows, sums)
-        self.shares = (sums / out[rows]).float()
+        parts = [self._shares(keys, sums)]
+        if self._about is not None:
+            parts = [parts[0] * (1 - self.similar_share), self._shares(*self._alike(self._about)) * self.similar_share]
+        mixed = torch.stack(parts).sum(0).coalesce()
+        rows, self.followers = mixed.indices()
+        self.shares = mixed.values().float()
         self.item_starts = starts(torch.bincount(rows, minlength=self.rows))
+
+    def _shares(self, keys: Tensor, weights: Tensor) -> Tensor:
+        """Return a sparse (N, N) matrix, of which each row that has weights at i N + j sums to 1."""
+        sums = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, keys // self.rows, weights)
+        shares = weights / sums[keys // self.rows]
+        return sparse_matrix(keys // self.rows, keys % self.rows, (self.rows, self.rows), shares)
+
+    def _alike(self, about: JaggedIds) -> tuple[Tensor, Tensor]:
+        """Return the keys i N + j, in ascending order, of the items j most like each item i, and their cosines."""
+        values = int(about.values.max()) + 1 if len(about.values) else 1
+        with_value = invert(about, values)
+        weight = (self.rows / with_value.lengths.clamp(min=1).double()).log().square()
+        norm = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, about.segment_ids, weight[about.values])
+        keys, cosines = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, dtype=torch.float64)]
+        for start, block in co_occurrences(with_value, self.rows, chunk=_CHUNK, weights=weight):
+            row, other = block.indices()[0] + start, block.indices()[1]
+            cosine = block.values() / (norm[row] * norm[other]).sqrt()
+            kept = ((row != other) & (cosine > 0)).nonzero()[:, 0]
+            best = kept[best_of_rows(row[kept], cosine[kept], self.similar)[0]]
+            keys.append(row[best] * self.rows + other[best])
+            cosines.append(cosine[best])
+        every = torch.cat(keys)
+        order = torch.argsort(every)
+        return every[order], torch.cat(cosines)[order]
 
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores (B, N) for B histories, oldest item first; zeros for an empty history."""

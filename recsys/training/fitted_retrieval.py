@@ -32,6 +32,7 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     check_memory(model)
+    model.set_candidates(candidates_of(prepared.fitted))
     model.fit(training_lists(prepared))
     if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
         raise NotFinite(

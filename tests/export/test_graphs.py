@@ -31,6 +31,7 @@ from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.labels import BinaryLabel, ClassLabel, NumberLabel, columns, predict
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.bst import BST
+from recsys.models.comirec import ComiRec
 from recsys.models.common.lists import first_kept, list_means, padded_to
 from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
 from recsys.models.dcnv2 import DCNv2
@@ -42,7 +43,6 @@ from recsys.models.dnn import DNN
 from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
 from recsys.models.fuxi_alpha import FuXiAlpha
-from recsys.models.comirec import ComiRec
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.hstu_rank import HSTURank

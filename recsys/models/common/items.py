@@ -297,9 +297,3 @@ class InterestScorer(Scorer):
     def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
         """Score pairs: (..., K d), (..., d) -> (...)."""
         return (queries.unflatten(-1, (self.count, -1)) * items[..., None, :]).sum(-1).amax(-1)
-
-    def nearest(self, queries: Tensor, items: Tensor) -> Tensor:
-        """Return the vector of each query that has the largest product with its item: (T, K d), (T, d) -> (T, d)."""
-        interests = queries.unflatten(1, (self.count, -1))
-        best = (interests * items[:, None]).sum(2).argmax(1)
-        return interests[torch.arange(len(best), device=best.device), best]
