@@ -1,8 +1,8 @@
 """python docs/pictures/make.py [FOLDER]: make the pictures of pages of docs in FOLDER.
 
-Trains two ranking and two retrieval models on built-in samples, compares them with recsys.report, plans DLRM at Criteo's
-size with recsys.plan, draws the recorded benchmark of starts, and takes a screenshot of each page with Chromium. Without
-Chromium it makes only the pages: report.html, users.html, plan.html and start.html.
+Trains two ranking and two retrieval models on built-in samples, compares them with recsys.report, plans DLRM at
+Criteo's size with recsys.plan, draws the recorded benchmark of starts, and takes a screenshot of each page with
+Chromium. Without Chromium it makes only the pages: report.html, users.html, plan.html and start.html.
 """
 
 import shutil

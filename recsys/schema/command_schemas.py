@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Name, Names, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
 from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, ShardingConfig, TrainerConfig
 
