@@ -12,6 +12,7 @@ from recsys.models.bst import BST
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.hstu_rank import HSTURank
+from recsys.models.sdim import SDIM
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.schema.run_schema import ShardingConfig, SparseOptimConfig
@@ -39,6 +40,7 @@ MODELS: dict[str, Any] = {
     "bst": lambda **more: BST(SPEC, dim=8, init_std=0.5, **more),
     "dien": lambda **more: DIEN(SPEC, dim=8, auxiliary=0.0, init_std=0.5, **more),  # ranks draw other items
     "sim": lambda **more: SIM(SPEC, dim=8, k=2, init_std=0.5, **more),
+    "sdim": lambda **more: SDIM(SPEC, dim=8, init_std=0.5, **more),
     "hstu_rank": lambda **more: HSTURank(SPEC, dim=8, times="pauses", init_std=0.5, **more),
 }
 

@@ -22,7 +22,7 @@ FLOORS = {
     ("movielens_100k", "ml-100k", 1024): {
         "dlrm": 0.69, "dcn": 0.69, "dcnv2": 0.69, "dcnv2_lowrank": 0.69, "wide_deep": 0.69, "deepfm": 0.68,
     },
-    ("movielens_100k_history", "ml-100k", 1024): {"din": 0.69},
+    ("movielens_100k_history", "ml-100k", 1024): {"din": 0.69, "sdim": 0.69},
 }  # fmt: skip
 CASES = [(*where, model, floor) for where, floors in FLOORS.items() for model, floor in floors.items()]
 

@@ -52,6 +52,7 @@ from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
+from recsys.models.sdim import SDIM
 from recsys.models.sim import SIM
 from recsys.models.simplex import SimpleX
 from recsys.models.target_attention import TargetAttention
@@ -136,6 +137,7 @@ SCORERS: dict[str, Any] = {
     "bst": lambda f: BST(f, dim=8, max_length=3, blocks=2, init_std=0.5),
     "dien": lambda f: DIEN(f, dim=8, init_std=0.5),
     "sim": lambda f: SIM(f, dim=8, max_length=3, k=2, init_std=0.5),
+    "sdim": lambda f: SDIM(f, dim=8, init_std=0.5),
     "hstu_rank": lambda f: HSTURank(f, dim=8, max_length=3, init_std=0.5),
     "hstu_rank_times": lambda f: HSTURank(
         f, dim=8, max_length=3, blocks=1, times="pauses", actions=["pauses"], init_std=0.5
@@ -147,6 +149,7 @@ OF_BEHAVIOUR = (
     "bst",
     "dien",
     "sim",
+    "sdim",
     "hstu_rank",
 )  # the models whose features are BEHAVIOUR's
 

@@ -315,7 +315,7 @@ def test_fp16_tables_are_rounded_stochastically() -> None:
     assert float(half.mean()) == pytest.approx(0.995, abs=2e-3) and len(half.unique()) > 1
 
 
-LISTS = ["bst", "dien", "din", "hstu_rank", "sim", "target_attention"]
+LISTS = ["bst", "dien", "din", "hstu_rank", "sdim", "sim", "target_attention"]
 QUERIES = ["bert4rec", "gru4rec", "hstu", "sasrec", "transformer"]
 
 

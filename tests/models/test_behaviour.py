@@ -19,10 +19,11 @@ from recsys.labels import BinaryLabel
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
-from recsys.models.common.lists import list_softmax, list_sums, padded_to, without_repeated
+from recsys.models.common.lists import list_softmax, list_sums, padded_to, to_pieces, without_repeated
 from recsys.models.dien import DIEN, _next_item_loss
 from recsys.models.din import DIN
 from recsys.models.hstu_rank import HSTURank
+from recsys.models.sdim import SDIM, HashAttention
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.task import Task
@@ -152,6 +153,18 @@ def reference_sim(w: Weights, t: Array, past: Array, **options: Any) -> list[Arr
     return [t, attend(w, "attention", linear(w, "attention.query", t), keys, values)]
 
 
+def reference_sdim(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    groups = options.get("groups", 16)
+    interest = np.zeros_like(t)
+    for planes in np.split(w["attention.hyperplanes"].T, groups):
+        total = np.zeros_like(t)
+        for item in past:
+            if all((plane @ item > 0) == (plane @ t > 0) for plane in planes):
+                total += item
+        interest += total / (np.sqrt((total**2).sum()) or 1.0) / groups
+    return [t, interest]
+
+
 def layer_norm(w: Weights, name: str, x: Array) -> Array:
     x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
     return x * w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -224,6 +237,7 @@ REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {
     TargetAttention: reference_target_attention,
     BST: reference_bst,
     SIM: reference_sim,
+    SDIM: reference_sdim,
     DIEN: reference_dien,
     HSTURank: reference_hstu_rank,
 }
@@ -232,11 +246,12 @@ SMALL: dict[Any, dict[str, Any]] = {
     DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
     **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST, HSTURank)},
     SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
+    SDIM: {"dim": 6, "deep_mlp": [8, 5]},
     DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5], "auxiliary": 0.0},
 }
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
-    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN, HSTURank)),
+    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN, HSTURank, SDIM)),
     (DIN, {"softmax": True}),
     (DIN, {"activation": "dice"}),
     (BST, {"blocks": 2}),
@@ -244,6 +259,7 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     (HSTURank, {"times": "pauses"}),
     (SIM, {"category": "item", "k": 3}),
     (SIM, {"category": "item", **ONE_PAIR}),
+    (SDIM, {"groups": 3, "hyperplanes": 1}),
 ]
 each_option = pytest.mark.parametrize(
     ("model", "options"), OPTIONS, ids=[f"{m.__name__}-{'-'.join(map(str, o.items()))}" for m, o in OPTIONS]
@@ -469,6 +485,103 @@ def test_repeated_lists_are_left_out(lists: list[list[int]]) -> None:
         values, new_lengths, again = without_repeated(block.flatten(0, 1), lengths)
     parts = [part[:n, 0].tolist() for part, n in zip(values.view(-1, 3, 2), new_lengths.tolist(), strict=True)]
     assert parts == left and torch.equal(again, list_of)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=7), max_size=6), st.integers(1, 5))
+def test_lists_are_cut_into_pieces(lists: list[list[int]], size: int) -> None:
+    """In both layouts, where what lies after a list's end is arbitrary in the padded one."""
+    values = torch.tensor([v for one in lists for v in one], dtype=torch.float32)[:, None]
+    lengths = torch.tensor([len(one) for one in lists], dtype=torch.long)
+    pieces, row = to_pieces(values, lengths, size)
+    assert pieces.shape == (len(values) // size + len(lists), size, 1) and row.tolist() == sorted(row.tolist())
+    assert [[int(v) for v in pieces[row == i].flatten() if v] for i in range(len(lists))] == lists
+    block = torch.full((len(lists), 7, 1), torch.nan)
+    block[torch.arange(7) < lengths[:, None]] = values
+    with padded_to(7):
+        pieces, row = to_pieces(block.flatten(0, 1), lengths, size)
+    assert row.tolist() == list(range(len(lists)))
+    assert [[int(v) for v in piece.flatten() if v] for piece in pieces] == lists
+
+
+def angled(target: Array, angle: float, rng: np.random.Generator) -> Array:
+    """A vector of norm 1 at an angle to the target."""
+    other = rng.normal(size=target.shape)
+    unit = target / np.linalg.norm(target)
+    other -= (other @ unit) * unit
+    return np.cos(angle) * unit + np.sin(angle) * other / np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("hyperplanes", [1, 3, 5])
+def test_hash_attention_approximates_a_softened_target_attention(hyperplanes: int) -> None:
+    """The expected weight of an item is (1 - angle / pi) ** hyperplanes: of one alone as it is, within six standard
+    deviations; of several, since each group's sum is normalised, the direction is that of the weighted sum, from which
+    a few groups are further away.
+    """
+    rng = np.random.default_rng(0)
+    angles, groups = np.linspace(0, np.pi, 9), 20_000
+    target = rng.normal(size=16)
+    items = np.stack([angled(target, a, rng) for a in angles])
+    weights = (1 - angles / np.pi) ** hyperplanes
+    t, past = (torch.tensor(x, dtype=torch.float32) for x in (target[None], items))
+    attention = HashAttention(16, groups, hyperplanes, seed=0)
+    alone = attention(t.repeat(9, 1), past, torch.ones(9, dtype=torch.long)).numpy()
+    errors = np.abs(alone - weights[:, None] * items).max(axis=1)
+    assert (errors <= 6 * np.sqrt(weights * (1 - weights) / groups) + 1e-5).all()
+
+    def cosine(interest: Tensor) -> float:
+        a, b = interest[0].numpy(), weights @ items
+        return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+    of_all = torch.tensor([9])
+    few = [cosine(HashAttention(16, 2, hyperplanes, seed)(t, past, of_all)) for seed in range(20)]
+    assert cosine(attention(t, past, of_all)) > max(0.998, *few)
+
+
+def test_gradient_of_hash_attention() -> None:
+    """Against the derivative of each normalised sum, row by row and group by group; none passes through the hashes."""
+    rng = np.random.default_rng(0)
+    attention = HashAttention(6, 4, 2, seed=1)
+    lengths = torch.tensor([3, 0, 70])
+    target = torch.tensor(rng.normal(size=(3, 6)), dtype=torch.float32, requires_grad=True)
+    past = torch.tensor(rng.normal(size=(73, 6)), dtype=torch.float32, requires_grad=True)
+    given = rng.normal(size=(3, 6))
+    (attention(target, past, lengths) * torch.tensor(given, dtype=torch.float32)).sum().backward()
+    expected = np.zeros((73, 6))
+    x, t = past.detach().double().numpy(), target.detach().double().numpy()
+    for row, at in ((0, range(3)), (2, range(3, 73))):
+        for planes in np.split(attention.hyperplanes.double().numpy().T, 4):
+            same = [i for i in at if ((planes @ x[i] > 0) == (planes @ t[row] > 0)).all()]
+            total = x[same].sum(axis=0)
+            norm = np.linalg.norm(total) or 1.0
+            for i in same:
+                expected[i] += (given[row] - given[row] @ total * total / norm**2) / norm / 4
+    assert past.grad is not None and target.grad is None
+    np.testing.assert_allclose(past.grad.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_hash_attention_to_zeros_is_zero() -> None:
+    """Vectors of zeros collide, and their sum has no direction."""
+    past = torch.zeros(5, 4, requires_grad=True)
+    interest = HashAttention(4, 2, 2, seed=0)(torch.zeros(2, 4), past, torch.tensor([5, 0]))
+    interest.sum().backward()
+    assert not interest.any() and past.grad is not None and past.grad.abs().max() <= 1
+
+
+def test_hash_attention_to_10_000_items() -> None:
+    """Beside short lists and empty ones, and in half precision: hashes and sums are computed in float32."""
+    torch.manual_seed(0)
+    attention, lengths = HashAttention(8, 16, 3, seed=0), torch.tensor([0, 10_000, 3, 0])
+    target, past = torch.randn(4, 8), torch.randn(10_003, 8)
+    interest = attention(target, past, lengths)
+    alone = [
+        attention(t[None], x, torch.tensor([len(x)])) for t, x in zip(target, past.split(lengths.tolist()), strict=True)
+    ]
+    torch.testing.assert_close(interest, torch.cat(alone))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(attention(target, past, lengths), interest)
+    for seed, equal in ((0, True), (1, False)):
+        assert torch.equal(HashAttention(8, 16, 3, seed).hyperplanes, attention.hyperplanes) == equal
+    assert "hyperplanes" in attention.state_dict() and not list(attention.parameters())
 
 
 def test_candidates_of_hstu_rank_are_scored_alone() -> None:

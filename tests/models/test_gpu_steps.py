@@ -61,7 +61,7 @@ LAUNCHES = {
     "esasrec": 281, "esmm": 116, "eulernet": 121, "fibinet": 77, "finalmlp": 88, "fm": 36,
     "fuxi_alpha": 351, "fwfm": 28, "gdcn": 83, "gru4rec": 441, "hstu": 231, "hstu_rank": 294, "lr": 15,
     "masknet": 195, "mf": 63, "mmoe": 130, "mult_vae": 150, "neumf": 138, "pepnet": 167, "ple": 224,
-    "rankmixer": 66, "sasrec": 237, "shared_bottom": 90, "sim": 140, "simplex": 131, "stem": 179,
+    "rankmixer": 66, "sasrec": 237, "sdim": 86, "shared_bottom": 90, "sim": 140, "simplex": 131, "stem": 179,
     "target_attention": 99, "tiger": 680, "transformer": 251, "two_tower": 189, "ultragcn": 107,
     "wide_deep": 31, "wukong": 100, "xdeepfm": 64,
 }  # fmt: skip

@@ -21,6 +21,7 @@ from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 from recsys.models.hstu_rank import HSTURank
+from recsys.models.sdim import SDIM
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.plan import plan
@@ -343,7 +344,7 @@ def test_what_cannot_be_predicted_is_said(
     assert "a whole step is not predicted: " in capsys.readouterr().err
 
 
-HISTORIES = (BST, DIEN, DIN, HSTURank, SIM, TargetAttention)
+HISTORIES = (BST, DIEN, DIN, HSTURank, SDIM, SIM, TargetAttention)
 
 
 @pytest.mark.few(12)

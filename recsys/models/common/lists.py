@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from recsys.batch import segment_ids_of
@@ -188,6 +188,30 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
 def from_block(rows: Tensor, at: Tensor | slice) -> Tensor:
     """Return the values (P, d) of lists from the rows (B * L, d) of their block. at: as `to_block` returns it"""
     return rows if isinstance(at, slice) else rows.index_select(0, at)  # rows[at] has a slow backward pass on CPUs
+
+
+def to_pieces(x: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Cut lists into pieces of one size, padded with zeros: values (P, d) of B lists with lengths (B,).
+
+    The padding is at most `size` values a list, however long another one is, and the host waits for no GPU. Within
+    `padded_to`, each list is one piece.
+
+    Returns:
+        The pieces, (N, size, d) with N = P // size + B, and the index of the list of each, (N,), ascending. Pieces that
+        are left over are zeros of the last list.
+    """
+    if _length is not None:
+        block = x.reshape(lengths.shape[0], _length, x.shape[1])
+        filled = is_filled(lengths, _length)[:, :, None]
+        return torch.where(filled, block, 0.0), torch.arange(lengths.shape[0], device=x.device)
+    counts = (lengths + size - 1) // size
+    ends = counts.cumsum(0)
+    number = torch.arange(x.shape[0] // size + lengths.shape[0], device=x.device)
+    row = torch.searchsorted(ends, number, right=True).clamp(max=lengths.shape[0] - 1)
+    within = number - (ends - counts).index_select(0, row)
+    starts = (_layout(lengths).starts().index_select(0, row) + within * size).clamp(max=x.shape[0])
+    offsets = nn.functional.pad(starts, (0, 1), value=x.shape[0])
+    return torch.ops.fbgemm.jagged_to_padded_dense(x, [offsets], [size], 0.0), row
 
 
 def groups_by_length(lengths: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
