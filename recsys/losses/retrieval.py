@@ -99,7 +99,7 @@ class LossInputs:
     def negative_pairs(self) -> Tensor:
         """Return the scores (T, n) of each chosen item's own negatives."""
         return self.scorer.score_pairs(
-            self.target_queries[:, None, :].expand_as(self.negative_vectors), self.negative_vectors
+            self.target_queries[:, None, :].expand(-1, self.negative_vectors.shape[1], -1), self.negative_vectors
         )
 
 

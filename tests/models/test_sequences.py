@@ -606,6 +606,13 @@ def test_gradient_reaches_all(make: Make, features: FeatureSpec) -> None:
         assert p.grad is not None and p.grad.abs().sum() > 0, name
 
 
+def test_negatives_of_single_targets_have_scores_of_interests() -> None:
+    torch.manual_seed(0)
+    task = RetrievalTask(built(CAUSAL["comirec"]).train(), BCE(count=3), Candidates(popularity=torch.ones(N)))
+    loss, _ = task(batch(ALONE, LISTS))
+    assert loss.isfinite() and loss > 0
+
+
 @every
 def test_all_empty_lists(make: Make) -> None:
     model = built(make)
