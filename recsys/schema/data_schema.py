@@ -240,14 +240,17 @@ class SplitConfig:
 
     by: Literal["order", "time", "random", "hash", "kfold", "files", "leave_one_out"] = "order"
     column: str | None = field(None, "time: sort by it; hash, kfold: equal values stay together")
-    folds: int | None = field(
+    folds: int = field(5, "kfold: number of folds")
+    fold: int = field(
+        0, "kfold: fold of the test rows; the next fold has the validation rows | time: one of `origins`, from 0"
+    )
+    origins: int | None = field(
         None,
-        "kfold: number of folds; null: 5 | time: number of rolling origins: fold N tests the N-th of the last `folds` "
-        "shares `test` of the rows, and rows after it are left out; null: one split",
+        "time: number of rolling origins. `fold` N tests the N-th of the last `origins` shares `test` of the rows; "
+        "earlier rows train, and later ones are left out. null: one split",
         ge=2,
         le=1000,
     )
-    fold: Natural = field(0, "kfold: fold of the test rows; the next fold has the validation rows | time: see folds")
     rows: str | None = field(
         None, "column of 0 and 1: rows with 0 are in no split, and only features that look back read them; null: all"
     )

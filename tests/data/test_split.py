@@ -59,13 +59,13 @@ def test_rolling_origins(folds: int, rows: int, validation: float, test: float, 
         made = parts(Path(folder), [list(time)])
         for fold in range(folds):
             config = SplitConfig(
-                by="time", column="t", validation=validation, test=test, folds=max(folds, 2), fold=fold
+                by="time", column="t", validation=validation, test=test, origins=max(folds, 2), fold=fold
             )
             splitter = Splitter(config, made)
             which = np.concatenate([splitter.assign(f, None) for c in made for f in c.frames()])
             in_order = which[np.argsort(time)]
             assert (np.diff(in_order.astype(int)) >= 0).all() and set(in_order) <= {0, 1, 2, CONTEXT}
-            after = config.folds - 1 - fold
+            after = config.origins - 1 - fold
             assert (which == CONTEXT).sum() == round(rows * test * after)
             assert abs((which == 2).sum() - rows * test) <= 1 and (which == 0).any()
             tested += which == 2

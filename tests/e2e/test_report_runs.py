@@ -18,6 +18,7 @@ from recsys.report.runs import read
 from recsys.report.user_lists import UserSection, user_section
 from recsys.schema.command_schemas import ReportConfig
 from recsys.schema.pipeline_schema import TableConfig
+from recsys.schema.run_schema import ProtocolConfig
 from recsys.training.run_dir import open_run
 
 CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
@@ -70,7 +71,7 @@ def test_lists_of_runs_are_measured(home: Path, name: str) -> None:
     """A model that is fitted at once has no item vectors, and so no diversity."""
     test = json.loads((home / name / "metrics.json").read_text())["test"]
     measured = {metric for metric in test if metric.startswith(LISTS)}
-    expected = [metric for metric in LISTS if metric != "diversity" or name == "mf"]
+    expected = [metric for metric in ProtocolConfig().lists if metric != "diversity" or name == "mf"]
     assert measured == {f"{metric}@{k}" for metric in expected for k in (5, 10, 20)}
     history = pl.read_csv(home / name / "metrics.csv")
     assert history["validation/coverage@10"].count() == 1 and (history["validation/ndcg@10"].count() > 1) == (

@@ -123,7 +123,7 @@ def test_seeds_are_no_axis_but_runs_of_every_trial(
 
 
 def test_folds_repeat_a_trial_as_seeds_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep("data.split.by=time", "data.split.column=a", "data.split.folds=2", "data.split.fold=0,1") == 0
+    assert sweep("data.split.by=time", "data.split.column=a", "data.split.origins=2", "data.split.fold=0,1") == 0
     [trial] = found().trials
     assert [r.folder for r in trial.runs] == ["0/fold-0", "0/fold-1"]
     assert "data.split.fold=1" in calls("0/fold-1")[0]["arguments"]

@@ -130,8 +130,8 @@ def test_following_the_days_has_the_same_figures(home: Path, run: Path, tmp_path
         (["model=gbm"], "data.split.window"),
         (["data.split.by=files", "data.split.train_files=[a]", "data.split.test_files=[b]"], "data.split.window"),
         (["data.split.context_files=[c]"], "data.split.context_files"),
-        (["data.split.folds=6", "data.split.fold=6"], "fold=6"),
-        (["data.split.folds=6"], "folds=6"),
+        (["data.split.origins=3", "data.split.fold=3"], "fold=3"),
+        (["data.split.origins=6"], "origins=6"),
     ],
 )
 def test_mistakes_are_named(home: Path, overrides: list[str], told: str) -> None:

@@ -40,7 +40,7 @@ from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
 from recsys.data.prepare.passes import INFO, WINDOW, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
-from recsys.data.prepare.split import FOLDS, SPLITS
+from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import read_sources
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.databases import TABLES
@@ -314,13 +314,9 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files", "context_files"):
         config["split"].pop(files)  # `contents` has the split of each file
-    for key in ("rows", "window"):
+    for key in ("rows", "window", "origins"):
         if config["split"][key] is None:  # as above
             config["split"].pop(key)
-    if data.split.folds is None:
-        config["split"]["folds"] = FOLDS
-    elif data.split.by == "time":
-        config["split"]["origins"] = data.split.folds
     encoders = (c.encoder for c in data.sparse_columns.values())
     # FORMAT 8 missed some values of features with min_count: 0; the next FORMAT is 10
     unseen = any(isinstance(e, Vocabulary) and not e.min_count for e in encoders)

@@ -14,7 +14,6 @@ from recsys.data.prepare.chunks import ParsedChunk
 from recsys.schema.data_schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
-FOLDS = 5  # of split.by=kfold, by default
 IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`
 
 
@@ -28,7 +27,7 @@ class Splitter:
         self.config = config
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
-        later = 0.0 if config.by != "time" or config.folds is None else config.test * (config.folds - 1 - config.fold)
+        later = 0.0 if config.origins is None else config.test * (config.origins - 1 - config.fold)
         shares_after = (later + held_out, later + config.test, *([later] if later else []))
         self._bounds = tuple(total - round(total * share) for share in shares_after)
         self._first_validation = _first_validation(chunks, config.validation) if config.by == "files" else 0
@@ -84,9 +83,8 @@ class Splitter:
         else:
             draws = shares_of_places(frame[PLACE].to_numpy(), self.config.seed)
         if by == "kfold":
-            number = self.config.folds or FOLDS
-            folds = (draws * number).astype(int)
-            validates = (self.config.fold + 1) % number
+            folds = (draws * self.config.folds).astype(int)
+            validates = (self.config.fold + 1) % self.config.folds
             return np.select([folds == self.config.fold, folds == validates], [2, 1], 0).astype(np.uint8)
         held_out = self.config.validation + self.config.test
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
@@ -117,11 +115,11 @@ class Splitter:
             return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
             unit = f"of {c.column}" if c.column else "of rows at random"
-            return f"kfold: fold {c.fold} of {c.folds or FOLDS} tests, the next one validates; {unit}, seed {c.seed}"
+            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
         sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
-        origin = "" if c.by != "time" or c.folds is None else f", origin {c.fold} of {c.folds}"
+        origin = "" if c.origins is None else f", origin {c.fold} of {c.origins}"
         window = "" if c.window is None else f", in windows of {c.window:g}"
         return f"{c.by}: {sizes} {detail[c.by]}{origin}{window}"
 
@@ -182,16 +180,23 @@ def check_split(split: SplitConfig) -> None:
             "data.split.validation_rows=random: applies to data.split.by=files without validation_files; set "
             "data.split.validation_rows=last"
         )
-    folds = split.folds or (FOLDS if split.by == "kfold" else 1)
-    if split.by in ("kfold", "time") and not (split.fold < folds and folds >= (3 if split.by == "kfold" else 1)):
-        least = " at least 3" if split.by == "kfold" else " set"
-        raise UserError(f"data.split: fold={split.fold} must be from 0 to folds - 1, and folds={split.folds}{least}")
-    if split.folds is not None and split.by not in ("kfold", "time"):
-        raise UserError(f"data.split.folds={split.folds}: applies to by=kfold and by=time, and this is by={split.by}")
-    if split.by == "time" and split.validation + split.test * folds >= 1:
+    if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
         raise UserError(
-            f"data.split: validation={split.validation} and folds={folds} test splits of test={split.test} leave no "
-            "rows to train on; lower one of them"
+            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
+        )
+    if split.by == "time" and not 0 <= split.fold < (split.origins or 1):
+        raise UserError(
+            f"data.split.fold={split.fold}: with data.split.by=time, must be from 0 to data.split.origins - 1, and "
+            f"origins={split.origins}"
+        )
+    if split.origins is not None and split.by != "time":
+        raise UserError(
+            f"data.split.origins={split.origins}: needs data.split.by=time; folds={split.origins} is kfold's"
+        )
+    if split.origins is not None and split.validation + split.test * split.origins >= 1:
+        raise UserError(
+            f"data.split: validation={split.validation} and origins={split.origins} test splits of test={split.test} "
+            "leave no rows to train on; lower one of them"
         )
     if split.window is not None and split.by != "time":
         raise UserError(f"data.split.window={split.window:g}: needs data.split.by=time and data.split.column")
