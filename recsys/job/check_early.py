@@ -55,13 +55,13 @@ def check_early(given: DictConfig | RunConfig, *, trains: bool = True) -> RunCon
         raise UserError("loader.balance_lists=true: data.group.together keeps rows together; set one of them to false")
     if (window := cfg.data.split.window) is not None:
         where = f"data.split.window={window:g}"
-        if model_kind_of(cfg) in ("fitted_ranking", "closed_form"):
-            raise UserError(f"{where}: this model is fitted to all rows at once; leave it out")
-        if cfg.data.sequences is not None:
-            raise UserError(f"{where}: a sequence has rows of many windows; leave data.sequences or the window out")
-        if t.max_epochs > 1:
-            why = "each window is trained on once, in the order of time"
-            raise UserError(f"trainer.max_epochs={t.max_epochs}: with {where}, {why}; set trainer.max_epochs=1")
+        if model_kind_of(cfg) not in ("ranking", None):
+            raise UserError(f"{where}: is for models that score rows and are trained step by step; leave it out")
+        if t.max_epochs > 1 or t.validate_every > 1 or t.validate_every_n_steps is not None:
+            raise UserError(
+                f"{where}: each window is measured, then trained on once; leave out trainer.max_epochs, "
+                "trainer.validate_every and trainer.validate_every_n_steps"
+            )
     _check_metrics(cfg)
     if cfg.calibration == "none":
         return cfg

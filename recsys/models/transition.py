@@ -22,6 +22,7 @@ from recsys.models.protocols import ClosedFormModel
 from recsys.ranges import Depth, Natural, Share
 
 _CHUNK = 1024  # number of items whose common features are counted at a time
+_COMMON = 1000  # largest number of items with a value that makes them alike
 
 
 class Transition(nn.Module, ClosedFormModel):
@@ -39,7 +40,8 @@ class Transition(nn.Module, ClosedFormModel):
         hop_weight: weight of a path, relative to one that is a step shorter.
         backward: weight of a transition in the other direction, from an item to one that it followed.
         similar: number of items most like an item, by the cosine of their features' values, each weighted by the
-            logarithm of its inverse frequency; 0 for transitions alone, as without features of items.
+            logarithm of its inverse frequency; values of more than 1,000 items and a hundredth of all do not count.
+            0 for transitions alone, as without features of items.
         similar_share: their share of P; the rest are transitions.
     """
 
@@ -113,6 +115,9 @@ class Transition(nn.Module, ClosedFormModel):
     def _alike(self, about: JaggedIds) -> tuple[Tensor, Tensor]:
         """Return the keys i N + j, in ascending order, of the items j most like each item i, and their cosines."""
         values = int(about.values.max()) + 1 if len(about.values) else 1
+        common = torch.bincount(about.values, minlength=values) > max(_COMMON, self.rows // 100)
+        rare = ~common[about.values]  # pairs of items with a common value are too many, and say little
+        about = JaggedIds(about.values[rare], torch.bincount(about.segment_ids[rare], minlength=self.rows))
         with_value = invert(about, values)
         weight = (self.rows / with_value.lengths.clamp(min=1).double()).log().square()
         norm = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, about.segment_ids, weight[about.values])

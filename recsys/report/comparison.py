@@ -54,8 +54,12 @@ class Line:
     @property
     def repetitions(self) -> str:
         """Return '3 seeds' or '4 folds'; empty for one run."""
-        folds = len({run.repetition[1] for run in self.runs}) > 1
-        return f"{len(self.runs)} {'folds' if folds else 'seeds'}" if len(self.runs) > 1 else ""
+        unit = "folds" if len(self.folds) > 1 else "seeds"
+        return f"{len(self.runs)} {unit}" if len(self.runs) > 1 else ""
+
+    @property
+    def folds(self) -> list[str]:
+        return sorted({str(run.repetition[1]) for run in self.runs})
 
     @property
     def is_baseline(self) -> bool:
@@ -135,6 +139,7 @@ def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Grou
             "data": p.get("data"),
             "split": p.get("split"),
             "test rows": line.first.test.get("rows"),
+            "folds": line.folds if len(line.folds) > 1 else None,
             "label": p.get("label"),
             "metrics": p.get("metrics"),
             "ranking": json.dumps(ranking, sort_keys=True, default=str),

@@ -105,6 +105,8 @@ class Checkpoints(pl.Callback):
             self._save(trainer, "step")
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._newest_is_best and self._saved.get("best") != trainer.global_step:  # it ends within a window
+            self._save(trainer, "best")
         if self._saved.get("step") != trainer.global_step:
             self._save(trainer, "step")
 

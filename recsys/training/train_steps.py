@@ -30,7 +30,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         folder: the run's folder, and the state to go on from.
     """
     path = folder.path
-    windows = Windows(cfg, prepared, ranks) if prepared.windows() else None
+    windows = Windows(cfg, prepared, ranks) if cfg.data.split.window is not None else None
     if windows is not None:
         training = windows.training(0)
         steps = sum(steps_of(cfg, len(windows.training(i))) for i in range(len(windows)))

@@ -33,6 +33,7 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
 TF32_CAPABILITY = 8  # CUDA's compute capability of Ampere
+LEAST_ROWS = 2  # of a window, for each process: batch normalisation needs two
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
@@ -116,7 +117,7 @@ def build_trainer(
         start: the state to go on from; None for a new run.
         loggers: whether to log.
     """
-    accelerator, windows = cfg.accelerator, len(prepared.windows())
+    accelerator, windows = cfg.accelerator, len(prepared.windows(LEAST_ROWS * ranks.world_size))
     rows = prepared.rows("train") if windows else None
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate, rows)
     checkpoints = Checkpoints(

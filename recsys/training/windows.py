@@ -6,7 +6,7 @@ from recsys.data.loader.parquet_loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks
 from recsys.job.run_config import RunConfig
-from recsys.training.trainer import split_loader
+from recsys.training.trainer import LEAST_ROWS, split_loader
 
 
 class Windows(pl.LightningDataModule):
@@ -19,7 +19,7 @@ class Windows(pl.LightningDataModule):
     def __init__(self, cfg: RunConfig, prepared: Prepared, ranks: Ranks) -> None:
         super().__init__()
         self._cfg, self._prepared, self._ranks = cfg, prepared, ranks
-        self._windows = [*prepared.windows().values()]
+        self._windows = prepared.windows(LEAST_ROWS * ranks.world_size)
 
     def __len__(self) -> int:
         return len(self._windows)

@@ -11,7 +11,8 @@ from following import followed
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose
-from recsys.data.prepare.prepared import prepare
+from recsys.data.prepare.passes import WINDOW
+from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.job.check_early import check_early
 from recsys.job.run_config import RunConfig
 from recsys.training.run import train
@@ -56,11 +57,8 @@ def measured(run: Path) -> pl.DataFrame:
 def test_each_window_is_measured_before_it_is_trained_on(home: Path, run: Path) -> None:
     listens = pl.read_parquet(home / "multi_event.parquet").filter(pl.col("event_type") == "listen")
     by_day = listens.group_by(pl.col("timestamp") // DAY).len().sort("timestamp")["len"].to_list()
-    windows = prepare(RunConfig.of(config(home, "run")).data).windows()
-    assert [*windows] == [0, 1, 2, 3]  # the fifth day validates, and the last one tests
-    assert [sum(pl.scan_parquet(f).select(pl.len()).collect().item() for f in w) for w in windows.values()] == by_day[
-        :4
-    ]
+    windows = prepare(RunConfig.of(config(home, "run")).data).windows(1)  # the fifth day validates, the last one tests
+    assert [sum(pl.scan_parquet(f).select(pl.len()).collect().item() for f in w) for w in windows] == by_day[:4]
     assert measured(run)["validation/rows"].to_list() == by_day[1:5]
     assert not list(run.glob("checkpoints/best-*"))[1:]  # the newest is the best, whatever the day's AUC
 
@@ -77,9 +75,20 @@ def test_histories_reach_back_over_windows_and_events_in_no_split(home: Path, ru
             expected.setdefault(time // DAY, []).append((one, past.get(uid, [])[-LAST:]))
         past.setdefault(uid, []).append(one)
     assert any(kind == "like" for kind in rows["event_type"])
-    for window, files in prepared.windows().items():
+    for window, files in enumerate(prepared.windows(1)):
         found = pl.concat([pl.read_parquet(f) for f in files])
         assert [*zip(found["item_id"], found["history"].to_list(), strict=True)] == expected[window]
+
+
+def test_windows_of_few_rows_join_the_next_ones(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    for number, rows in {-1: 1, 0: 2, 3: 5, 4: 1, 5: 1}.items():
+        pl.DataFrame({"a": range(rows)}).write_parquet(
+            tmp_path / "train" / f"{WINDOW.format(number)}part-00000-000.parquet"
+        )
+    found = [[int(f.name[7:20]) for f in window] for window in Prepared(tmp_path).windows(2)]
+    assert found == [[-1, 0], [3], [4, 5]]
+    assert [len(window) for window in Prepared(tmp_path).windows(3)] == [2, 3]
 
 
 @pytest.mark.parametrize("steps", [3, 13])  # within the first window, and within the second
@@ -123,7 +132,10 @@ def test_following_the_days_has_the_same_figures(home: Path, run: Path, tmp_path
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["trainer.max_epochs=2"], "trainer.max_epochs=2"),
+        (["trainer.max_epochs=2"], "trainer.max_epochs"),
+        (["trainer.validate_every=2"], "trainer.validate_every"),
+        (["data.split.by=random", "data.split.window=null", "data.split.fold=1"], "data.split.fold=1"),
+        (["~data.sparse.history", "~data.sparse.history_actions"], "data.split.rows"),
         (["data.split.validation=0"], "data.split.validation"),
         (["data.split.by=random"], "data.split.by=time"),
         (["data.split.window=-1"], "data.split.window"),

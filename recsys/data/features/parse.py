@@ -100,6 +100,8 @@ class RowParser:
         """Return all checks of parsed rows; a row that fails several has the first one as its reason."""
         data = self._data
         checks = label_checks(data, raw, frame) if self._labelled else []
+        if IN_SPLIT in frame.columns:  # the others need no label
+            checks = [c._replace(bad=c.bad & (frame[IN_SPLIT] != 0).fill_null(True)) for c in checks]
         for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
             if column and name in frame.columns:
                 bad = ~frame[name].is_finite().fill_null(False)

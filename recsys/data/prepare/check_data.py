@@ -169,9 +169,12 @@ def _check_groups(data: ResolvedData) -> None:
         raise UserError(f"data.group.together=true: {why}")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
-    if data.split.rows is not None and (data.item_feature is not None or data.split.by == "leave_one_out"):
-        why = "is for rows with labels, which features that look back join with others; leave it out, or use data.where"
-        raise UserError(f"data.split.rows={data.split.rows}: {why}")
+    if (data.split.rows is not None or data.split.context_files) and (
+        data.item_feature is not None or not data.look_backs or data.split.by == "leave_one_out"
+    ):
+        key = "context_files" if data.split.rows is None else "rows"
+        why = "is for rows with labels and features that look back (last, lag, difference, age)"
+        raise UserError(f"data.split.{key}: {why}; leave it out, or leave rows out by data.where")
     _ = data.core_columns
     _check_items(data)
 

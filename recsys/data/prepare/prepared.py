@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 from filelock import FileLock
 
 from recsys.base.console import bar, say
@@ -143,14 +144,23 @@ class Prepared:
         """Return the Parquet files of a split."""
         return sorted((self.folder / split).glob("*.parquet"))
 
-    def windows(self) -> dict[int, list[Path]]:
-        """Return the files of each window of training rows by its number, in order of time; {} without windows."""
+    def windows(self, least: int) -> list[list[Path]]:
+        """Return the files of each window of training rows, in order of time; [] without data.split.window.
+
+        least: rows of a window; one with fewer is a part of the next one, and the last of the one before
+        """
         start, length = WINDOW.index("{"), len(WINDOW.format(0))
-        windows: dict[int, list[Path]] = {}
+        by_number: dict[int, list[Path]] = {}
         for file in self.files("train"):
             if file.name.startswith(WINDOW[:start]):
-                windows.setdefault(int(file.name[start : length - 1]), []).append(file)
-        return dict(sorted(windows.items()))
+                by_number.setdefault(int(file.name[start : length - 1]), []).append(file)
+        windows: list[list[Path]] = []
+        rows = least
+        for _, files in sorted(by_number.items()):
+            windows += [[]] if rows >= least else []
+            rows = sum(pq.read_metadata(f).num_rows for f in files) + (rows if rows < least else 0)
+            windows[-1] += files
+        return [*windows[:-2], windows[-2] + windows[-1]] if rows < least and windows[1:] else windows
 
     def check_in_background(self, files: Iterable[Path]) -> BackgroundCheck:
         """Return a check of these files, which the caller starts."""

@@ -189,6 +189,8 @@ def check_split(split: SplitConfig) -> None:
             f"data.split.fold={split.fold}: with data.split.by=time, must be from 0 to data.split.origins - 1, and "
             f"origins={split.origins}"
         )
+    if split.fold and split.by not in ("kfold", "time"):
+        raise UserError(f"data.split.fold={split.fold}: needs data.split.by=kfold, or by=time with data.split.origins")
     if split.origins is not None and split.by != "time":
         raise UserError(
             f"data.split.origins={split.origins}: needs data.split.by=time; folds={split.origins} is kfold's"
