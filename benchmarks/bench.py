@@ -53,6 +53,7 @@ TOPICS = {
     "sasrec": Topic("train", ("sasrec", "3")),
     "softmax": Topic("train", ("softmax", "2")),
     "ranking": Topic("train", ("ranking", "2")),
+    "long_histories": Topic("long_histories", ("5",)),
     "table_optimizers": Topic("table_optimizers", ("5",), ("2",)),
     "loader": Topic("loader", ("loader",), ("loader", "1000000", "3")),
     "loader_multihot": Topic("loader", ("loader_multihot",)),
