@@ -101,7 +101,8 @@ class RowParser:
         data = self._data
         checks = label_checks(data, raw, frame) if self._labelled else []
         if IN_SPLIT in frame.columns:  # the others need no label
-            checks = [c._replace(bad=c.bad & (frame[IN_SPLIT] != 0).fill_null(True)) for c in checks]
+            needed = (frame[IN_SPLIT] != 0).fill_null(True)
+            checks = [Check(c.bad & needed, c.column, c.problem, c.role) for c in checks]
         for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
             if column and name in frame.columns:
                 bad = ~frame[name].is_finite().fill_null(False)
