@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from recsys.evaluation.resampling import student_bound
+from recsys.evaluation.resampling import half_width
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
@@ -36,7 +36,7 @@ def interval(values: Sequence[float]) -> float | None:
     """Return half the width of the interval of the mean, or None for a single value."""
     if len(values) < 2:
         return None
-    return student_bound(len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return half_width(statistics.stdev(values), len(values))
 
 
 def found(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, str]]:

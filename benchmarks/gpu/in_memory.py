@@ -222,7 +222,7 @@ def trained(
     torch.set_float32_matmul_precision("highest")
     with process_group(cfg.accelerator, cfg.trainer.threads) as ranks, tempfile.TemporaryDirectory() as home:
         module = build_module(cfg, fitted, ranks, total_steps=whole)
-        prepared: Any = SimpleNamespace(rows=lambda _: 0, windows=lambda _: [])
+        prepared: Any = SimpleNamespace(rows=lambda _: 0)
         trainer, _ = build_trainer(cfg, Path(home), ranks, prepared, None, loggers=False)
         measured = Measured(trace, begin)
         trainer.callbacks = [Throughput(whole), measured]  # type: ignore[attr-defined]

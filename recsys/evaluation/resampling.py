@@ -235,6 +235,11 @@ def student_p(t: float, freedom: float) -> float:
     return float(1 - np.interp(atan(abs(t) / sqrt(freedom)), angle, cumulative) / cumulative[-1])
 
 
+def half_width(deviation: float, number: int) -> float:
+    """Return half the width of the 95 % interval of a mean, by Student's t. deviation: of the `number` values"""
+    return student_bound(number - 1.0) * deviation / sqrt(number)
+
+
 def student_bound(freedom: float) -> float:
     """Return the t that |T| exceeds in 5 % of cases."""
     if not isfinite(freedom) or freedom > 1000:

@@ -22,9 +22,9 @@ from recsys.evaluation.resampling import (
     delong,
     deviations,
     difference,
+    half_width,
     holm,
     interval,
-    student_bound,
 )
 from recsys.report.runs import UNCOMPARED, ReportedRun, in_words
 
@@ -317,7 +317,7 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
             versus = None if line is reference else _paired(line, value, reference, metric, resampled)
             spread = stdev(values) if len(values) > 1 else None
             if own is None and spread is not None:  # of folds, which have other test rows
-                half = student_bound(len(values) - 1) * spread / len(values) ** 0.5
+                half = half_width(spread, len(values))
                 low, high = value - half, value + half
             line.measures[metric] = Measure(value, low, high, spread, versus)
     pairs = [(main, i) for main in group.mains for i in range(len(group.lines))]

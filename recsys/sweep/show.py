@@ -1,6 +1,5 @@
 """Messages and tables about a sweep."""
 
-import math
 import shlex
 import textwrap
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.text import Text
 from recsys.base.console import results, say
 from recsys.base.secrets import mask_overrides, masked
 from recsys.evaluation import metrics_table
-from recsys.evaluation.resampling import student_bound
+from recsys.evaluation.resampling import half_width
 from recsys.pages.elements import visible
 from recsys.sweep.record import FAILED, Sweep, Trial, TrialRun
 from recsys.sweep.watch import progress
@@ -44,8 +43,7 @@ def _interval(trial: Trial, metric: str) -> str:
     """Return the 95 % interval of a metric's mean over seeds or folds, by Student's t; '' without a deviation."""
     if metric not in trial.deviation:
         return ""
-    number, mean = len(trial.runs), trial.mean[metric]
-    half = student_bound(number - 1) * trial.deviation[metric] / math.sqrt(number)
+    mean, half = trial.mean[metric], half_width(trial.deviation[metric], len(trial.runs))
     return f"{mean - half:.5f} to {mean + half:.5f}"
 
 

@@ -60,7 +60,7 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         goes_on_from = checkpoint, fresh_rows(prepared.fitted)
     beginning = Beginning(partial(training_pairs, prepared), start, goes_on_from)
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps, beginning)
-    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
+    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start, windows=len(windows) if windows else 0)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {newest}")

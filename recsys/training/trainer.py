@@ -33,7 +33,6 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 
 TF32_CAPABILITY = 8  # CUDA's compute capability of Ampere
-LEAST_ROWS = 2  # of a window, for each process: batch normalisation needs two
 COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
@@ -109,15 +108,23 @@ def restored_module(cfg: RunConfig, fitted: Fitted, checkpoint: Path) -> RecsysM
 
 
 def build_trainer(
-    cfg: RunConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
+    cfg: RunConfig,
+    path: Path,
+    ranks: Ranks,
+    prepared: Prepared,
+    start: RunState | None,
+    *,
+    loggers: bool = True,
+    windows: int = 0,
 ) -> tuple[pl.Trainer, Throughput]:
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput.
 
     Args:
         start: the state to go on from; None for a new run.
         loggers: whether to log.
+        windows: number of windows of training rows, each of which is an epoch; 0 without windows.
     """
-    accelerator, windows = cfg.accelerator, len(prepared.windows(LEAST_ROWS * ranks.world_size))
+    accelerator = cfg.accelerator
     rows = prepared.rows("train") if windows else None
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate, rows)
     checkpoints = Checkpoints(
