@@ -41,7 +41,8 @@ class HashAttention(nn.Module):
         super().__init__()
         self.groups = groups
         generator = torch.Generator().manual_seed(seed)  # on every rank the same: buffers are not synchronised
-        self.register_buffer("hyperplanes", torch.randn(width, groups * hyperplanes, generator=generator))
+        normals = torch.randn(width, groups * hyperplanes, generator=generator, device="cpu")
+        self.register_buffer("hyperplanes", normals.to(torch.get_default_device()))
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:
         """Return each row's interest: target (B, W), history (P, W), lengths (B,) -> (B, W)."""

@@ -270,7 +270,7 @@ def test_an_option_learns_what_float32_learns(
     assert "has no effect" not in capsys.readouterr().err
 
 
-@pytest.mark.slow  # 23 of them did so on an H200, not ple, stem and dcnv2_moe
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data"),
     [
@@ -281,7 +281,9 @@ def test_an_option_learns_what_float32_learns(
     ],
 )
 def test_graphs_of_every_model_learn_what_eager_code_learns(model: str, data: str, tmp_path: Path) -> None:
+    """In float32: in bfloat16, 62 steps of stem end .03 of AUC apart by rounding alone, without a compiler."""
     given = [f"model={model}", f"data={data}", "data.sample.rows=20000", "trainer.batch_size=512"]
+    given += ["trainer.precision=32-true"]
     found = {}
     for name in ("false", "true"):
         more = [f"trainer.compile={name}", f"data.prepared={tmp_path}/prepared", f"run_dir={tmp_path / name}"]
