@@ -38,7 +38,7 @@ class ComiRec(nn.Module, NextItems, RetrievalModel):
         features: FeatureSpec,
         *,
         dim: Width = 64,
-        interests: Depth = 4,
+        interests: Depth = 2,
         hidden: Width = 256,
         dropout: Share = 0.2,
         max_length: Length = 200,

@@ -79,6 +79,7 @@ class IALS(nn.Module, ClosedFormModel):
         for _ in range(self.epochs):
             users = self._solve(lists, items, self.rows - 1)
             items = self._solve(inverse, users, len(lists))
+            self.advance(self.rows / self.epochs)
         self.vectors, self.gram = items, items.T @ items
 
     def score(self, history: JaggedIds) -> Tensor:

@@ -140,9 +140,11 @@ class ClosedFormModel(Protocol):
     Examples are EASE, ItemKNN and Popularity.
 
     rows: N, the number of item ids that the model knows, including 0 (unknown items)
+    advance: told by `fit`, if it takes minutes, how many items more are fitted; an epoch fits its share of them
     """
 
     rows: int
+    advance: Callable[[float], object] = staticmethod(lambda items: None)
 
     def set_candidates(self, candidates: Candidates) -> None:
         """Take the features of all items, once, before `fit`."""

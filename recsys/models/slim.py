@@ -98,6 +98,7 @@ class SLIM(nn.Module, ClosedFormModel):
             at, other = weights.nonzero(as_tuple=True)
             one = used.expand(len(chunk), -1)[at, other]
             found.append(torch.stack([one.double(), chunk[at].double(), weights[at, other].double()]))
+            self.advance(len(chunk))
         one, other, weight = torch.cat(found, dim=1)
         order = torch.argsort(one * self.rows + other)
         self.others, self.weights = other[order].long(), weight[order].float()

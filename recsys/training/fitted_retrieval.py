@@ -33,7 +33,10 @@ def fit_model(cfg: RunConfig, prepared: Prepared) -> Any:
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     check_memory(model)
     model.set_candidates(candidates_of(prepared.fitted))
-    model.fit(training_lists(prepared))
+    with bar("fitting", model.rows, "items") as shown:
+        model.advance = shown.advance
+        model.fit(training_lists(prepared))
+        del model.advance
     if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
         raise NotFinite(
             f"the fitted {odd} is NaN or infinite, so no checkpoint was written; try other values of model.*"

@@ -468,7 +468,7 @@ def test_an_index_is_searched_for_each_interest(tmp_path: Path) -> None:
     run = trained(tmp_path, "model=comirec", *SEQUENCES, "trainer.max_epochs=1")
     assert export_run(run, tmp_path / "artefact", "index=ivf", "recall_target=0.9") is None
     about = Artefact.open(tmp_path / "artefact").about
-    assert about["interests"] == 4 and about["index"]["recall"] >= 0.9
+    assert about["interests"] == 2 and about["index"]["recall"] >= 0.9
     check_lists_of_an_index(tmp_path / "artefact")
 
 
