@@ -78,7 +78,10 @@ class ListMetrics:
         lists = lists.cpu()
         surprises: tuple[Tensor, Tensor] | None = None
         if targets is not None and left_out is not None:
-            surprises = self._places(lists, left_out), self._hits(lists, targets)
+            n = len(self._popularity)
+            listed = torch.arange(len(lists))[:, None] * n + lists
+            hits = torch.isin(listed, torch.from_numpy(keys_of(targets, n))) & (lists > 0)
+            surprises = self._places(lists, left_out), hits
         keys = torch.from_numpy(keys_of(history, len(self._popularity)))
         row, item = keys // len(self._popularity), keys % len(self._popularity)
         past = _means(self._popularity[item], row, len(lists))
@@ -130,11 +133,6 @@ class ListMetrics:
         first = torch.searchsorted(before, row * n)
         place = self._place[lists.clamp(min=0)]
         return place - (torch.searchsorted(before, row * n + place) - first)
-
-    def _hits(self, lists: Tensor, targets: JaggedIds) -> Tensor:
-        """Return whether each listed candidate is a target, like `lists`."""
-        n, row = len(self._popularity), torch.arange(len(lists))[:, None]
-        return torch.isin(row * n + lists, torch.from_numpy(keys_of(targets, n))) & (lists > 0)
 
 
 def gini(counts: np.ndarray) -> float:

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import mix_padded
-from recsys.models.common.items import InterestScorer, Items, NextItems, QueryBatch
+from recsys.models.common.items import InterestScorer, Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import filled_or_empty, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -60,27 +59,14 @@ class ComiRec(nn.Module, NextItems, RetrievalModel):
         """Return the interests (Q, K dim) of each query from the vectors (P, dim) of query_batch.inputs."""
         x = self.dropout(vectors)
         x = torch.cat([x, self.weigh(x)], dim=1)
-        if self.training:  # of all lists of the first items of each list
-            return mix_padded(self._of_each, query_batch.lengths, x).index_select(0, query_batch.at)
-        block, lengths = to_block(x, query_batch.lengths)[0], query_batch.lengths
-        values, scores = block.split([vectors.shape[1], self.distances.shape[0]], dim=2)
-        back = lengths[:, None] - 1 - torch.arange(block.shape[1], device=x.device)
-        seen = filled_or_empty(lengths, block.shape[1])
-        weights = self._softmax(scores.transpose(1, 2), back[:, None], seen[:, None])  # (B, K, L)
-        return torch.where((lengths > 0)[:, None], (weights @ values).flatten(1), 0.0)
+        return states_at(mix_padded(self._of_each, query_batch.lengths, x), query_batch.at)
 
     def _of_each(self, block: Tensor, lengths: Tensor) -> Tensor:
         """Return the interests after each item of padded lists: (B, L, dim + K) -> (B * L, K dim)."""
-        count = self.distances.shape[0]
+        count, most = self.distances.shape
         values, scores = block.split([block.shape[2] - count, count], dim=2)
         place = torch.arange(block.shape[1], device=block.device)
-        back = (place[:, None] - place)[None, None]
-        weights = self._softmax(scores.transpose(1, 2)[:, :, None], back, back >= 0)  # (B, K, L, L)
+        back = place[:, None] - place  # (L, L)
+        scores = scores.transpose(1, 2)[:, :, None] + self.distances[:, back.clamp(0, most - 1)]
+        weights = torch.where(back >= 0, scores, -torch.inf).softmax(-1)  # (B, K, L, L)
         return (weights @ values[:, None]).transpose(1, 2).flatten(2).flatten(0, 1)
-
-    def _softmax(self, scores: Tensor, back: Tensor, seen: Tensor) -> Tensor:
-        """Return the weights of items of these scores (B, K, ..., L) and distances; only those that are seen count."""
-        count, length = self.distances.shape
-        places = back.clamp(0, length - 1)
-        rows = torch.arange(count, device=back.device).view(1, count, *[1] * (places.dim() - 2))
-        return torch.where(seen, scores + self.distances[rows, places], -torch.inf).softmax(-1)

@@ -144,7 +144,7 @@ class ClosedFormModel(Protocol):
     """
 
     rows: int
-    advance: Callable[[float], object] = staticmethod(lambda items: None)
+    advance: Callable[[float], object] = staticmethod(lambda _: None)
 
     def set_candidates(self, candidates: Candidates) -> None:
         """Take the features of all items, once, before `fit`."""

@@ -12,7 +12,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import to_pieces
-from recsys.ranges import Depth, Deviation, Natural, Share, Width
+from recsys.ranges import Depth, Deviation, Share, Width
 
 PIECE = 32  # items of one history that a matrix product adds up
 
@@ -70,7 +70,6 @@ class SDIM(nn.Module):
         groups: number of groups of hyperplanes, over which the attention is averaged; m / tau in the paper.
         hyperplanes: number of hyperplanes of a group, tau in the paper: the more there are, the more alike the target
             and an item must be.
-        hash_seed: of the hyperplanes, which are not trained.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
         batch_norm: whether to normalise the hidden layers of the deep network over the batch.
         dropout: share of the hidden units of the deep network that are dropped in training.
@@ -85,7 +84,6 @@ class SDIM(nn.Module):
         dim: Width = 16,
         groups: Depth = 16,
         hyperplanes: Depth = 3,
-        hash_seed: Natural = 0,
         deep_mlp: Sequence[Width] = (200, 80),
         batch_norm: bool = False,
         dropout: Share = 0.0,
@@ -95,7 +93,7 @@ class SDIM(nn.Module):
         super().__init__()
         self.embeddings = BehaviourEmbeddings(features, history, dim, model="SDIM", init_std=init_std, device=device)
         width = self.embeddings.width
-        self.attention = HashAttention(width, groups, hyperplanes, hash_seed)
+        self.attention = HashAttention(width, groups, hyperplanes, seed=0)
         self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
 

@@ -79,13 +79,13 @@ class SLIM(nn.Module, ClosedFormModel):
         while len(items):
             longest = int(lengths[items[-1]])
             chunk = items[-(_CHUNK if longest > _LONG else max(1, _NUMBERS // longest**2)) :]
-            places, owner = ranges(first[chunk], lengths[chunk])
-            if longest > _LONG:  # one matrix of all their neighbours
+            while True:
+                places, owner = ranges(first[chunk], lengths[chunk])
                 used, place = torch.unique(columns[places], return_inverse=True)
-                while len(used) ** 2 > _MOST_NUMBERS and len(chunk) > 1:  # of fewer items
-                    chunk = chunk[-(len(chunk) // 2) :]
-                    places, owner = ranges(first[chunk], lengths[chunk])
-                    used, place = torch.unique(columns[places], return_inverse=True)
+                if longest <= _LONG or len(used) ** 2 <= _MOST_NUMBERS or len(chunk) == 1:
+                    break
+                chunk = chunk[-(len(chunk) // 2) :]
+            if longest > _LONG:  # one matrix of all their neighbours
                 used = used[None]
             else:  # one of each item's neighbours; id 0, which is in no list, pads
                 place = torch.arange(len(places)) - starts(lengths[chunk])[owner]

@@ -97,7 +97,6 @@ class Transition(nn.Module, ClosedFormModel):
         moves = (rows != columns) & (weights > 0)
         keys, place = torch.unique(rows[moves] * self.rows + columns[moves], return_inverse=True)
         sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, weights[moves])
-        rows, self.followers = keys // self.rows, keys % self.rows
         parts = [self._shares(keys, sums)]
         if self._about is not None:
             parts = [parts[0] * (1 - self.similar_share), self._shares(*self._alike(self._about)) * self.similar_share]

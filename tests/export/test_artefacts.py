@@ -512,7 +512,7 @@ def check_lists_of_an_index(folder: Path) -> None:
         [(items, scores)], [(all_items, all_scores)] = (m.recommend([Query(history, 10)]) for m in (model, exact))
         score = dict(zip(all_items, all_scores, strict=True))
         assert len(items) == 10 and scores == sorted(scores, reverse=True)
-        assert all(abs(s - score[i]) < 1e-5 for i, s in zip(items, scores, strict=True) if i in score)
+        assert scores == pytest.approx([score.get(i, s) for i, s in zip(items, scores, strict=True)], rel=1e-5)
         shared.append(len(set(items) & set(all_items)) / 10)
     assert np.mean(shared) > 0.85
     [(items, _)] = model.recommend([Query(histories[0], 10)])

@@ -181,38 +181,25 @@ def check_split(split: SplitConfig) -> None:
             "data.split.validation_rows=last"
         )
     if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
-        raise UserError(
-            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
-        )
+        raise UserError(f"data.split: folds={split.folds} must be at least 3, fold={split.fold} from 0 to folds - 1")
     if split.by == "time" and not 0 <= split.fold < (split.origins or 1):
-        raise UserError(
-            f"data.split.fold={split.fold}: with data.split.by=time, must be from 0 to data.split.origins - 1, and "
-            f"origins={split.origins}"
-        )
+        why = "with data.split.by=time, must be from 0 to data.split.origins - 1"
+        raise UserError(f"data.split.fold={split.fold}: {why}, and origins={split.origins}")
     if split.fold and split.by not in ("kfold", "time"):
         raise UserError(f"data.split.fold={split.fold}: needs data.split.by=kfold, or by=time with data.split.origins")
-    if split.origins is not None and split.by != "time":
-        raise UserError(
-            f"data.split.origins={split.origins}: needs data.split.by=time; folds={split.origins} is kfold's"
-        )
+    for key, by in (("origins", "time"), ("window", "time"), ("context_files", "files")):
+        if (value := getattr(split, key)) and split.by != by:
+            raise UserError(f"data.split.{key}={value}: needs data.split.by={by}, and this is by={split.by}")
     if split.origins is not None and split.validation + split.test * split.origins >= 1:
-        raise UserError(
-            f"data.split: validation={split.validation} and origins={split.origins} test splits of test={split.test} "
-            "leave no rows to train on; lower one of them"
-        )
-    if split.window is not None and split.by != "time":
-        raise UserError(f"data.split.window={split.window:g}: needs data.split.by=time and data.split.column")
+        shares = f"validation={split.validation} and origins={split.origins} test splits of test={split.test}"
+        raise UserError(f"data.split: {shares} leave no rows to train on; lower one of them")
     if split.window is not None and not split.validation:
         why = "the last window is measured on the validation split"
         raise UserError(f"data.split.window={split.window:g}: {why}; set data.split.validation above 0")
-    if split.context_files and split.by != "files":
-        raise UserError(f"data.split.context_files: needs data.split.by=files, and this is by={split.by}")
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
-        raise UserError(
-            f"data.split: validation={split.validation} and test={split.test} must be shares whose sum is below 1"
-        )
+        raise UserError(f"data.split: validation={split.validation} and test={split.test}: shares, below 1 in all")
