@@ -94,6 +94,8 @@ def direct(library: str, rows: Batches, new: np.ndarray) -> np.ndarray:
         about = {"feature_types": types, "enable_categorical": True, "nthread": 1}
         params = {"tree_method": "hist", "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 0, "eta": 0.2}
         params |= {"min_child_weight": 5, "lambda": 1.0, "objective": "binary:logistic", "nthread": 1}
+        if tuple(map(int, xgb.__version__.split(".")[:2])) >= (3, 4):
+            params |= {"max_cat_threshold": 8, "lambda": 11.0}
         booster = xgb.train(params, xgb.QuantileDMatrix(rows.matrix, label, weight=rows.weight, **about), 12)
         return np.asarray(booster.predict(xgb.DMatrix(new, **about), output_margin=True))
     import catboost

@@ -210,6 +210,10 @@ class XGBoost:
             **{"subsample": s.row_share, "colsample_bytree": s.column_share, "seed": s.seed, "nthread": s.threads},
             "verbosity": 0,
         }
+        # Before 3.4, min_child_weight also left rare categories out of splits. Splits by all of them fit noise, which
+        # LightGBM limits by cat_l2=10, among others.
+        if columns.categorical and tuple(map(int, xgb.__version__.split(".")[:2])) >= (3, 4):
+            params |= {"max_cat_threshold": 8, "reg_lambda": s.l2 + 10}
 
         class XGBoostReport(xgb.callback.TrainingCallback):
             def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
