@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import (
+    best_of_rows,
     candidates,
     co_occurrences,
     distinct,
@@ -16,11 +17,9 @@ from recsys.models.common.co_occurrence import (
     take_sizes_on_load,
 )
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count
+from recsys.ranges import Count, Depth
 
-_CHUNK = 1024  # number of items whose co-occurrences are counted, or whose weights are fitted, at a time
-_LONG = 512  # items with more neighbours share one matrix of them
-_MOST_NUMBERS = 2**29  # of that matrix, if it is not of a single item
+_CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 _NUMBERS = 2**24  # of the matrices of the neighbours of items that are fitted at a time
 
 
@@ -29,10 +28,11 @@ class SLIM(nn.Module, ClosedFormModel):
 
     X (lists, N) is 1 where a list contains an item. Column j of W (N, N) minimises |x_j - X w|^2 / 2 + l2 |w|^2 / 2 +
     l1 |w|_1 with w >= 0 and w_j = 0; at most `sweeps` passes of coordinate descent come near it. The scores of a
-    history are its row of X times W. An item that is with n others in more than l1 lists takes 4 n^2 bytes while it is
-    fitted.
+    history are its row of X times W.
 
     Args:
+        neighbours: number of items most like an item, by the cosine of their columns of X, that may have a weight in
+            its column (fsSLIM in the paper); time and memory grow with its square.
         l1: the greater it is, the fewer weights differ from 0; items that are together in at most l1 lists have none.
         l2: the greater it is, the smaller the weights of rare items are.
         sweeps: largest number of passes over the weights of an item.
@@ -47,6 +47,7 @@ class SLIM(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
+        neighbours: Depth = 200,
         l1: float = 1.0,
         l2: float = 10.0,
         sweeps: Count = 30,
@@ -60,6 +61,7 @@ class SLIM(nn.Module, ClosedFormModel):
             raise ValueError(f"tolerance={tolerance}: must be at least 0")
         self.rows = candidates(features, "SLIM")
         self.l1, self.l2, self.sweeps, self.tolerance = l1, l2, sweeps, tolerance
+        self.neighbours = neighbours
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
         self.register_buffer("others", torch.zeros(0, dtype=torch.int64, device=device))
         self.register_buffer("weights", torch.zeros(0, device=device))
@@ -69,35 +71,30 @@ class SLIM(nn.Module, ClosedFormModel):
         """Fit the weights of the items of each list."""
         blocks = co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK)
         gram = torch.cat([block for _, block in blocks]).coalesce()  # sparse (N, N)
-        near = gram.values() > self.l1  # all other weights are 0, as all are non-negative
-        near &= gram.indices()[0] != gram.indices()[1]
-        rows, columns = gram.indices()[:, near]
+        rows, columns = gram.indices()
+        lists = gram.values()[rows == columns]  # of each item that has one
+        of_item = torch.ones(self.rows, dtype=torch.float64).index_put_((rows[rows == columns],), lists)
+        near = ((gram.values() > self.l1) & (rows != columns)).nonzero()[:, 0]  # all other weights are 0
+        cosines = gram.values()[near] / (of_item[rows[near]] * of_item[columns[near]]).sqrt()
+        near = near[best_of_rows(rows[near], cosines, self.neighbours)[0]].sort().values
+        rows, columns = rows[near], columns[near]
         lengths = torch.bincount(rows, minlength=self.rows)
         first = starts(lengths)
         items = torch.argsort(lengths)[(lengths == 0).sum() :]
         found = [torch.zeros(3, 0, dtype=torch.float64)]
         while len(items):
             longest = int(lengths[items[-1]])
-            chunk = items[-(_CHUNK if longest > _LONG else max(1, _NUMBERS // longest**2)) :]
-            while True:
-                places, owner = ranges(first[chunk], lengths[chunk])
-                used, place = torch.unique(columns[places], return_inverse=True)
-                if longest <= _LONG or len(used) ** 2 <= _MOST_NUMBERS or len(chunk) == 1:
-                    break
-                chunk = chunk[-(len(chunk) // 2) :]
-            if longest > _LONG:  # one matrix of all their neighbours
-                used = used[None]
-            else:  # one of each item's neighbours; id 0, which is in no list, pads
-                place = torch.arange(len(places)) - starts(lengths[chunk])[owner]
-                used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
+            chunk = items[-max(1, _NUMBERS // longest**2) :]
+            places, owner = ranges(first[chunk], lengths[chunk])
+            place = torch.arange(len(places)) - starts(lengths[chunk])[owner]
+            # of each item's neighbours; id 0, which is in no list, pads
+            used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
             items = items[: -len(chunk)]
             target = torch.zeros(len(chunk), used.shape[1])
             target[owner, place] = _entries(gram, chunk[owner], columns[places])
-            parts = [_entries(gram, rows[:, :, None], used[:, None, :]) for rows in used.split(_LONG, dim=1)]
-            weights = self._descend(torch.cat(parts, dim=1), target)
+            weights = self._descend(_entries(gram, used[:, :, None], used[:, None, :]), target)
             at, other = weights.nonzero(as_tuple=True)
-            one = used.expand(len(chunk), -1)[at, other]
-            found.append(torch.stack([one.double(), chunk[at].double(), weights[at, other].double()]))
+            found.append(torch.stack([used[at, other].double(), chunk[at].double(), weights[at, other].double()]))
             self.advance(len(chunk))
         one, other, weight = torch.cat(found, dim=1)
         order = torch.argsort(one * self.rows + other)
@@ -108,7 +105,7 @@ class SLIM(nn.Module, ClosedFormModel):
         """Return the weights (b, L) of b items.
 
         Args:
-            gram: (b, L, L) of the L neighbours of each, or (1, L, L) of those of all.
+            gram: (b, L, L) of the L neighbours of each.
             target: (b, L) of each item and these neighbours.
         """
         weights, may = torch.zeros_like(target), target > self.l1
@@ -116,8 +113,7 @@ class SLIM(nn.Module, ClosedFormModel):
         for _ in range(self.sweeps):
             before = weights.clone()
             for i in range(gram.shape[1]):
-                row = gram[:, i]
-                others = weights @ row[0] if len(row) == 1 else (weights * row).sum(1)
+                others = (weights * gram[:, i]).sum(1)
                 rest = target[:, i] - others + diagonal[:, i] * weights[:, i] - self.l1
                 weights[:, i] = rest.clamp(min=0) / (diagonal[:, i] + self.l2) * may[:, i]
             if (weights - before).abs().max() <= self.tolerance:

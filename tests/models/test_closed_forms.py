@@ -292,7 +292,6 @@ def test_slim(fitted: Ids, history: Ids, l1: float, chunk: int) -> None:
     """The optimality conditions of each weight, and the scores by the dense weights."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slim, "_CHUNK", chunk)
-        patch.setattr(slim, "_LONG", chunk)
         model = SLIM(spec(), l1=l1, l2=2.0, sweeps=500, tolerance=1e-7)
         scores = score(model, fitted, history)
     weights = np.zeros((N, N))
