@@ -72,10 +72,11 @@ class SLIM(nn.Module, ClosedFormModel):
         blocks = co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK)
         gram = torch.cat([block for _, block in blocks]).coalesce()  # sparse (N, N)
         rows, columns = gram.indices()
-        lists = gram.values()[rows == columns]  # of each item that has one
+        counts, keys = gram.values(), rows * self.rows + columns
+        lists = counts[rows == columns]  # of each item that has one
         of_item = torch.ones(self.rows, dtype=torch.float64).index_put_((rows[rows == columns],), lists)
-        near = ((gram.values() > self.l1) & (rows != columns)).nonzero()[:, 0]  # all other weights are 0
-        cosines = gram.values()[near] / (of_item[rows[near]] * of_item[columns[near]]).sqrt()
+        near = ((counts > self.l1) & (rows != columns)).nonzero()[:, 0]  # all other weights are 0
+        cosines = counts[near] / (of_item[rows[near]] * of_item[columns[near]]).sqrt()
         near = near[best_of_rows(rows[near], cosines, self.neighbours)[0]].sort().values
         rows, columns = rows[near], columns[near]
         lengths = torch.bincount(rows, minlength=self.rows)
@@ -91,8 +92,10 @@ class SLIM(nn.Module, ClosedFormModel):
             used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
             items = items[: -len(chunk)]
             target = torch.zeros(len(chunk), used.shape[1])
-            target[owner, place] = _entries(gram, chunk[owner], columns[places])
-            weights = self._descend(_entries(gram, used[:, :, None], used[:, None, :]), target)
+            target[owner, place] = counts[near[places]].float()
+            wanted = used[:, :, None] * self.rows + used[:, None, :]
+            at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+            weights = self._descend(torch.where(keys[at] == wanted, counts[at], 0.0).float(), target)
             at, other = weights.nonzero(as_tuple=True)
             found.append(torch.stack([used[at, other].double(), chunk[at].double(), weights[at, other].double()]))
             self.advance(len(chunk))
@@ -128,10 +131,3 @@ class SLIM(nn.Module, ClosedFormModel):
         scores = self.weights.new_zeros(len(items) * self.rows)
         scores.index_add_(0, items.segment_ids[owner] * self.rows + self.others[places], self.weights[places])
         return scores.view(len(items), self.rows)
-
-
-def _entries(matrix: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the entries of a coalesced sparse matrix (N, N) at rows and columns that broadcast, as float32."""
-    keys, wanted = matrix.indices()[0] * len(matrix) + matrix.indices()[1], rows * len(matrix) + columns
-    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-    return torch.where(keys[place] == wanted, matrix.values()[place], 0.0).float()
