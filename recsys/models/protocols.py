@@ -140,7 +140,7 @@ class ClosedFormModel(Protocol):
     Examples are EASE, ItemKNN and Popularity.
 
     rows: N, the number of item ids that the model knows, including 0 (unknown items)
-    advance: told by `fit`, if it takes minutes, how many items more are fitted; an epoch fits its share of them
+    advance: a function that a long `fit` calls with the number of items that it has fitted since the last call
     """
 
     rows: int

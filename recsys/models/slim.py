@@ -69,14 +69,14 @@ class SLIM(nn.Module, ClosedFormModel):
 
     def fit(self, interactions: JaggedIds) -> None:
         """Fit the weights of the items of each list."""
-        blocks = co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK)
+        lists = distinct(interactions, self.rows)
+        blocks = co_occurrences(lists, self.rows, chunk=_CHUNK)
         gram = torch.cat([block for _, block in blocks]).coalesce()  # sparse (N, N)
         rows, columns = gram.indices()
         counts, keys = gram.values(), rows * self.rows + columns
-        lists = counts[rows == columns]  # of each item that has one
-        of_item = torch.ones(self.rows, dtype=torch.float64).index_put_((rows[rows == columns],), lists)
+        root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
         near = ((counts > self.l1) & (rows != columns)).nonzero()[:, 0]  # all other weights are 0
-        cosines = counts[near] / (of_item[rows[near]] * of_item[columns[near]]).sqrt()
+        cosines = counts[near] / (root[rows[near]] * root[columns[near]])
         near = near[best_of_rows(rows[near], cosines, self.neighbours)[0]].sort().values
         rows, columns = rows[near], columns[near]
         lengths = torch.bincount(rows, minlength=self.rows)
@@ -94,8 +94,8 @@ class SLIM(nn.Module, ClosedFormModel):
             target = torch.zeros(len(chunk), used.shape[1])
             target[owner, place] = counts[near[places]].float()
             wanted = used[:, :, None] * self.rows + used[:, None, :]
-            at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-            weights = self._descend(torch.where(keys[at] == wanted, counts[at], 0.0).float(), target)
+            place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+            weights = self._descend(torch.where(keys[place] == wanted, counts[place], 0.0).float(), target)
             at, other = weights.nonzero(as_tuple=True)
             found.append(torch.stack([used[at, other].double(), chunk[at].double(), weights[at, other].double()]))
             self.advance(len(chunk))
