@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -272,12 +273,17 @@ def rossmann(folder: Path) -> None:
     lines(folder / "store.csv", [[f'"{n}"' for n in names], *stores])
 
 
+def yambda(folder: Path) -> None:
+    script = Path(__file__).parents[2] / "experiments" / "mlperf_dlrmv4" / "generate.py"
+    runpy.run_path(str(script))["write"](folder, users=20, days=12)
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     write.__name__: write
     for write in (
         *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
         *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
-        *(yoochoose, census_income, adult, rossmann),
+        *(yoochoose, census_income, adult, rossmann, yambda),
     )
 }  # fmt: skip
 WRITERS |= {"movielens_retrieval": movielens, "diginetica_5core": diginetica}

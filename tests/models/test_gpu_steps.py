@@ -41,7 +41,19 @@ COMMANDS = {
 }
 TARGETS = "the number of targets and inputs is the size of a lookup"
 LONGEST = "the longest list is the size of a block, within which attention or a GRU runs"
-RETRIEVAL = ("bert4rec", "esasrec", "fuxi_alpha", "gru4rec", "hstu", "mf", "neumf", "sasrec", "transformer", "ultragcn")
+RETRIEVAL = (
+    "bert4rec",
+    "comirec",
+    "esasrec",
+    "fuxi_alpha",
+    "gru4rec",
+    "hstu",
+    "mf",
+    "neumf",
+    "sasrec",
+    "transformer",
+    "ultragcn",
+)
 WAITS = {  # of a step, with the reason; all others have none
     **{f"model/{m}": (1, LONGEST) for m in ("bst", "dien", "hstu_rank", "target_attention")},
     **{f"model/{m}": (1, TARGETS) for m in RETRIEVAL},
@@ -56,7 +68,7 @@ WAITS = {  # of a step, with the reason; all others have none
 }
 # launches of the forward and backward pass of a step, without the tables': at most these, and not many fewer
 LAUNCHES = {
-    "autoint": 132, "bert4rec": 261, "bst": 150, "dcn": 65, "dcnv2": 57, "dcnv2_lowrank": 66,
+    "autoint": 132, "bert4rec": 261, "bst": 150, "comirec": 160, "dcn": 65, "dcnv2": 57, "dcnv2_lowrank": 66,
     "dcnv2_moe": 418, "dcnv3": 152, "deepfm": 49, "dien": 840, "din": 78, "dlrm": 49, "dnn": 24,
     "esasrec": 281, "esmm": 116, "eulernet": 121, "fibinet": 77, "finalmlp": 88, "fm": 36,
     "fuxi_alpha": 351, "fwfm": 28, "gdcn": 83, "gru4rec": 441, "hstu": 231, "hstu_rank": 294, "lr": 15,

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MOST_SECONDS = 4.0  # of CPU; nothing heavy may be imported before the message
 SQL = ["data.source.format=sql", "data.source.query=SELECT 1"]
-VIEW = "clicks: {key: user, columns: {n: {column: n}}, files: [x.parquet], time: t}\n"
+VIEW = "clicks: {key: user, columns: [n], files: [x.parquet], time: t}\n"
 IN_TRAINING = {  # (extra, missing module, overrides of recsys.train, what the message begins with)
     ("spark", "pyspark", "engine=spark", "engine=spark"),
     ("s3", "s3fs", "data.root=s3://b/x", "data.root=s3://b/x"),
