@@ -292,4 +292,10 @@ CANDIDATES: dict[str, Callable[[Path], None]] = {  # written by recsys.pipeline,
 }
 
 SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
-OVERRIDES = {"ali_ccp": ("data.split.by=order",), "diginetica": SESSIONS, "yoochoose": SESSIONS}  # for so few rows
+YAMBDA = ("data.split.validation=0.08", "data.split.test=0.08")  # a day of twelve
+OVERRIDES = {  # for so few rows
+    "ali_ccp": ("data.split.by=order",),
+    "yambda": YAMBDA,
+    "diginetica": SESSIONS,
+    "yoochoose": SESSIONS,
+}

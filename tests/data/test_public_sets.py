@@ -63,6 +63,7 @@ CASES = {
         {"StoreType": {"c": 17, "a": 35}, "StateHoliday": {"0": 52}, "PromoInterval": {"Jan,Apr,Jul,Oct": 35, "": 17}},
         52,
     ),
+    "yambda": Case({"label": (1107.0, 1905)}, {"is_organic": {"0": 734, "1": 1171}}, 1905),  # likes are no rows
 }  # fmt: skip
 RETRIEVAL = {  # the items; the number of rows of each split
     "movielens_retrieval": ({str(m) for m in range(1, 7)}, (10, 10, 10)),
