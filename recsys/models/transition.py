@@ -2,7 +2,10 @@
 for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
@@ -19,7 +22,7 @@ from recsys.models.common.co_occurrence import (
     take_sizes_on_load,
 )
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Depth, Natural, Share
+from recsys.ranges import Depth, Natural
 
 _CHUNK = 1024  # number of items whose common features are counted at a time
 _COMMON = 1000  # largest number of items with a value that makes them alike
@@ -28,10 +31,10 @@ _COMMON = 1000  # largest number of items with a value that makes them alike
 class Transition(nn.Module, ClosedFormModel):
     """Items that followed the last items of a history, directly or by way of a few others.
 
-    Row i of P (N, N) has the shares of the items that came next among the transitions from item i to another item, and
-    those of the items whose features (data.items.sparse) are most like its own. Unknown items are skipped. An item's
-    score is the sum of its entries in x P, hop_weight x P^2, ..., where x is 1 at the last item, and smaller at the
-    ones before.
+    Row i of P (N, N) has the shares of the items that came next among the transitions from item i to another item.
+    Items whose features (data.items.sparse) are most like its own count as similar_weight transitions: an item with few
+    transitions leads to them, and one with many to what came next. Unknown items are skipped. An item's score is the
+    sum of its entries in x P, hop_weight x P^2, ..., where x is 1 at the last item, and smaller at the ones before.
 
     Args:
         items: number of last items that count.
@@ -39,10 +42,9 @@ class Transition(nn.Module, ClosedFormModel):
         hops: longest path from one of these items to another.
         hop_weight: weight of a path, relative to one that is a step shorter.
         backward: weight of a transition in the other direction, from an item to one that it followed.
-        similar: number of items most like an item, by the cosine of their features' values, each weighted by the
+        similar: number of items most like an item, or 0, by the cosine of their features' values, each weighted by the
             logarithm of its inverse frequency; values of more than 1,000 items and a hundredth of all do not count.
-            0 for transitions alone, as without features of items.
-        similar_share: their share of P; the rest are transitions.
+        similar_weight: number of transitions that they count as, together.
     """
 
     item_starts: Tensor  # (N + 1,) int64: where the followers of each item start
@@ -59,7 +61,7 @@ class Transition(nn.Module, ClosedFormModel):
         hop_weight: float = 0.3,
         backward: float = 0.0,
         similar: Natural = 20,
-        similar_share: Share = 0.2,
+        similar_weight: Annotated[float, Field(gt=0)] = 10.0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class Transition(nn.Module, ClosedFormModel):
             if not 0 <= weight <= 1:
                 raise ValueError(f"{name}={weight}: must be from 0 to 1")
         self.last, self.item_weight, self.hops, self.hop_weight = items, item_weight, hops, hop_weight
-        self.backward, self.similar, self.similar_share = backward, similar, similar_share
+        self.backward, self.similar, self.similar_weight = backward, similar, similar_weight
         self._about: JaggedIds | None = None  # the values of all features of each item, numbered together
         self.rows = candidates(features, "Transition")
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
@@ -97,22 +99,22 @@ class Transition(nn.Module, ClosedFormModel):
         moves = (rows != columns) & (weights > 0)
         keys, place = torch.unique(rows[moves] * self.rows + columns[moves], return_inverse=True)
         sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, weights[moves])
-        parts = [self._shares(keys, sums)]
         if self._about is not None:
-            parts = [parts[0] * (1 - self.similar_share), self._shares(*self._alike(self._about)) * self.similar_share]
-        mixed = torch.stack(parts).sum(0).coalesce()
-        rows, self.followers = mixed.indices()
-        self.shares = mixed.values().float()
+            alike, cosines = self._alike(self._about)
+            keys, place = torch.unique(torch.cat([keys, alike]), return_inverse=True)
+            worth = torch.cat([sums, self.similar_weight * self._shares(alike, cosines)])
+            sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, worth)
+        rows, self.followers = keys // self.rows, keys % self.rows
+        self.shares = self._shares(keys, sums).float()
         self.item_starts = starts(torch.bincount(rows, minlength=self.rows))
 
     def _shares(self, keys: Tensor, weights: Tensor) -> Tensor:
-        """Return a sparse (N, N) matrix, of which each row that has weights at i N + j sums to 1."""
+        """Return the weight at each key i N + j as a share of its row's sum."""
         sums = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, keys // self.rows, weights)
-        shares = weights / sums[keys // self.rows]
-        return sparse_matrix(keys // self.rows, keys % self.rows, (self.rows, self.rows), shares)
+        return weights / sums[keys // self.rows]
 
     def _alike(self, about: JaggedIds) -> tuple[Tensor, Tensor]:
-        """Return the keys i N + j, in ascending order, of the items j most like each item i, and their cosines."""
+        """Return the keys i N + j of the items j most like each item i, and their cosines."""
         values = int(about.values.max()) + 1 if len(about.values) else 1
         common = torch.bincount(about.values, minlength=values) > max(_COMMON, self.rows // 100)
         rare = ~common[about.values]  # pairs of items with a common value are too many, and say little
@@ -128,9 +130,7 @@ class Transition(nn.Module, ClosedFormModel):
             best = kept[best_of_rows(row[kept], cosine[kept], self.similar)[0]]
             keys.append(row[best] * self.rows + other[best])
             cosines.append(cosine[best])
-        every = torch.cat(keys)
-        order = torch.argsort(every)
-        return every[order], torch.cat(cosines)[order]
+        return torch.cat(keys), torch.cat(cosines)
 
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores (B, N) for B histories, oldest item first; zeros for an empty history."""

@@ -222,11 +222,11 @@ def test_transition(fitted: Ids, history: Ids, items: int, hops: int, backward: 
 
 
 def test_transition_with_items_of_like_features() -> None:
-    """A fifth of each row goes to the two items of the largest cosines of (0, 1) vectors times ln(N / count)."""
+    """The two items of the largest cosines, of (0, 1) vectors times ln(N / count), count as half a transition."""
     about = [[], [1, 2], [2], [1, 2], [3], [0, 3, 1], [3, 3, 2], *[[] for _ in range(N - 7)]]
     values = torch.tensor([v for one in about for v in one], dtype=torch.int32)
     offsets = torch.tensor([0, *itertools.accumulate(map(len, about))])
-    model = Transition(spec(), items=1, hops=1, similar=2)
+    model = Transition(spec(), items=1, hops=1, similar=2, similar_weight=0.5)
     model.set_candidates(Candidates(torch.ones(N), torch.zeros(N, 0), {"tags": values}, {"tags": offsets}))
     scores = score(model, [[1, 2, 3], [2, 3], [4, 1]], [[i] for i in range(1, N)])
     has = np.array([[v in one for v in (1, 2, 3)] for one in about], float)
@@ -234,14 +234,14 @@ def test_transition_with_items_of_like_features() -> None:
     lengths = np.linalg.norm(vectors, axis=1)
     for item, row in enumerate(scores, start=1):
         wanted = np.zeros(N)
-        if item in (following := {1: 2, 2: 3, 4: 1}):
-            wanted[following[item]] = 0.8
+        for one, other in [(1, 2), (2, 3), (2, 3), (4, 1)]:
+            wanted[other] += one == item
         norm = lengths * lengths[item]
         cosine = np.divide(vectors @ vectors[item], norm, out=np.zeros(N), where=norm > 0)
         cosine[item] = 0
         best = np.argsort(-cosine, kind="stable")[:2]
-        wanted[best] += 0.2 * cosine[best] / max(cosine[best].sum(), 1e-9)
-        np.testing.assert_allclose(row, wanted[1:], rtol=1e-5, atol=1e-7)
+        wanted[best] += 0.5 * cosine[best] / max(cosine[best].sum(), 1e-9)
+        np.testing.assert_allclose(row, wanted[1:] / max(wanted.sum(), 1e-9), rtol=1e-5, atol=1e-7)
 
 
 @settings(max_examples=examples(30), deadline=None)
