@@ -82,7 +82,7 @@ PROBLEMS = {  # beginnings of pydantic's types of errors
     "string_pattern_mismatch": "is empty; write a name, or leave the key out",
     "string_type": "must be text; write it in quotes",
     "list_type": "must be a list, such as [a, b]",
-    "dict_type": "must be a mapping",
+    "dict_type": "must be a mapping, such as {{a: 1}}; in a shell, in quotes",
     "too_short": "is empty",
     "value_error": "{error}",
 }

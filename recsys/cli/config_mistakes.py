@@ -59,6 +59,8 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
         key, _, value = e.override.partition("=")
         quoted = value.strip("'\"")
         return f"{e.override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
+    if isinstance(e, OmegaConfBaseException) and e.full_key and "Cannot merge DictConfig with ListConfig" in str(e):
+        return f"{e.full_key}: must be a mapping, such as {{a: 1}}, not a list"
     if isinstance(e, ConfigKeyError | ConfigAttributeError) and e.full_key:
         return _unknown_key(e.full_key, command, arguments)
     if isinstance(e, InterpolationResolutionError) and "Environment variable" in str(e):

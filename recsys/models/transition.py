@@ -1,6 +1,5 @@
 """Transitions between items: Han et al., An Embarrassingly Simple Graph Heuristic Reveals Shortcut-Solvable Benchmarks
-for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125.
-"""
+for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125."""
 
 from typing import Annotated
 
@@ -97,21 +96,19 @@ class Transition(nn.Module, ClosedFormModel):
         weights = torch.ones(len(rows), dtype=torch.float64)
         weights[len(before) :] = self.backward
         moves = (rows != columns) & (weights > 0)
-        keys, place = torch.unique(rows[moves] * self.rows + columns[moves], return_inverse=True)
-        sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, weights[moves])
+        keys, weights = rows[moves] * self.rows + columns[moves], weights[moves]
         if self._about is not None:
             alike, cosines = self._alike(self._about)
-            keys, place = torch.unique(torch.cat([keys, alike]), return_inverse=True)
-            worth = torch.cat([sums, self.similar_weight * self._shares(alike, cosines)])
-            sums = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, place, worth)
+            keys = torch.cat([keys, alike])
+            weights = torch.cat([weights, self.similar_weight * self._shares(alike, cosines)])
+        keys, place = torch.unique(keys, return_inverse=True)
         rows, self.followers = keys // self.rows, keys % self.rows
-        self.shares = self._shares(keys, sums).float()
+        self.shares = self._shares(keys, torch.bincount(place, weights)).float()
         self.item_starts = starts(torch.bincount(rows, minlength=self.rows))
 
     def _shares(self, keys: Tensor, weights: Tensor) -> Tensor:
         """Return the weight at each key i N + j as a share of its row's sum."""
-        sums = torch.zeros(self.rows, dtype=torch.float64).index_add_(0, keys // self.rows, weights)
-        return weights / sums[keys // self.rows]
+        return weights / torch.bincount(keys // self.rows, weights)[keys // self.rows]
 
     def _alike(self, about: JaggedIds) -> tuple[Tensor, Tensor]:
         """Return the keys i N + j of the items j most like each item i, and their cosines."""

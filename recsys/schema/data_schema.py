@@ -240,8 +240,8 @@ class SplitConfig:
 
     by: Literal["order", "time", "random", "hash", "kfold", "files", "leave_one_out"] = "order"
     column: str | None = field(None, "time: sort by it; hash, kfold: equal values stay together")
-    folds: int = field(5, "kfold: number of folds")
-    fold: int = field(
+    folds: int = field(5, "kfold: number of folds", ge=3)
+    fold: Natural = field(
         0, "kfold: fold of the test rows; the next fold has the validation rows | time: one of `origins`, from 0"
     )
     origins: int | None = field(

@@ -68,9 +68,9 @@ def below_popularity(metric: str, value: float, popular: float) -> str | None:
     if value >= LEAST_OF_POPULAR * popular:
         return None
     return (
-        f"{metric} {value:.5f} is below that of the most popular items, {popular:.5f}: the model has not learnt; try a "
-        "higher optim.sparse.lr and optim.dense.lr, more epochs (trainer.max_epochs, trainer.early_stopping.patience), "
-        "or another loss"
+        f"{metric} {value:.5f} is below that of the most popular items, {popular:.5f}: the model has not learnt; try "
+        "other values of its keys or, if it trains in steps, a higher optim.sparse.lr and optim.dense.lr, more epochs "
+        "(trainer.max_epochs, trainer.early_stopping.patience), or another loss"
     )
 
 

@@ -122,6 +122,8 @@ MISTAKES = [
     (["data.group.buy=user"], r"data.group.buy: no such key; did you mean by\?"),
     (["data.sequences.max_length=3"], r"data.sequences: needs data.group"),
     (["data.dense.price.vectors={file: x.npy}"], r"data.dense.price.vectors: no such file: raw/x.npy"),
+    (["data.sparse=[user]"], r"^data.sparse: must be a mapping, such as \{a: 1\}, not a list"),
+    (["data.k_core=user:5"], r"^data.k_core=user:5: must be a mapping, .* in quotes"),
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold, files or leave_one_out"),
     (
         ["data.dense.price.fill=medain"],

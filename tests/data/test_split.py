@@ -68,6 +68,7 @@ def test_rolling_origins(folds: int, rows: int, validation: float, test: float, 
             after = config.origins - 1 - fold
             assert (which == CONTEXT).sum() == round(rows * test * after)
             assert abs((which == 2).sum() - rows * test) <= 1 and (which == 0).any()
+            assert splitter.describe().startswith(f"time: {1 - validation - (after + 1) * test:.0%} / ")
             tested += which == 2
     assert tested.max() == 1  # no row is tested by two folds
 
@@ -212,8 +213,7 @@ def test_files_with_validation_rows_at_random(tmp_path: Path) -> None:
         (SplitConfig(validation_rows="random"), "applies to data.split.by=files without validation_files"),
         (SplitConfig(by="time"), "column"),
         (SplitConfig(by="hash"), "column"),
-        (SplitConfig(by="kfold", folds=2), "at least 3"),
-        (SplitConfig(by="kfold", fold=5), "from 0 to folds"),
+        (SplitConfig(by="kfold", fold=5), "below data.split.folds"),
         (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
         (SplitConfig(validation=-0.1), "shares"),
         (SplitConfig(test=0.0), "shares"),

@@ -142,8 +142,6 @@ def test_a_sample_that_is_too_small_makes_no_folder(commands: Commands, rows: in
 def test_every_number_of_a_schema_declares_its_range() -> None:
     """A new number gets a range, or a reason here why every number is valid."""
     without = {
-        "SplitConfig.folds": "check_split: only for kfold",
-        "SplitConfig.fold": "check_split: depends on folds and origins",
         "ReportConfig.users": "COUNT_OR_NAMES: 1 to 100, or names",
         "SplitConfig.validation": "check_split: depends on test",
         "SplitConfig.test": "check_split: depends on validation",

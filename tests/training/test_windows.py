@@ -143,6 +143,7 @@ def test_following_the_days_has_the_same_figures(home: Path, run: Path, tmp_path
         (["data.split.by=files", "data.split.train_files=[a]", "data.split.test_files=[b]"], "data.split.window"),
         (["data.split.context_files=[c]"], "data.split.context_files"),
         (["data.split.origins=3", "data.split.fold=3"], "fold=3"),
+        (["data.split.folds=4"], "data.split.origins"),
         (["data.split.origins=6"], "origins=6"),
     ],
 )

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import polars as pl
 
-from recsys.base.errors import UserError
 from recsys.data.features.blocks import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Quantiles, Vocabulary
@@ -145,7 +144,7 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
                 else:
                     merged[name] = part
         if not rows:
-            raise UserError(f"data={data.name}: the train split has no rows; change data.split")
+            raise data.without_rows("train")
         for name, statistic in pending.items():
             seen = training.total([name], statistic.keys, 1) if isinstance(statistic, Counts) else merged[name]
             params[name].append(dense[name].steps[len(params[name])].fit(seen))

@@ -73,7 +73,7 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
     """
     params = {name: list(old.dense[name]) for name in data.dense_columns}
     if not sum(partial.rows for partial in training.collect(StatisticsPass(data, params, first=True))):
-        raise UserError(f"data={data.name}: the train split has no rows; change data.split")
+        raise data.without_rows("train")
     number = old.trainings + 1
     vocabularies, waiting = {}, {}
     for table, (names, rules) in vocabulary_tables(data.sparse_columns, data.item_feature).items():

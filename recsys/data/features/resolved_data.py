@@ -119,6 +119,11 @@ class ResolvedData(DataConfig):
         """The labels by name, as objects of their kinds. Raises UserError if the config of a label is invalid."""
         return {name: LabelColumn.from_config(c, self.label_key(name)) for name, c in self.label_configs.items()}
 
+    def without_rows(self, split: str) -> UserError:
+        """Return the error of a split that has no rows."""
+        keys = "data.split or data.k_core" if self.k_core else "data.split"
+        return UserError(f"data={self.name}: the {split} split has no rows; change {keys}")
+
     @property
     def label_columns(self) -> list[str]:
         """The raw columns of the labels."""

@@ -85,7 +85,7 @@ def _find(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder:
             rounds += 1
     shutil.rmtree(folder / "counts", ignore_errors=True)
     values = {name: [before.get(name, 0), after.get(name, 0)] for name in data.core_columns}
-    write_json(folder / REMOVED, {"rounds": rounds - 2, "rows": [rows[0], rows[-1]], "values": values})
+    write_json(folder / REMOVED, {"rounds": rounds - 2 + (not rows[-1]), "rows": [rows[0], rows[-1]], "values": values})
 
 
 def _count(

@@ -102,14 +102,11 @@ class Build:
     def run(self) -> None:
         """Prepare the data in `folder`. Raises UserError if a split has no rows."""
         chunks, splitter, bad = self.parsed()
-        total = sum(c.rows for c in chunks)
-        fitted = self._fit(chunks, splitter, total)
+        fitted = self._fit(chunks, splitter)
         rows, entries = self._write(fitted, chunks, splitter)
         for split, n in rows.items():
             if n == 0 and (split != "validation" or self.data.split.validation > 0):
-                raise UserError(
-                    f"data={self.data.name}: the {split} split has no rows ({total} in all); change data.split"
-                )
+                raise self.data.without_rows(split)
         info = {
             "name": self.data.name,
             "root": self.data.root,
@@ -165,14 +162,14 @@ class Build:
 
     # --- fit -----------------------------------------------------------------------------------------
 
-    def _fit(self, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> Fitted:
+    def _fit(self, chunks: list[ParsedChunk], splitter: Splitter) -> Fitted:
         """Pass 2: fit the transforms, unless they are given or a killed run has done so."""
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
         if self.fitted is not None and not self.grows:
             return self._save(self.fitted)
         scratch = self.folder / "counts"
-        with bar("fitting", total) as progress:
+        with bar("fitting", sum(c.rows for c in chunks)) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
             fitted = fit(self.data, training) if self.fitted is None else grow(self.fitted, self.data, training)
             fitted.vectors = read_vectors(self.data, training_values(fitted))

@@ -27,7 +27,8 @@ class Splitter:
         self.config = config
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
-        later = 0.0 if config.origins is None else config.test * (config.origins - 1 - config.fold)
+        after = 0 if config.origins is None else config.origins - 1 - config.fold
+        self._later = later = config.test * after  # share of the rows after an origin's test rows, in no split
         shares_after = (later + held_out, later + config.test, *([later] if later else []))
         self._bounds = tuple(total - round(total * share) for share in shares_after)
         self._first_validation = _first_validation(chunks, config.validation) if config.by == "files" else 0
@@ -116,7 +117,7 @@ class Splitter:
         if c.by == "kfold":
             unit = f"of {c.column}" if c.column else "of rows at random"
             return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
-        sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
+        sizes = f"{1 - c.validation - c.test - self._later:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
         origin = "" if c.origins is None else f", origin {c.fold} of {c.origins}"
@@ -180,16 +181,13 @@ def check_split(split: SplitConfig) -> None:
             "data.split.validation_rows=random: applies to data.split.by=files without validation_files; set "
             "data.split.validation_rows=last"
         )
-    if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
-        raise UserError(f"data.split: folds={split.folds} must be at least 3, fold={split.fold} from 0 to folds - 1")
-    if split.by == "time" and not 0 <= split.fold < (split.origins or 1):
-        why = "with data.split.by=time, must be from 0 to data.split.origins - 1"
-        raise UserError(f"data.split.fold={split.fold}: {why}, and origins={split.origins}")
-    if split.fold and split.by not in ("kfold", "time"):
-        raise UserError(f"data.split.fold={split.fold}: needs data.split.by=kfold, or by=time with data.split.origins")
-    for key, by in (("origins", "time"), ("window", "time"), ("context_files", "files")):
-        if (value := getattr(split, key)) and split.by != by:
-            raise UserError(f"data.split.{key}={value}: needs data.split.by={by}, and this is by={split.by}")
+    if split.fold >= {"kfold": split.folds, "time": split.origins or 1}.get(split.by, 1):
+        limit = "below data.split.folds with by=kfold, and below data.split.origins with by=time"
+        raise UserError(f"data.split.fold={split.fold}: must be {limit}")
+    for key, by in (("folds", "kfold"), ("origins", "time"), ("window", "time"), ("context_files", "files")):
+        if (value := getattr(split, key)) != getattr(SplitConfig(), key) and split.by != by:
+            also = "; for several tests in time, set data.split.origins" if (key, split.by) == ("folds", "time") else ""
+            raise UserError(f"data.split.{key}={value}: needs data.split.by={by}, and this is by={split.by}{also}")
     if split.origins is not None and split.validation + split.test * split.origins >= 1:
         shares = f"validation={split.validation} and origins={split.origins} test splits of test={split.test}"
         raise UserError(f"data.split: {shares} leave no rows to train on; lower one of them")
