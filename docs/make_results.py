@@ -18,7 +18,7 @@ from recsys.evaluation.resampling import half_width
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ROOT / "experiments"
 NEAR, NEAR_AUC = 0.01, 0.001  # how much worse a figure may be than the published one
-PAGES = {kind: ROOT / "docs" / "benchmarks" / f"results_{kind}.md" for kind in ("retrieval", "ranking")}
+PAGES = {kind: ROOT / "docs" / "benchmarks" / f"results_{kind}.md" for kind in ("ranking", "sequence", "retrieval")}
 INTRODUCTION = """# Published figures of {kind} models, and ours
 
 `python docs/make_results.py` writes this page from `experiments/published.yaml` and the results of each run in
@@ -143,10 +143,16 @@ def section(table: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"More in [experiments/{folder}](../../experiments/{folder}/README.md)."])
 
 
+def kind_of(table: Mapping[str, Any]) -> str:
+    """Return the kind of a table's models: those of ranking have an AUC, those of sequences rank a list's last item."""
+    if any("AUC" in m for m in table["metrics"]):
+        return "ranking"
+    return "sequence" if "leave-one-out" in table["title"] else "retrieval"
+
+
 def page(kind: str) -> str:
-    """Return the page of ranking models, whose tables have an AUC, or of retrieval models."""
-    tables = yaml.safe_load((EXPERIMENTS / "published.yaml").read_text())
-    chosen = [t for t in tables if ("ranking" if any("AUC" in m for m in t["metrics"]) else "retrieval") == kind]
+    """Return the page of the models of a kind."""
+    chosen = [t for t in yaml.safe_load((EXPERIMENTS / "published.yaml").read_text()) if kind_of(t) == kind]
     parts = [INTRODUCTION.format(kind=kind).rstrip(), summary(chosen), *map(section, chosen)]
     return "\n\n".join(parts) + "\n"
 

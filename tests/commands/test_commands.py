@@ -58,6 +58,7 @@ def test_unknown_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     )
 
 
+@pytest.mark.slow
 def test_console_script_runs_a_command(tmp_path: Path) -> None:
     """`recsys train ...` is `python -m recsys.train ...`, with the same exit status."""
     [script] = [e for e in entry_points(group="console_scripts") if e.name == "recsys"]
@@ -179,6 +180,7 @@ def test_options_and_types_of_other_programs(arguments: list[str], message: str,
     assert (done.returncode, done.stderr.strip()) == (2, message)
 
 
+@pytest.mark.slow
 def test_a_sample_that_trains_for_long_says_how_to_look_first(tmp_path: Path) -> None:
     few = ["data.sample.rows=1500", "trainer.max_steps=1"]
     done = run_forked("recsys.train", "model=sasrec", "data=sample_sequences", *few, cwd=tmp_path)

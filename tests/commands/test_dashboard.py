@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from recsys.dashboard import definition, workspace
 
 LOGGED = {
@@ -33,6 +35,7 @@ def test_panels_show_what_is_logged() -> None:
     assert "optim.value.sparse.lr" in json.dumps(coordinates) and "best/test/auc" in json.dumps(coordinates)
 
 
+@pytest.mark.slow
 def test_without_an_account(tmp_path: Path) -> None:
     env = os.environ | {"WANDB_API_KEY": "", "HOME": str(tmp_path), "NETRC": str(tmp_path / "none")}
 

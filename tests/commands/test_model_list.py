@@ -122,6 +122,7 @@ def test_mistakes(
     assert (code, err.strip()) == (2, message)
 
 
+@pytest.mark.slow
 def test_models_that_share_a_config_get_what_hydra_composes_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

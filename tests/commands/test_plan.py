@@ -113,6 +113,7 @@ def test_mistakes(override: str, told: str) -> None:
         planned(override)
 
 
+@pytest.mark.slow
 def test_a_hashed_table_has_the_rows_that_its_config_says() -> None:
     found = planned("data=criteo", "data.sparse_defaults.encode=hash", "data.sparse_defaults.buckets=1000")
     assert {t.rows for t in found.tables} == {1001}

@@ -34,6 +34,7 @@ def aucs(folder: Path, drift: str, change: int, days: list[int]) -> list[tuple[f
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("drift", "days", "distance"),  # from the best AUC of the teacher of day 0: large (True) or none
@@ -50,6 +51,7 @@ def test_taste(tmp_path: Path, drift: str, days: list[int], distance: list[bool]
         assert best - old > 0.03 if far else best == old
 
 
+@pytest.mark.slow
 def test_items_come_and_go_and_days_are_the_same_one_by_one(tmp_path: Path) -> None:
     together = write_days(tmp_path / "a", days=3, rows_per_day=1000, first=2)
     alone = write_days(tmp_path / "b", days=1, rows_per_day=1000, first=3)

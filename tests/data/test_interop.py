@@ -252,6 +252,7 @@ def test_types_of_ids(size: int) -> None:
     assert id_type(size) == np.dtype(published_type(size))
 
 
+@pytest.mark.slow
 def test_days_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RawFormat, "range_rows", 70)
     raw = made.days(tmp_path / "raw", 12, 100)

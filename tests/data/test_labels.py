@@ -306,6 +306,7 @@ def test_the_labels_losses_by_name() -> None:
         Tasks(losses={"a": "hubber"})
 
 
+@pytest.mark.slow
 def test_uncertainty_learns_the_scale_of_each_loss() -> None:
     """At the optimum of loss x exp(-s) + s / 2, s is ln(2 x loss)."""
     losses = LabelLosses(KINDS, Tasks(balance="uncertainty"))

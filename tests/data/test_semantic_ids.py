@@ -239,6 +239,7 @@ def test_mistakes(tmp_path: Path, text: str, ids: str, expected: str) -> None:
     assert expected in str(e.value) and "\n" not in str(e.value)
 
 
+@pytest.mark.slow
 def test_an_rqvae_reconstructs_better_than_the_mean() -> None:
     rng = np.random.default_rng(0)
     x = (rng.standard_normal((400, 3)) @ rng.standard_normal((3, 12))).astype(np.float32)

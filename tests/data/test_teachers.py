@@ -36,6 +36,7 @@ def teacher_of(folder: Path) -> pl.DataFrame:
     return pl.read_parquet(folder / "teacher.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_deterministic_by_seed_and_a_prefix_of_more(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
     (write, log), progress = SAMPLES[kind], []
@@ -109,6 +110,7 @@ def metrics_of(name: str, home: Path, *more: str) -> dict[str, float] | None:
     return best_metrics(prepare(data_config(compose("preprocess", [*more]))))
 
 
+@pytest.mark.slow
 def test_best_metrics_of_several_labels_and_numbers(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     interactions.write_sample(tmp_path / "raw", rows=5000, seed=0)

@@ -82,6 +82,7 @@ def complete(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConfig, tmp_path: Path) -> None:
     assert open_run_dir(RunConfig.of(cfg)) == RunFolder(tmp_path / "a")
     assert open_run_dir(RunConfig.of(cfg)) == RunFolder(tmp_path / "a")  # begun, without a checkpoint yet

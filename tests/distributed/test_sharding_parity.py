@@ -69,6 +69,7 @@ def test_sharded_equals_unsharded(two: Ranks, case: Case) -> None:
     check(two.of(case), case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", marked(AT_FOUR))
 def test_sharded_equals_unsharded_at_four(four: Ranks, case: Case) -> None:
     check(four.of(case), case)

@@ -22,7 +22,7 @@ make_results = loaded()
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["ranking", "retrieval"])
+@pytest.mark.parametrize("kind", ["ranking", "sequence", "retrieval"])
 def test_the_page_is_that_of_the_results(kind: str) -> None:
     assert make_results.PAGES[kind].read_text() == make_results.page(kind), "run python docs/make_results.py"
 

@@ -95,6 +95,7 @@ def test_a_test_that_crashes_ends_its_own_process_alone(
     assert probe.in_a_fork("cpu") == {"failed": result}
 
 
+@pytest.mark.slow
 def test_pytorch_is_imported_once_for_all_tests() -> None:
     """An import of PyTorch takes most of the doctor's CPU seconds; forks that import it again print a line each."""
     command = [sys.executable, "-X", "importtime", "-m", "recsys.doctor.probe", "cpu", "gloo"]

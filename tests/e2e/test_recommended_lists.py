@@ -124,6 +124,7 @@ def test_groups_of_unknown_items_get_an_answer(model: str, runs: Runs) -> None:
     assert Recommender.load(runs.of(model)).recommend(raw.clear()).is_empty()
 
 
+@pytest.mark.slow
 def test_items_that_training_lacks(runs: Runs) -> None:
     """They can be found by models that read what is known of an item; ids alone would give all the same score."""
     rare = "data.sparse.item={min_count: 10}"
@@ -230,6 +231,7 @@ def test_mistakes(
         Predictor.load(run)
 
 
+@pytest.mark.slow
 def test_models_that_predict_have_no_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

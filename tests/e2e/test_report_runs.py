@@ -152,6 +152,7 @@ def test_users_are_chosen_by_the_largest_difference(home: Path, monkeypatch: pyt
     assert rows[0] != rows[1] and all(len(set(r)) == 9 for r in rows) and "random, seed 1" in drawn[1].how
 
 
+@pytest.mark.slow
 def test_items_are_shown_in_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the data's own table: kind and price. Of a table that is given: a title, and short columns."""
     kinds = {

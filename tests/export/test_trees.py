@@ -90,6 +90,7 @@ def test_a_graph_gives_the_predictions_of_its_trees(library: str, features: Feat
         assert rows == 1 or wanted.std(axis=0).min() > 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_the_steps_of_fil_give_the_predictions(library: str, tmp_path: Path) -> None:

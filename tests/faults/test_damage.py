@@ -84,6 +84,7 @@ def test_each_part_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest
     assert sorted(read) == files
 
 
+@pytest.mark.slow
 def test_what_was_read_from_raw_files_is_read_again(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
     test = json.loads((home.run / "metrics.json").read_text())["test"]
     [rows] = (home.folder / "prepared" / "read").glob("*/rows-00000.arrow")

@@ -68,6 +68,7 @@ def wait_for(running: Command, home: Path, moment: str) -> None:
     raise AssertionError(f"{moment} did not come:\n{err}")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("moment", "number"),

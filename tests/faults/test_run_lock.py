@@ -57,6 +57,7 @@ def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture
     assert before == {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and f.name != ".owner.json"}
 
 
+@pytest.mark.slow
 def test_a_new_run_moves_the_old_runs_files_alone(trained: Home) -> None:
     folder = trained.folder / "mine"
     folder.mkdir()

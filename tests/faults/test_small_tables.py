@@ -66,6 +66,7 @@ def ranks() -> list[Any]:
     return run(train, RANKS, CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_tables_smaller_than_the_world(ranks: list[Any], case: tuple[str, str]) -> None:
     kind, optimizer = case

@@ -60,6 +60,7 @@ def test_each_day_is_trained_on_but_the_poisoned_one(done: ContinuousTraining) -
     assert [p.name for p in done.waiting()] == DAYS[5:]
 
 
+@pytest.mark.slow
 def test_each_version_is_in_the_registry_with_its_parent_and_interval(done: ContinuousTraining) -> None:
     versions = done.registry.summaries()
     assert [v["interval"] for v in versions][1:3] == [
@@ -70,6 +71,7 @@ def test_each_version_is_in_the_registry_with_its_parent_and_interval(done: Cont
     assert [e["event"] for e in done.registry.history()] == ["registered", "promoted"] * 3
 
 
+@pytest.mark.slow
 def test_every_day_is_predicted_before_it_is_trained_on(done: ContinuousTraining) -> None:
     """Progressive validation: the champion of the day, on the day."""
     measured = {n: p.metrics["auc"] for n, p in done.state.partitions.items() if p.metrics}
@@ -78,6 +80,7 @@ def test_every_day_is_predicted_before_it_is_trained_on(done: ContinuousTraining
     assert min(measured.values()) > 0.55
 
 
+@pytest.mark.slow
 def test_status(done: ContinuousTraining, capsys: pytest.CaptureFixture[str]) -> None:
     show(done.root.parent / "follow.yaml")
     out = capsys.readouterr().out

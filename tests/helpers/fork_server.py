@@ -40,6 +40,7 @@ IMPORTED = [
     ),
     *("hydra._internal.core_plugins.basic_sweeper", "pydantic.type_adapter", "pydantic.types", "pyarrow.csv"),
     *("hypothesis", "sklearn.metrics"),  # for pytest's workers
+    *("torch._dynamo", "onnxscript", "torch.onnx._internal.exporter._compat", "recsys.export.exported"),
 ]
 
 

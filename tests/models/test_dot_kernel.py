@@ -22,6 +22,7 @@ def test_kernels_equal_the_models_code() -> None:
     assert fork(kernel_cases.interpret, "dots_of_any_size").wait(100) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("vectors", "dim"), [(27, 128), (9, 16), (64, 64), (5, 200), (128, 128)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "tf32"])

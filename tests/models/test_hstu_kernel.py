@@ -25,6 +25,7 @@ def test_kernels_equal_the_models_code(cases: str) -> None:
     assert fork(kernel_cases.interpret, cases).wait(200) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("timed", [True, False])

@@ -141,6 +141,7 @@ def test_a_worker_that_starts_again_without_its_model_is_not_ready(
     assert "the model is damaged" in line and "traceback" not in line
 
 
+@pytest.mark.slow
 def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> None:
     folder = fake_models.write_model(tmp_path / "ctr")
     with command(folder, tmp_path / "log", "workers=2", "grpc_port=null") as server:

@@ -46,6 +46,7 @@ def test_the_bets_are_fair_for_every_distribution_with_the_mean() -> None:
             assert p * (1 + c * (high / mean - 1)) + (1 - p) * (1 + c * (low / mean - 1)) == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("rate", "margin"), [(0.01, 0.0), (0.3, 0.0), (0.5, 0.0)])
 def test_false_alarms_with_a_look_after_each_request(rate: float, margin: float) -> None:
@@ -85,6 +86,7 @@ def test_the_simulation_is_the_test() -> None:
         assert first == found[run]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.integers(0, 3)), max_size=200),
     st.floats(0, 0.5),

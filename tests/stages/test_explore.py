@@ -28,6 +28,7 @@ def test_epsilon_probabilities_are_those_of_draws(epsilon: float, n: int, k: int
     assert found.probability(np.array([0]), np.array([k])).tolist() == [0]
 
 
+@pytest.mark.slow
 def test_thompson_propensities_are_shares_of_draws() -> None:
     items = small_stages.catalogue({"clicks": [50, 1, None], "shown": [100, 10, None]})
     part = Thompson(strength=4, successes="clicks", trials="shown", draws=2000)

@@ -224,6 +224,7 @@ def test_times_that_are_numbers(tmp_path: Path, store: FeatureStore) -> None:
         assert [values_at(view, store, ["a"], t)["a"]["s"] for t in asked] == joined["s"].to_list()
 
 
+@pytest.mark.slow
 def test_the_commands(view: View, tmp_path: Path) -> None:
     log = events(300)
     log.write_parquet("events-0.parquet")

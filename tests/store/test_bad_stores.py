@@ -110,6 +110,7 @@ def test_a_path_is_the_file_that_it_names(name: str, folder: Path) -> None:
     assert store.get("v", ["a"]) == [(1.0, {"x": 1})]
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_with_one_line_and_the_next_run_goes_on(folder: Path) -> None:
     pl.DataFrame({"user": [f"u{i}" for i in range(20_000)]}).with_columns(at=1.0, x=1.0).write_parquet("e.parquet")
     command = [sys.executable, "-m", "recsys.feature_store", "materialise", "definition=f.yaml", "store=sqlite:///s.db"]

@@ -365,6 +365,7 @@ def test_mistakes_of_a_join(
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_join_writes_destroys_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new folder is made; a file of other things is no place for rejected events."""
     monkeypatch.chdir(tmp_path)

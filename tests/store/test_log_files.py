@@ -212,6 +212,7 @@ def test_a_kill_and_then_a_rename(
     assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_two_at_once(rounds: int, view: View, tmp_path: Path) -> None:
     """Processes that see different files, and are killed and started again, give what one process gives."""

@@ -36,6 +36,7 @@ def run(folder: Path, *overrides: str) -> dict[str, Any]:
     return train(compose("train", [*SMALL, *overrides, f"run_dir={folder}", f"data.prepared={folder}-data"])).metrics
 
 
+@pytest.mark.slow
 def test_warming_up_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Dynamo's capture, dropout and batch normalisation, but without Inductor, which takes a minute."""
     compile_module, graphs = nn.Module.compile, []

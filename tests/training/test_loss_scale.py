@@ -20,6 +20,7 @@ def run(home: Path, name: str, *more: str) -> Run:
     return train(compose("train", [*DATA, f"data.prepared={home}/prepared", *more, f"run_dir={home / name}"]))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "more",

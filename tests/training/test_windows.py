@@ -99,6 +99,7 @@ def test_a_resumed_run_is_the_whole_one(home: Path, run: Path, steps: int) -> No
     assert measured(resumed).equals(measured(run))
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_at_the_end_of_a_window_goes_on_with_the_next(home: Path, run: Path) -> None:
     steps = int(measured(run)["step"][0]) + 1
     train(config(home, "end", f"trainer.max_steps={steps}"))
