@@ -207,8 +207,8 @@ def protocol_of(cfg: RunConfig) -> Protocols:
     from recsys.evaluation.retrieval_metrics import Protocols
 
     p = cfg.protocol
-    if "full" not in p.candidates and p.lists != type(p)().lists:
-        raise UserError(f"protocol.lists={p.lists}: needs protocol.candidates=[full], and this is {p.candidates}")
+    if "full" not in p.candidates and (asked := [name for name in p.lists if name not in type(p)().lists]):
+        raise UserError(f"protocol.lists={asked}: needs protocol.candidates=[full], and this is {p.candidates}")
     lists = tuple(name for name in p.lists if name != "diversity" or cfg.kind.has_vectors)
     try:
         return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed, lists)

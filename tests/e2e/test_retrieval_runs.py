@@ -88,7 +88,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted in one process; set trainer.devices=1"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: must be set for this model"),
         (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives=popular: must be one of"),
-        (["model=ease", "data=movielens_1m", "protocol.candidates=[uniform]", "protocol.lists=[gini]"], "protocol.lists="),
+        (["model=ease", "data=movielens_1m", "protocol.candidates=[uniform]", "protocol.lists=[serendipity]"], "protocol.lists="),
         (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], "protocol.candidates: ful is not a protocol"),
         (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], r"protocol.k=\[0\]: must be one or more integers"),
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
