@@ -52,11 +52,8 @@ def remembered(function: Callable[..., Any], key: Callable[..., Any]) -> Callabl
 
 
 def text_of(path: Path, *, aliases: bool = True) -> Any:
-    """Return what the config of a file depends on. One that cannot be read is an error, which is not remembered."""
-    try:
-        return path.read_bytes(), aliases
-    except OSError:
-        return path, aliases
+    """Return what the config of a file depends on. What is no file, such as a pipe, is an error, and not remembered."""
+    return path.read_bytes() if path.is_file() else path, aliases
 
 
 @cache
