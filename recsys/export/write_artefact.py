@@ -78,10 +78,8 @@ def write_artefact(source: ExportSource, form: Form, output: Path) -> dict[str, 
         with TemporaryDirectory(prefix="recsys-export-") as temporary:
             more = Path(temporary) / "compared.json"
             compared.write(more)
-            for file in (None, more) if compared.rows else (None,):
-                result = _verify_elsewhere(building, file)
-                agree = f"{exported.outputs_of} agree with the run within {result['difference']:.1e}"
-                say(f"{result['rows']:,} {agree}")
+            for number, difference in _verify_elsewhere(building, *([more] if compared.rows else [])):
+                say(f"{number:,} {exported.outputs_of} agree with the run within {difference:.1e}")
     return about
 
 
@@ -133,14 +131,13 @@ def _description(exported: Exported, own: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, Any]:
-    """Verify an artefact in a fresh process. Raises UserError if an output differs, or the process imports torch."""
-    command = [sys.executable, "-m", "recsys.export.artefact.verify", str(folder)]
-    command += [] if examples is None else [str(examples)]
+def _verify_elsewhere(folder: Path, *more: Path) -> list[tuple[int, float]]:
+    """Verify in a fresh process. Return the rows and the largest difference of each file; UserError if one differs."""
+    command = [sys.executable, "-m", "recsys.export.artefact.verify", str(folder), *map(str, more)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"nothing was written: {(done.stderr.strip().splitlines() or ['it cannot be verified'])[-1]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    if result["imported"]:
-        raise RuntimeError(f"serving imports {', '.join(result['imported'])}")
-    return result
+    results, imported = json.loads(done.stdout.strip().splitlines()[-1])
+    if imported:
+        raise RuntimeError(f"serving imports {', '.join(imported)}")
+    return [(number, difference) for number, difference in results]  # JSON has no tuples

@@ -68,6 +68,7 @@ def test_console_script_runs_a_command(tmp_path: Path) -> None:
         assert done.returncode == 2 and "did you mean model" in done.stderr
 
 
+@pytest.mark.slow
 def test_warnings_of_libraries_do_not_reach_the_user(tmp_path: Path) -> None:
     """Those of Python's and those that libraries log; `python -W` shows the former."""
     code = """

@@ -141,6 +141,7 @@ def test_a_query_cannot_write(tmp_path: Path, driver: str, folder: str) -> None:
     assert file.read_bytes() == before and [f.name for f in odd.iterdir()] == [file.name]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("driver", "columns"), [("sqlite", "count(*)"), ("sqlite", "n"), ("sqlite+pysqlite", "n"), ("duckdb", "count(*)")]

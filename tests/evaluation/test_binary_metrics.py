@@ -140,6 +140,7 @@ def test_curves_have_the_areas_of_their_metrics() -> None:
     assert Scores.from_rows(p, np.zeros_like(y)).curves(5)["roc"] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(SOME, st.integers(0, 2**31))
 def test_binned_scores_are_within_their_bound(rows: list[tuple[int, bool, int]], seed: int) -> None:

@@ -92,7 +92,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("before", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["before", "after"])
 def test_a_crash_at_any_step_loses_and_repeats_nothing(
     before: bool, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def small(folder: Path, yaml: str, write: Callable[[Path], None]) -> RowTransfor
     return moved(prepare(data), folder)
 
 
+@pytest.mark.slow
 def test_nothing_of_training_is_imported(csv: RowTransforms, tmp_path: Path) -> None:
     csv.save(tmp_path)
     code = f"""

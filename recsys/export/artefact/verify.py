@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,29 +25,31 @@ class Verified:
     tolerance: float
 
 
-def verify(folder: Path, examples: Path | None = None) -> Verified:
-    """Load an artefact and compare its outputs with recorded ones.
-
-    examples: a JSON file of rows and outputs; by default, the artefact's own
+def verify(folder: Path) -> Verified:
+    """Load an artefact and compare its outputs with its own recorded ones.
 
     Raises UserError if an output differs by more than the artefact's tolerance.
     """
+    return next(_verified(folder, None))
+
+
+def _verified(folder: Path, *files: Path | None) -> Iterator[Verified]:
+    """Compare the artefact's outputs with those of JSON files of rows and outputs; None: its own."""
     artefact = Artefact.open(folder)
     model = model_of(artefact, exact=True)  # an index finds most of the items, of which the manifest says the share
-    differences = check_examples(model, artefact, examples)
-    return Verified(len(differences), float(max(differences, default=0.0)), float(artefact.about["tolerance"]))
+    for file in files:
+        differences = check_examples(model, artefact, file)
+        yield Verified(len(differences), float(max(differences, default=0.0)), float(artefact.about["tolerance"]))
 
 
 def main() -> None:
-    """Verify the artefact in sys.argv[1], with the examples in sys.argv[2] if given, and print the result as JSON."""
-    examples = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    """Verify the artefact in sys.argv[1], also with the examples in sys.argv[2:], and print the results as JSON."""
     try:
-        result = verify(Path(sys.argv[1]), examples)
+        results = [(v.rows, v.difference) for v in _verified(Path(sys.argv[1]), None, *map(Path, sys.argv[2:]))]
     except UserError as e:
         sys.stderr.write(f"{e}\n")
         sys.exit(2)
-    loaded = [m for m in MODULES if m in sys.modules]
-    sys.stdout.write(json.dumps({"rows": result.rows, "difference": result.difference, "imported": loaded}) + "\n")
+    sys.stdout.write(json.dumps([results, [m for m in MODULES if m in sys.modules]]) + "\n")
 
 
 if __name__ == "__main__":
