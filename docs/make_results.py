@@ -143,16 +143,9 @@ def section(table: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"More in [experiments/{folder}](../../experiments/{folder}/README.md)."])
 
 
-def kind_of(table: Mapping[str, Any]) -> str:
-    """Return the kind of a table's models: those of ranking have an AUC, those of sequences rank a list's last item."""
-    if any("AUC" in m for m in table["metrics"]):
-        return "ranking"
-    return "sequence" if "leave-one-out" in table["title"] else "retrieval"
-
-
 def page(kind: str) -> str:
     """Return the page of the models of a kind."""
-    chosen = [t for t in yaml.safe_load((EXPERIMENTS / "published.yaml").read_text()) if kind_of(t) == kind]
+    chosen = [t for t in yaml.safe_load((EXPERIMENTS / "published.yaml").read_text()) if t["models"] == kind]
     parts = [INTRODUCTION.format(kind=kind).rstrip(), summary(chosen), *map(section, chosen)]
     return "\n\n".join(parts) + "\n"
 

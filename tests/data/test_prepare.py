@@ -264,7 +264,7 @@ def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.Mo
     write(tmp_path / "raw", bad=(3, 100, 190))
     whole = prepare(config(tmp_path, max_bad_rows=0.1))
     aside = pl.read_csv(Path(f"{whole.folder}.bad_rows.csv"))
-    for size in (7, 333):
+    for size in (7, 40, 333):
         monkeypatch.setattr(RawFormat, "range_bytes", size)
         cut = prepare(config(tmp_path, max_bad_rows=0.1, prepared=str(tmp_path / f"prepared {size}")))
         assert all(a.equals(b) for a, b in zip(frames(whole).values(), frames(cut).values(), strict=True))

@@ -63,6 +63,8 @@ OUT_OF_RANGE = [
     ("data.max_bad_rows=2", "data.max_bad_rows=2: must be at most 1"),
     ("data.dense.price.lag=-1", "data.dense.price.lag=-1: must be at least 1"),
     ("data.sparse.user.min_count=-1", "data.sparse.user.min_count=-1: must be at least 0"),
+    ("data.split.folds=2", "data.split.folds=2: must be at least 3"),
+    ("data.split.fold=-1", "data.split.fold=-1: must be at least 0"),
     ("data.split.seed=-1", "data.split.seed=-1: must be at least 0"),
     ("data.label.at_least=nan", "data.label.at_least=nan: must be a finite number"),
     ("data.split.validation=nan", "data.split.validation=nan: must be a finite number"),

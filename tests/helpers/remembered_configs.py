@@ -15,12 +15,10 @@ from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.object_type import ObjectType
-from omegaconf import DictConfig
 
 from recsys.config import compose
 
 loaded: dict[Any, bytes] = {}  # where a config is from, and its text -> the pickled ConfigResult
-merged: dict[Any, bytes] = {}  # the keys of a list of defaults -> the pickled config without overrides
 nodes: dict[int, Any] = {}  # those whose ID is in keys of `loaded`: no other object must get it
 
 
@@ -39,11 +37,13 @@ def origin(source: Any, config_path: str) -> Any:
 
 
 def remembered(function: Callable[..., Any], key: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that copies what it has once returned for the same key."""
+    """Return a function that copies what it has once returned for the same key; nothing is remembered for None."""
     returned: dict[Any, bytes] = {}
 
     def call(*args: Any, **named: Any) -> Any:
         this = key(*args, **named)
+        if this is None:
+            return function(*args, **named)
         if this not in returned:
             returned[this] = pickle.dumps(function(*args, **named), pickle.HIGHEST_PROTOCOL)
         return pickle.loads(returned[this])
@@ -52,14 +52,14 @@ def remembered(function: Callable[..., Any], key: Callable[..., Any]) -> Callabl
 
 
 def text_of(path: Path, *, aliases: bool = True) -> Any:
-    """Return what the config of a file depends on. What is no file, such as a pipe, is an error, and not remembered."""
-    return path.read_bytes() if path.is_file() else path, aliases
+    """Return what the config of a file depends on; None for what is no file, such as a pipe."""
+    return (path.read_bytes(), aliases) if path.is_file() else None
 
 
 @cache
 def remember_configs() -> None:
     """Let Hydra and recsys remember what they have read and merged, from now on."""
-    load, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
+    load = ConfigRepository.load_config
 
     def load_config(self: ConfigRepository, config_path: str) -> Any:
         source = self._find_object_source(config_path=config_path, object_type=ObjectType.CONFIG)
@@ -72,16 +72,9 @@ def remember_configs() -> None:
         result.key = key
         return result
 
-    def compose_from_defaults(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictConfig:
-        keys = []
-        for default in defaults:
-            key = getattr(repo.load_config(default.config_path), "key", None)
-            if key is None:
-                return merge(self, defaults=defaults, repo=repo)
-            keys.append((default.package, default.primary, key))
-        if tuple(keys) not in merged:
-            merged[tuple(keys)] = pickle.dumps(merge(self, defaults=defaults, repo=repo), pickle.HIGHEST_PROTOCOL)
-        return pickle.loads(merged[tuple(keys)])
+    def keys_of(self: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
+        keys = [(d.package, d.primary, getattr(repo.load_config(d.config_path), "key", None)) for d in defaults]
+        return None if any(key is None for *_, key in keys) else tuple(keys)
 
     def choices_for_interpolations(overrides: Any, defaults: Any, self_added: bool) -> Any:
         """Nothing where there is no interpolation: Hydra makes a config of them for every file, and reads it for none."""
@@ -92,4 +85,5 @@ def remember_configs() -> None:
     compose._load_yaml = remembered(compose._load_yaml, text_of)
     compose.typed = remembered(compose.typed, lambda cfg: pickle.dumps(cfg))
     ConfigRepository.load_config = load_config
-    ConfigLoaderImpl._compose_config_from_defaults_list = compose_from_defaults
+    merge = ConfigLoaderImpl._compose_config_from_defaults_list
+    ConfigLoaderImpl._compose_config_from_defaults_list = remembered(merge, keys_of)

@@ -213,7 +213,7 @@ def test_a_kill_and_then_a_rename(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rounds", [3, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, 12])
 def test_two_at_once(rounds: int, view: View, tmp_path: Path) -> None:
     """Processes that see different files, and are killed and started again, give what one process gives."""
     url, rng = f"sqlite:///{tmp_path / 'f.db'}", random.Random(0)

@@ -43,7 +43,7 @@ def test_a_pipeline_trains_what_the_plain_loop_trains(home: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["stem", pytest.param("ple", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", ["stem", "ple"])
 def test_models_with_lists_of_modules_have_a_pipeline(model: str, tmp_path: Path) -> None:
     """TorchRec's own pipeline traces into their modules, and ends the run where one of them asks for a shape."""
     given = ["data=sample_tasks", "data.sample.rows=1000", f"model={model}", "trainer.max_steps=3"]

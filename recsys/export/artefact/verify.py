@@ -34,7 +34,7 @@ def verify(folder: Path) -> Verified:
 
 
 def _verified(folder: Path, *files: Path | None) -> Iterator[Verified]:
-    """Compare the artefact's outputs with those of JSON files of rows and outputs; None: its own."""
+    """Yield the comparison with each JSON file of rows and outputs. None stands for the artefact's own file."""
     artefact = Artefact.open(folder)
     model = model_of(artefact, exact=True)  # an index finds most of the items, of which the manifest says the share
     for file in files:
