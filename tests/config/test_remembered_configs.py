@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from forks import fork
 from omegaconf import OmegaConf
-from remembered_configs import merged
+from remembered_configs import loaded, remembered
 
 from recsys.config.compose import compose
 
@@ -33,10 +33,24 @@ def test_they_are_those_of_hydra(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     assert fork(write, tmp_path / "hydra").wait() == 0
     write(tmp_path / "first")
-    before = len(merged)
+    before = len(loaded)
     write(tmp_path / "again")
-    assert len(merged) == before > 0
+    assert len(loaded) == before > 0
     assert texts(tmp_path / "again") == texts(tmp_path / "first") == texts(tmp_path / "hydra")
+
+
+def test_a_copy_is_returned_of_what_was_computed_once() -> None:
+    calls: list[int | None] = []
+
+    def once(key: int | None) -> list[int | None]:
+        calls.append(key)
+        return [key]
+
+    function = remembered(once, lambda key: key)
+    function(1).append(2)
+    assert function(1) == [1]
+    assert function(None) == function(None) == [None]
+    assert calls == [1, None, None]
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
