@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
@@ -44,7 +45,7 @@ def decoded(model: MultVAE, z: np.ndarray) -> np.ndarray:
     return np.concatenate([hidden, np.ones((len(z), 1))], axis=1)
 
 
-def table(module: torch.nn.Module) -> np.ndarray:
+def table(module: nn.Module) -> np.ndarray:
     [weight] = module.parameters()
     return weight.detach().double().numpy()
 
@@ -77,3 +78,41 @@ def test_evaluation_reads_all_items_but_the_one_to_predict(model: MultVAE) -> No
     read = table(model.read)
     sums = np.stack([read[row[:-1]].sum(0) / np.sqrt(max(len(row) - 1, 1)) for row in ROWS])
     np.testing.assert_allclose(found, decoded(model, encoded(model, sums)[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_ten_steps_of_adam_are_those_of_the_papers_code(model: MultVAE) -> None:
+    """github.com/dawenliang/vae_cf: rows of 0 and 1 through dense layers; its first layer's bias stays 0 here."""
+    task = RetrievalTask(model, FullSoftmax(), Candidates(torch.ones(ITEMS)))
+    items, lists = model.items.state_dict().popitem()[1], model.read.state_dict().popitem()[1]
+    first, encoder = nn.Linear(ITEMS - 1, HIDDEN, bias=False), nn.Linear(HIDDEN, 2 * LATENT)
+    decoder, last = nn.Linear(LATENT, HIDDEN), nn.Linear(HIDDEN, ITEMS - 1)
+    first.weight.data = lists[1:].T.clone()
+    encoder.load_state_dict(model.encoder[1].state_dict())
+    decoder.load_state_dict(model.decoder[0].state_dict())
+    last.weight.data, last.bias.data = items[1:, :-1].clone(), items[1:, -1].clone()
+    theirs = torch.optim.Adam([p for layer in (first, encoder, decoder, last) for p in layer.parameters()], lr=0.01)
+    ours = torch.optim.Adam(task.parameters(), lr=0.01)
+    chosen = torch.zeros(len(ROWS), ITEMS - 1)
+    for x, row in zip(chosen, ROWS, strict=True):
+        x[[i - 1 for i in row]] = 1
+    for step in range(1, 11):
+        torch.manual_seed(step)
+        ours.zero_grad()
+        loss, _ = task(batch(ROWS))
+        loss.backward()
+        ours.step()
+        torch.manual_seed(step)
+        kept = torch.zeros_like(chosen)
+        kept[chosen > 0] = (torch.rand(int(chosen.sum())) < 1 - DROPOUT).float()
+        seen = nn.functional.normalize(chosen) * kept / (1 - DROPOUT)
+        mean, log_variance = encoder(first(seen).tanh()).split(LATENT, dim=1)
+        logits = last(decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp()).tanh())
+        neg_ll = -(logits.log_softmax(1) * chosen).sum(1).mean()
+        kl = (0.5 * (-log_variance + log_variance.exp() + mean**2 - 1)).sum(1).mean()
+        elbo = neg_ll + 0.3 * min(step / 4, 1) * kl
+        theirs.zero_grad()
+        elbo.backward()
+        theirs.step()
+        assert loss.item() == pytest.approx(elbo.item() * len(ROWS) / chosen.sum().item(), rel=1e-4)
+    torch.testing.assert_close(items[1:, :-1], last.weight.data, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(lists[1:], first.weight.data.T, rtol=1e-3, atol=1e-4)
