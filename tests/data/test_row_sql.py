@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ FRAGMENTS = ["'", '"', "''", "\\", "--", "/*", "*/", "`", "$$", "$a$", "#", "\n"
     "\u2028", "\x1c", "\ufeff", "１", ".", "x IN "]  # fmt: skip
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=examples(1500), deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=14))
 @example(["x", "--", "'", "\n", "=", "(SELECT a FROM read_csv('/none/of/this.csv'))", "--", "'"])
 def test_polars_reads_no_file_whatever_the_text(parts: list[str]) -> None:

@@ -66,7 +66,7 @@ def test_as_scikit_learn(split: tuple[Path, FeatureSpec], ranks: Any, world_size
     assert all(of_rank["kept"] is None for of_rank in found[1:])
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_more_rows_than_are_measured_exactly(ranks: Any, world_size: int) -> None:
     exact, alone, _ = ranks(1)[0]
     for _, found, _ in ranks(world_size):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from jobs import Job
 
 ROWS, BATCH = 2000, 80  # 1600 rows to train on: 20 steps
@@ -14,6 +15,7 @@ sparse: {s: {}}
 """
 
 
+@pytest.mark.slow  # test_lanes.py has the loader's part
 def test_each_row_is_trained_on_once(home: Path, tmp_path: Path) -> None:
     """Two processes begin the epoch, four go on, one ends it and does the next."""
     raw, seen = tmp_path / "raw", tmp_path / "seen"

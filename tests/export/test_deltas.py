@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from growing_runs import export_form, export_source, train_days, train_lists
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -133,7 +134,7 @@ def test_a_chain_of_deltas_makes_the_files_of_full_exports(
     shutil.rmtree(home)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_an_index_that_shares_another_gives_the_results_of_its_own(data: st.DataObject) -> None:
     texts = st.lists(st.text("abc", max_size=2), unique=True, max_size=12)

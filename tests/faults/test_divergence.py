@@ -100,7 +100,7 @@ def test_a_closed_form_model(commands: Commands, monkeypatch: pytest.MonkeyPatch
     assert not Path("r/metrics.json").exists()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [[], BEYOND])
 def test_two_processes_end_together_with_one_line(tmp_path: Path, change: list[str]) -> None:
     write_mine(tmp_path)

@@ -97,7 +97,7 @@ def test_one_line(tmp_path: Path, moment: str, number: signal.Signals) -> None:
         assert line == "error: interrupted; go on with resume=run"
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_checkpoint_is_written_first(tmp_path: Path, devices: int) -> None:
     more = ["trainer.save_on_interrupt=true", "checkpoint.every_n_steps=null", f"trainer.devices={devices}"]
     running = start(tmp_path, *more)

@@ -61,6 +61,7 @@ def start(home: Path, temporary: Path, *more: str) -> Command:
     return Command("recsys.train", *SMALL, *more, cwd=home, stdout=said, stderr=said, env=env)
 
 
+@pytest.mark.slow
 def test_a_job_of_two_processes_listens_on_the_loopback_interface_alone(tmp_path: Path) -> None:
     with socket.socket() as own:
         own.bind(("0.0.0.0", 0))

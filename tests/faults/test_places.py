@@ -112,6 +112,7 @@ def limited(command: str, size: int, *arguments: str, cwd: Path) -> tuple[int, s
     return done.returncode, errors[0], done.stderr
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_during_a_checkpoint_and_a_reshard(tmp_path: Path) -> None:
     write_mine(tmp_path)
     large = [*MINE, "run_dir=r", "model.top_mlp=[2048,256]"]

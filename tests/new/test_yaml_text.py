@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -9,7 +10,7 @@ from omegaconf import OmegaConf
 from recsys.new.yaml_text import comment, entry, flow, mapping, scalar
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.one_of(
         st.text(max_size=12),

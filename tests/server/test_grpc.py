@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Served, serving
@@ -273,7 +274,7 @@ def test_request_ids_and_routing_keys(stub: Any) -> None:
     assert dict(e.value.trailing_metadata())["x-request-id"] == "mine"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.tuples(st.text(max_size=4), st.sampled_from(["", "b3", "é"])), min_size=1, max_size=3),
     st.binary(max_size=3),

@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 import requests
 import tritonclient.http as triton
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Served, serving
@@ -515,7 +516,7 @@ def test_triton_infers_raw_columns(client: triton.InferenceServerClient, binary_
     np.testing.assert_allclose(other.as_numpy("p"), [[p] for p in sigmoid(2.7, 3, 1)], rtol=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(st.tuples(st.text(max_size=4), st.sampled_from(["", "b3", "é"])), min_size=1, max_size=3),
     st.integers(-1, 30),

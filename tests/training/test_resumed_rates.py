@@ -39,6 +39,7 @@ def test_resumed_equals_uninterrupted(scheduler: str, prepared: Path, tmp_path: 
     assert part == whole
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_with_an_epoch_goes_on_to_a_number_of_steps(prepared: Path, tmp_path: Path) -> None:
     small = ["data.sample.rows=3000", f"data.prepared={prepared}", "trainer.batch_size=512", "model.dim=8"]
     first = train(compose("train", [*small, f"run_dir={tmp_path / 'run'}"]))
