@@ -25,6 +25,7 @@ from recsys.base.errors import UserError, did_you_mean
 from recsys.cli import command_line
 from recsys.files.atomic import whole_file, whole_folder, write_json
 from recsys.files.outputs import check_output
+from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import CheckpointToolConfig, ClusterConfig
 
 if TYPE_CHECKING:
@@ -227,13 +228,14 @@ FORMATS = {"parquet": _write_parquet, "safetensors": _write_safetensors}
 
 @command_line.takes(CheckpointToolConfig)
 def _command(cfg: CheckpointToolConfig) -> None:
+    if cfg.action == MISSING or cfg.run == MISSING:
+        missing = "action" if cfg.action == MISSING else "RUN_DIR"
+        raise UserError(f"missing {missing}; usage: {USAGE}")
+    run_folder(cfg.run)
     from recsys.job.check import check
     from recsys.sharding.stored_checkpoint import StoredCheckpoint, check_files
     from recsys.training.run_dir import choose_checkpoint, open_run
 
-    if cfg.action == MISSING or cfg.run == MISSING:
-        missing = "action" if cfg.action == MISSING else "RUN_DIR"
-        raise UserError(f"missing {missing}; usage: {USAGE}")
     run_cfg, run = open_run(cfg.run)
     if run_cfg.kind.fitted_at_once:
         why = "its model was fitted at once and has no embedding tables"

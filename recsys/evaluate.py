@@ -12,11 +12,14 @@ from typing import Any
 
 from recsys.base.errors import UserError
 from recsys.cli import command_line
+from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import EvaluateConfig
 
 
 @command_line.takes(EvaluateConfig)
 def _command(cfg: EvaluateConfig) -> None:
+    for run in cfg.run:
+        run_folder(run)
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import started_by_torchrun
     from recsys.job.check import check

@@ -21,6 +21,7 @@ from recsys.base.console import results, say
 from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.files.outputs import check_output
+from recsys.files.run_files import run_folder
 from recsys.schema.command_schemas import PredictConfig
 
 
@@ -34,6 +35,8 @@ def _command(cfg: PredictConfig) -> None:
     if cfg.input == MISSING:
         raise UserError("input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42")
     files = input_files(cfg.input)
+    for run in cfg.run:
+        run_folder(run)
     from recsys.base.packages import check_versions  # these imports take seconds; a missing file is said before
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.online.predictor import predict_files, predict_mean

@@ -123,3 +123,23 @@ def test_modules_on_other_devices_get_their_initial_values() -> None:
         made = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2))
     assert meta.weight.is_meta
     assert all(torch.equal(a, b) for a, b in zip(expected.parameters(), made.parameters(), strict=True))
+
+
+MISSING_RUNS = """
+import importlib, sys
+for command in ("evaluate run=nope", "predict run=nope input=rows.csv", "checkpoint inspect nope", "export run=nope output=x"):
+    name, *given = command.split()
+    sys.argv = [f"recsys.{name}", *given]
+    try:
+        importlib.import_module(f"recsys.{name}.__main__" if name == "export" else f"recsys.{name}").main()
+    except SystemExit as e:
+        assert e.code == 2
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_missing_run_is_told_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a\n1\n")
+    done = subprocess.run([sys.executable, "-c", MISSING_RUNS], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("error: run=nope: is not a run folder (it has no config.yaml)\n") == 4

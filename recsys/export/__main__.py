@@ -23,7 +23,7 @@ from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.cli import command_line
 from recsys.export.artefact.folder import is_artefact
-from recsys.files.run_files import CONFIG
+from recsys.files.run_files import run_folder
 from recsys.files.user_files import check_name
 from recsys.schema.command_schemas import ExportConfig
 
@@ -104,9 +104,7 @@ def _checked(cfg: ExportConfig) -> tuple[str, ...]:
             raise UserError(f"{key}: is missing; usage: {USAGE}")
     check_name("model" if cfg.name is None else str(cfg.name), "name", "clicks")
     check_name(str(cfg.version), "version", "1")
-    run = Path(cfg.run)
-    if not (run / CONFIG).is_file():
-        raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
+    run = run_folder(cfg.run)
     checkpoints = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
     if not checkpoints:
         hint = "train it to its first checkpoint"

@@ -16,18 +16,16 @@ RESULTS = ("metrics.json", "metrics.csv", "curves.json", "test_predictions.parqu
 # Everything that a run writes to its folder, config.yaml last; other files in it are the user's.
 OWN = (
     *("checkpoints", "vocabularies", "items", "sides", "raw.parquet", FEATURES, "transforms.json", "plan.json"),
-    *(
-        *RESULTS,
-        CALIBRATION,
-        "validation_*.parquet",
-        "test_predictions_*.parquet",
-        "evaluate-*.json",
-        "manifest.json",
-        DATA,
-        "train.log",
-    ),
-    *("profile", "tensorboard", "wandb", "wandb_id", ".owner.json", CONFIG),
+    *(*RESULTS, CALIBRATION, "validation_*.parquet", "test_predictions_*.parquet", "evaluate-*.json"),
+    *("manifest.json", DATA, "train.log", "profile", "tensorboard", "wandb", "wandb_id", ".owner.json", CONFIG),
 )
+
+
+def run_folder(run: str | Path, key: str = "run") -> Path:
+    """Return the folder of the run that a key names. Raises UserError if it holds no run."""
+    if not (Path(run) / CONFIG).is_file():
+        raise UserError(f"{key}={run}: is not a run folder (it has no {CONFIG})")
+    return Path(run)
 
 
 def config_text(path: Path) -> str:

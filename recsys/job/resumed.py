@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.base.errors import UserError
 from recsys.config.compose import compose, composing, load_config, parse_overrides
-from recsys.files.run_files import CONFIG
+from recsys.files.run_files import CONFIG, run_folder
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
 
@@ -31,9 +31,7 @@ def run_to_resume(cfg: RunConfig) -> Path | None:
         raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
     if cfg.resume is None or not names_a_run(cfg):
         return None
-    path = Path(cfg.resume)
-    if not (path / CONFIG).exists():
-        raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
+    path = run_folder(cfg.resume, "resume")
     if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
         raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
     return path
@@ -43,9 +41,7 @@ def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
     """Return the folder of the run that `start_from` names, or None. Raises UserError if the folder holds no run."""
     if cfg.start_from is None:
         return None
-    path = Path(cfg.start_from)
-    if not (path / CONFIG).exists():
-        raise UserError(f"start_from={cfg.start_from}: is not a run folder (it has no {CONFIG})")
+    path = run_folder(cfg.start_from, "start_from")
     if cfg.run_dir is not None and Path(cfg.run_dir).resolve() == path.resolve():
         raise UserError(f"start_from={cfg.start_from}: is run_dir, too; name a new folder, or resume the run")
     return path

@@ -22,11 +22,11 @@ from recsys.config.compose import load_config, without_secrets
 from recsys.data.features.fitted import fitted_files, is_fitted
 from recsys.data.features.resolved_data import feature_spec
 from recsys.data.prepare.prepared import Prepared
-from recsys.files import manifest
+from recsys.files import manifest, run_files
 from recsys.files.atomic import whole_file
 from recsys.files.json_text import read_json
 from recsys.files.manifest import DamagedFile
-from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS, best_checkpoint, newest_checkpoint
+from recsys.files.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
 from recsys.job.resumed import AUTO, names_a_run, run_to_resume
 from recsys.job.run_config import RunConfig
 from recsys.schema.fields import flatten
@@ -112,7 +112,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
                 )
         if cfg.resume is None:
             _move_old_run(path)
-        elif (newest := newest_checkpoint(path)) is not None:
+        elif (newest := run_files.newest_checkpoint(path)) is not None:
             with suppress(DamagedFile):  # a fitted model has no state; else `fit` reports it, and takes an older one
                 start = RunState.load(newest)
     elif auto:
@@ -124,7 +124,7 @@ def open_run_dir(cfg: RunConfig) -> RunFolder:
             f"set trainer.max_epochs={done} or more"
         )
     (path / "checkpoints").mkdir(exist_ok=True)
-    resumed = cfg.resume is not None and newest_checkpoint(path) is not None
+    resumed = cfg.resume is not None and run_files.newest_checkpoint(path) is not None
     if cfg.resume is not None and not resumed and (path / CONFIG).exists():
         say(f"{path} has no complete checkpoint: the run starts again from the beginning")
     write_config(path / CONFIG, cfg.changed({"run_dir": str(path)}))
@@ -184,9 +184,7 @@ def open_run(run: str) -> tuple[RunConfig, Path]:
     Raises UserError if there is no run, or if its features differ from its config, as in a folder with files of two
     runs.
     """
-    path = Path(run)
-    if not (path / CONFIG).exists():
-        raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
+    path = run_files.run_folder(run)
     try:
         manifest.check(path, [CONFIG])
     except DamagedFile:
@@ -231,7 +229,8 @@ def choose_checkpoint(path: Path, name: str) -> Path:
     """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     folder = path / "checkpoints"
     names = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
-    found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
+    chooser = {"best": run_files.best_checkpoint, "last": run_files.newest_checkpoint}.get(name)
+    found = folder / name if chooser is None else chooser(path)
     if found is None or not found.is_dir() or name not in ("best", "last", *names):
         raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(names) or 'none'})")
     return found
