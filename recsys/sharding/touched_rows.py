@@ -151,7 +151,7 @@ def _unpooled(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Ten
         f = block.features
         rows, places = block.gather(ids[bounds[f.start] : bounds[f.stop]], lengths[f.start : f.stop])
         vectors.append(nn.functional.embedding(places, rows).flatten())
-    return torch.cat(vectors)
+    return vectors[0] if len(vectors) == 1 else torch.cat(vectors)
 
 
 class RowOptimizer(Optimizer):
