@@ -26,7 +26,7 @@ class MultVAE(nn.Module, RetrievalModel):
         latent: width of the normal distribution.
         dropout: share of a set's items that the encoder does not see in training; the others count more there, so that
             the sum keeps its size.
-        beta: weight of the KL term.
+        beta: weight of the KL term; 0.2 in the paper, whose data have more items a user.
         anneal: steps over which that weight grows from 0 to beta.
         init_std: standard deviation of the initial embeddings.
     """
@@ -40,7 +40,7 @@ class MultVAE(nn.Module, RetrievalModel):
         hidden: Width = 600,
         latent: Width = 200,
         dropout: Share = 0.5,
-        beta: NonNegativeFloat = 0.2,
+        beta: NonNegativeFloat = 1.0,
         anneal: Natural = 2000,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
