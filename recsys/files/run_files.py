@@ -23,7 +23,7 @@ OWN = (
 
 def run_folder(run: str | Path, key: str = "run") -> Path:
     """Return the folder of the run that a key names. Raises UserError if it holds no run."""
-    if not (Path(run) / CONFIG).is_file():
+    if not (Path(run) / CONFIG).exists():
         raise UserError(f"{key}={run}: is not a run folder (it has no {CONFIG})")
     return Path(run)
 
