@@ -167,7 +167,7 @@ def some_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(sorted(NAMES)), some_rows(), st.sampled_from([0, 1000]), st.sampled_from([0, 100]))
 def test_the_bits_and_errors_of_polars(name: str, given: list[dict[str, Any]], many: int, few: int) -> None:
     pipeline = named(name)

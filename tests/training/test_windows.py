@@ -91,9 +91,8 @@ def test_windows_of_few_rows_join_the_next_ones(tmp_path: Path) -> None:
     assert [len(window) for window in Prepared(tmp_path).windows(3)] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    "steps", [pytest.param(3, marks=pytest.mark.slow), 13]
-)  # within the first window, and within the second
+# within the first window, and within the second
+@pytest.mark.parametrize("steps", [pytest.param(3, marks=pytest.mark.slow), 13])
 def test_a_resumed_run_is_the_whole_one(home: Path, run: Path, steps: int) -> None:
     part = f"part-{steps}"
     train(config(home, part, f"trainer.max_steps={steps}"))
