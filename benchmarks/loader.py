@@ -60,7 +60,7 @@ def write(folder: Path, shape: str, rows: int) -> FeatureSpec:
                 for i, size in enumerate(MULTI_HOT)
             }
         writer.write(pl.DataFrame(columns))
-    writer.close()
+    writer.flush()
     sparse = [SparseFeature(c, 100_001, c, multi_valued=isinstance(x, pl.Series)) for c, x in columns.items()]
     sparse = [f for f in sparse if f.name.startswith(("cat", "items"))]
     dense = tuple(DenseFeature(name) for name in columns if name.startswith("int"))

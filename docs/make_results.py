@@ -40,7 +40,9 @@ def interval(values: Sequence[float]) -> float | None:
 
 
 def found(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the lines of the results that belong to a row of a table."""
+    """Return the lines of the results that belong to a row of a table; none if the table has no results."""
+    if "results" not in table:
+        return []
     with (EXPERIMENTS / table["results"]).open(newline="") as file:
         lines = list(csv.DictReader(file))
     chosen = [line for line in lines if all(line[k] == str(v) for k, v in row["where"].items())]
@@ -139,8 +141,10 @@ def section(table: Mapping[str, Any]) -> str:
         lines.append(f"| {row['model']} | {' | '.join(cells)} | {row.get('note', '')} |")
     commands = dict.fromkeys(row["command"] for row in table["rows"])
     lines += ["", *(f"    {command}" for command in commands)]
-    folder = table["results"].split("/")[0]
-    return "\n".join([*lines, "", f"More in [experiments/{folder}](../../experiments/{folder}/README.md)."])
+    if "results" in table:
+        folder = table["results"].split("/")[0]
+        lines += ["", f"More in [experiments/{folder}](../../experiments/{folder}/README.md)."]
+    return "\n".join(lines)
 
 
 def page(kind: str) -> str:

@@ -106,17 +106,40 @@ def ali_ccp(folder: Path) -> None:
     def features(values: list[tuple[str, int]]) -> Row:
         return [len(values), "\x01".join(f"{field}\x02{value}\x031.0" for field, value in values)]
 
-    people = [
-        [f"{u:032x}", *features([("101", u), ("121", 3864 + u % 3), ("109_14", 500), ("109_14", 500 + u)])]
-        for u in range(1, USERS + 1)
-    ]
-    lines(folder / "common_features_train.csv", people)
-    skeleton = [
-        [i, int(i % 3 == 0), int(i % 6 == 0), f"{user(i):032x}",
-         *features([("216", 7), ("301", 1 + i % 3), ("205", 4_000_000 + item(i)), ("206", 8 + item(i) % 2)])]
+    for split, rows in (("train", range(ROWS - 10)), ("test", range(ROWS - 10, ROWS))):
+        people = [
+            [f"{split}{u:027x}", *features([("101", u), ("121", 3864 + u % 3), ("109_14", 500), ("109_14", 500 + u)])]
+            for u in range(1, USERS + 1)
+        ]
+        lines(folder / f"common_features_{split}.csv", people)
+        skeleton = [
+            [i, int(i % 3 == 0), int(i % 6 == 0), f"{split}{user(i):027x}",
+             *features([("216", 7), ("301", 1 + i % 3), ("205", 4_000_000 + item(i)), ("206", 8 + item(i) % 2)])]
+            for i in rows
+        ]  # fmt: skip
+        lines(folder / f"sample_skeleton_{split}.csv", skeleton)
+
+
+def kuairand(folder: Path) -> None:
+    actions = ["is_click", "is_like", "is_follow", "is_comment", "is_forward", "is_hate", "long_view"]
+    header = ["user_id", "video_id", "date", "hourmin", "time_ms", *actions, "play_time_ms", "duration_ms"]
+    header += ["profile_stay_time", "comment_stay_time", "is_profile_enter", "is_rand", "tab"]
+    rows: list[Row] = [
+        [user(i), item(i), date(i).replace("-", ""), 1330, 1000 * TIMES[i] + 305, *(int(i % (2 + k) == 0) for k in range(7)),
+         1000 * i, 10_000, 0, 0, int(i % 9 == 0), 0, 1]
         for i in range(ROWS)
     ]  # fmt: skip
-    lines(folder / "sample_skeleton_train.csv", skeleton)
+    lines(folder / "log_standard_4_08_to_4_21_27k_part1.csv", [header, *rows[: ROWS // 2]])
+    lines(folder / "log_standard_4_22_to_5_08_27k_part1.csv", [header, *rows[ROWS // 2 :]])
+    lines(folder / "log_random_4_22_to_5_08_27k.csv", [header, *rows])
+    header = ["user_id", "user_active_degree", "is_lowactive_period", "is_live_streamer", "is_video_author"]
+    header += ["follow_user_num", "follow_user_num_range", "fans_user_num", "fans_user_num_range", "friend_user_num"]
+    header += ["friend_user_num_range", "register_days", "register_days_range", "onehot_feat0"]
+    people: list[Row] = [
+        [u, "high_active" if u % 2 else "full_active", 0, 0, 0, 5, '"(0,10]"', 0, "0", 0, "0", 107, "61-90", 0]
+        for u in range(1, USERS + 1)
+    ]
+    lines(folder / "user_features_27k.csv", [header, *people])
 
 
 def kuairec(folder: Path) -> None:
@@ -283,7 +306,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     for write in (
         *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
         *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
-        *(yoochoose, census_income, adult, rossmann, yambda),
+        *(yoochoose, census_income, adult, rossmann, yambda, kuairand),
     )
 }  # fmt: skip
 WRITERS |= {"movielens_retrieval": movielens, "diginetica_5core": diginetica}
@@ -294,7 +317,8 @@ CANDIDATES: dict[str, Callable[[Path], None]] = {  # written by recsys.pipeline,
 SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
 YAMBDA = ("data.split.validation=0.08", "data.split.test=0.08")  # a day of twelve
 OVERRIDES = {  # for so few rows
-    "ali_ccp": ("data.split.by=order",),
+    "kuairand": ("data.split.validation=0.2", "data.split.test=0.2"),
+    "taobao_ads": ("data.split.validation=0.4",),  # whole days of three
     "yambda": YAMBDA,
     "diginetica": SESSIONS,
     "yoochoose": SESSIONS,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from data_configs import data_from
 from examples import examples
@@ -15,7 +16,7 @@ from recsys.base.errors import UserError
 from recsys.data.features import GROUP, HISTORY, ORDER, PLACE, SPLIT
 from recsys.data.features.group_features import arrange
 from recsys.data.loader.parquet_loader import ParquetLoader
-from recsys.data.prepare import shuffle
+from recsys.data.prepare import passes, shuffle
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw.raw_format import RawFormat
@@ -164,6 +165,35 @@ def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     vocabulary = prepared.fitted.vocabularies["item"]
     assert vocabulary["count"].sum() == one["train"][HISTORY].list.len().sum()
     assert one["train"].filter(pl.col(HISTORY).list.len() > 0).height == one["train"].height // 2
+
+
+def test_long_lists_are_arranged_some_groups_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write(tmp_path / "raw", many())
+    text = """
+        label: {column: y}
+        group: {by: user, order: t}
+        split: {by: time, column: t, validation: 0.2, test: 0.2}
+        sparse: {user: {}, item: {}, history: {column: item, table: item, last: 8}, times: {column: t, last: 8, age: true, quantiles: 3}}
+    """
+    one = frames(prepare(config(text, root=str(root), prepared=str(tmp_path / "one"))))
+    held: list[int] = []
+
+    def arrange_some(data: Any, rows: pl.DataFrame) -> pl.DataFrame:
+        held.append(rows.height)
+        return arrange(data, rows)
+
+    monkeypatch.setattr(shuffle, "MOST_VALUES", 16 * 20)
+    monkeypatch.setattr(passes, "MOST_WAITING", 2000)
+    monkeypatch.setattr(shuffle, "arrange", arrange_some)
+    prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "some")))
+    assert len(held) > 15 and max(held) < 20 + 9  # 20 rows, and the rest of a user's
+    assert len(prepared.files("train")) > 3
+    for split, frame in frames(prepared).items():
+        assert frame.height == one[split].height > 0
+        assert sorted(frame.rows(), key=str) == sorted(one[split].rows(), key=str)
+    group = pq.read_metadata(prepared.files("train")[0]).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    assert {c.compression for c in columns if c.path_in_schema.startswith("history")} == {"ZSTD"}
 
 
 def test_batches_of_sequences(tmp_path: Path) -> None:

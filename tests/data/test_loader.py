@@ -21,7 +21,9 @@ from recsys.base.errors import UserError
 from recsys.batch import Batch
 from recsys.data.features import LABEL
 from recsys.data.features.batch_tensors import batch_of
+from recsys.data.loader import parquet_loader
 from recsys.data.loader.parquet_loader import ParquetLoader, balanced
+from recsys.data.loader.row_groups import RowGroups
 from recsys.data.prepare import writer as write
 from recsys.data.prepare.writer import PartWriter
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
@@ -497,7 +499,7 @@ def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.M
     writer = PartWriter(tmp_path)
     for start, rows in ((0, 5), (5, 0), (5, 100), (105, 31), (136, 114)):
         writer.write(frame.slice(start, rows))
-    writer.close()
+    writer.flush()
     paths = sorted(tmp_path.glob("*.parquet"))
     groups = [
         pq.read_metadata(p).row_group(i).num_rows for p in paths for i in range(pq.read_metadata(p).num_row_groups)
@@ -505,6 +507,28 @@ def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.M
     assert len(paths) == 3 and groups == [32] * 7 + [26]
     assert pl.read_parquet(paths).equals(frame)
     assert list(writer.files) == [p.name for p in paths]
+
+
+def test_wide_rows_have_small_row_groups_and_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = table(320)
+    monkeypatch.setattr(write, "ROW_GROUP_BYTES", int(frame.estimated_size()) // 15)
+    writer = PartWriter(tmp_path)
+    writer.write(frame)
+    writer.flush()
+    [path] = tmp_path.glob("*.parquet")
+    groups = [pq.read_metadata(path).row_group(i).num_rows for i in range(16)]
+    assert pl.read_parquet(path).equals(frame) and set(groups[:-1]) == {21}
+    monkeypatch.setattr(parquet_loader, "MOST_CHUNK_BYTES", int(frame.estimated_size()) // 4)
+    read: list[int] = []
+    decode = RowGroups._decode
+
+    def counted(self: RowGroups, parts: Any) -> list[pl.DataFrame]:
+        read.append(sum(stop - start for _, start, stop in parts))
+        return decode(self, parts)
+
+    monkeypatch.setattr(RowGroups, "_decode", counted)
+    loader = ParquetLoader([path], SPECS["multi"], batch_size=8)
+    assert sum(batch.rows for batch in loader) == 320 and max(read) < 160
 
 
 @pytest.mark.parametrize("training", [False, True])

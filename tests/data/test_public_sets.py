@@ -45,8 +45,13 @@ CASES = {
         {
             "item": {f"205\x02{4_000_000 + i}": 10 for i in range(1, 7)},
             "user_categories": {"109_14\x02500": 60} | {f"109_14\x02{500 + u}": 6 for u in range(1, 11)},
-            "user_profile": {"121\x023864": 18, "121\x023865": 24, "121\x023866": 18},
+            "user_class_1": {"121\x023864": 18, "121\x023865": 24, "121\x023866": 18},
         },
+    ),
+    "kuairand": Case(
+        {"is_click": (30.0, ROWS), "is_like": (20.0, ROWS), "is_follow": (15.0, ROWS), "is_comment": (12.0, ROWS),
+         "is_forward": (10.0, ROWS), "is_hate": (9.0, ROWS), "long_view": (8.0, ROWS), "is_profile_enter": (7.0, ROWS)},
+        {"follows": {"(0,10]": ROWS}, "active": {"high_active": 30, "full_active": 30}},
     ),
     "kuairec": Case(
         {"label": (40.0, ROWS)},

@@ -41,6 +41,7 @@ from recsys.files.manifest import BackgroundCheck
 AHEAD = 2  # chunks prepared while one is being used
 MOST_DROPPED = 0.05  # share of an epoch's rows
 LEAST_CHUNK_ROWS, CHUNK_VALUES = 262_144, 1 << 23
+MOST_CHUNK_BYTES = 1 << 29  # of rows with long lists, of which LEAST_CHUNK_ROWS would not fit into memory
 VALUES_OF_LIST = 32  # counted for a list of ids, whose length is not known beforehand
 
 
@@ -98,8 +99,9 @@ class ParquetLoader:
         shuffle: shuffle the rows, in a different order each epoch.
         seed: seed of the order.
         buffer_rows: number of rows of a chunk, within which rows are shuffled. The default is the number of rows that
-            hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS. If a file is sorted by user and has several
-            chunks, each step sees a part of the users only, from which models learn less.
+            hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS, unless they have more than MOST_CHUNK_BYTES.
+            If a file is sorted by user and has several chunks, each step sees a part of the users only, from which
+            models learn less.
         balance_lists: spread the rows of a chunk by the lengths of their lists, so that its batches, and so the ranks'
             steps, have nearly equal numbers of ids.
         unknown: share of the ids of a feature that are replaced by the unknown id, drawn anew in each epoch.
@@ -172,6 +174,8 @@ class ParquetLoader:
             lists = len(self._columns.multi) + len(self._columns.queries)
             width = sum(f.width for f in features.dense) + VALUES_OF_LIST * lists
             buffer_rows = max(LEAST_CHUNK_ROWS, CHUNK_VALUES // (len(self._columns.names) + width))
+            of_row = sum(g.bytes for g in self._groups) / max(self.total_rows, 1)
+            buffer_rows = min(buffer_rows, int(MOST_CHUNK_BYTES / max(of_row, 1)))
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._rows = RowGroups(self._columns.names, keep_bytes, check)
         self._layout = ChunkLayout(features, self._columns, vectors or {}, batch_size)

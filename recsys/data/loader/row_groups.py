@@ -18,6 +18,7 @@ class RowGroup:
     file: Path
     first: int  # its first row within the file
     rows: int
+    bytes: int = 0  # of its values, not compressed
 
 
 def segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
@@ -36,14 +37,14 @@ def row_groups(file: Path) -> Iterator[RowGroup]:
     """Yield the row groups of a file. Raises DamagedFile if it is not a Parquet file."""
     try:
         meta = pq.read_metadata(file)
-        sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+        sizes = [(g.num_rows, g.total_byte_size) for g in map(meta.row_group, range(meta.num_row_groups))]
     except (pa.ArrowException, OSError, ValueError) as e:
         if isinstance(e, OSError) and e.errno is not None:  # of the disk; Arrow's own has none
             raise
         raise DamagedFile(file, UNREADABLE) from None
     first = 0
-    for rows in sizes:
-        yield RowGroup(file, first, rows)
+    for rows, n_bytes in sizes:
+        yield RowGroup(file, first, rows, n_bytes)
         first += rows
 
 

@@ -38,6 +38,7 @@ from recsys.files.manifest import Entry
 
 INFO = "prepared.json"
 WINDOW = "window-{:+013d}-"  # begins the names of the files of a window's training rows
+MOST_WAITING = 1 << 30  # maximum bytes of prepared rows that a job holds before it writes them
 NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
 
 
@@ -302,7 +303,8 @@ def _write_job(
     advance: Callable[[float], None],
 ) -> None:
     number, chunks = numbered
-    writers = {(split, ""): PartWriter(folder / split, f"part-{number:05d}") for split in SPLITS}
+    repeats = any(look_back.is_list for look_back in fitted.data.look_backs.values())
+    writers = {(split, ""): PartWriter(folder / split, f"part-{number:05d}", repeats) for split in SPLITS}
     rows = dict.fromkeys(SPLITS, 0)
     for chunk in chunks:
         indices = fitted.code_indices(chunk.values())
@@ -324,12 +326,15 @@ def _write_job(
                 for w in window_of.unique():
                     prefix = WINDOW.format(w)
                     if (split, prefix) not in writers:
-                        writers[split, prefix] = PartWriter(folder / split, f"{prefix}part-{number:05d}")
+                        writers[split, prefix] = PartWriter(folder / split, f"{prefix}part-{number:05d}", repeats)
                     writers[split, prefix].write(part.filter(window_of == w))
+            if sum(writer.bytes for writer in writers.values()) >= MOST_WAITING:  # long lists
+                for writer in writers.values():
+                    writer.flush()
             advance(frame.height)
     files: dict[str, dict[str, Entry]] = {split: {} for split in SPLITS}
     for (split, _), writer in writers.items():
-        writer.close()
+        writer.flush()
         files[split] |= writer.files
     note = {"rows": rows, "files": files}
     write_text(folder / "written" / f"{number}.json", json.dumps(note))

@@ -5,7 +5,7 @@ memory. A pile contains whole groups; it is arranged and becomes a chunk. The tw
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from recsys.data.prepare.split import Splitter
 
 PILE_ROWS = 1 << 18
 PART_ROWS = 1 << 16
+MOST_VALUES = 1 << 24  # maximum number of values of earlier rows that are held at once, but for one group: some 0.5 GB
 
 
 def shuffle(
@@ -87,6 +88,17 @@ def _arrange_pile(
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
     frame = pl.concat([pl.read_parquet(f, glob=False) for f in files]) if files else pl.DataFrame()
-    parts = arrange(data, frame).iter_slices(PART_ROWS) if files else ()
-    write_chunk(target, [*data.text_columns, *data.query_columns], parts)
+    write_chunk(target, [*data.text_columns, *data.query_columns], _arranged(data, frame) if files else ())
     advance(frame.height)
+
+
+def _arranged(data: ResolvedData, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Arrange a pile: as a whole or, if its lists of earlier rows are too long for that, some groups after others."""
+    width = sum(look_back.rows for look_back in data.look_backs.values() if look_back.is_list)
+    at_once = PILE_ROWS if width == 0 else max(MOST_VALUES // width, 1)
+    if rows.height <= at_once:
+        yield from arrange(data, rows).iter_slices(PART_ROWS)
+        return
+    numbered = rows.sort(GROUP).with_row_index("some").with_columns(pl.col("some").min().over(GROUP) // at_once)
+    for groups in numbered.partition_by("some", maintain_order=True, include_key=False):
+        yield from arrange(data, groups).iter_slices(min(PART_ROWS, at_once))

@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -13,18 +13,23 @@ from recsys.data.features.blocks import BadRow
 from recsys.files.atomic import whole_file
 from recsys.files.manifest import Entry, entry_of
 
-ROW_GROUP_ROWS = 65_536
+ROW_GROUP_ROWS, ROW_GROUP_BYTES = 65_536, 1 << 26
 FILE_ROWS = 16 * ROW_GROUP_ROWS  # every read parses the file's footer, which should be short
 
 
 class PartWriter:
-    """Writes NAME-000.parquet, NAME-001.parquet, ... with full row groups, except for the last."""
+    """Writes NAME-000.parquet, NAME-001.parquet, ... with full row groups, except for the last.
 
-    def __init__(self, folder: Path, name: str = "part") -> None:
+    repeats: whether rows repeat most of the values of the row before, as the lists of earlier rows do
+    """
+
+    def __init__(self, folder: Path, name: str = "part", repeats: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._name = folder, name
+        self._compression: Literal["zstd", "uncompressed"] = "zstd" if repeats else "uncompressed"
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
+        self.bytes = 0  # of rows that wait in memory
         self.files: dict[str, Entry] = {}  # name -> size and digest
 
     def write(self, frame: pl.DataFrame) -> None:
@@ -32,22 +37,24 @@ class PartWriter:
             return
         self._waiting.append(frame)
         self._rows += frame.height
+        self.bytes += int(frame.estimated_size())
         while self._rows >= FILE_ROWS:
             self._flush(FILE_ROWS)
 
-    def close(self) -> None:
+    def flush(self) -> None:
+        """Write the rows that wait."""
         if self._rows:
             self._flush(self._rows)
 
     def _flush(self, rows: int) -> None:
         whole = pl.concat(self._waiting)
         file = self._folder / f"{self._name}-{len(self.files):03d}.parquet"
-        whole.head(rows).write_parquet(
-            file, compression="uncompressed", row_group_size=ROW_GROUP_ROWS, statistics=False
-        )
+        in_group = max(1, min(ROW_GROUP_ROWS, whole.height * ROW_GROUP_BYTES // max(self.bytes, 1)))
+        whole.head(rows).write_parquet(file, compression=self._compression, row_group_size=in_group, statistics=False)
         self.files[file.name] = entry_of(file)
         self._waiting = [whole.slice(rows)] if whole.height > rows else []
         self._rows = whole.height - rows
+        self.bytes = sum(int(frame.estimated_size()) for frame in self._waiting)
 
 
 def bad_rows_file(output: Path) -> Path:
