@@ -2,8 +2,8 @@
 
     python experiments/gowalla/popularity.py RUN 0,0.001,0.002,0.004
 
-prints recall@20 and NDCG@20 of the validation and of the test pairs for each weight, and how many pairs of a split there
-are for each training pair of items that are more and more popular. The run is only read.
+prints recall@20 and NDCG@20 of the validation and of the test pairs for each weight, and how many pairs of a split
+there are for each training pair of items that are more and more popular. The run is only read.
 """
 
 import json
