@@ -5,7 +5,7 @@ memory. A pile contains whole groups; it is arranged and becomes a chunk. The tw
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -88,17 +88,16 @@ def _arrange_pile(
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
     frame = pl.concat([pl.read_parquet(f, glob=False) for f in files]) if files else pl.DataFrame()
-    write_chunk(target, [*data.text_columns, *data.query_columns], _arranged(data, frame) if files else ())
+    parts = (p for groups in some_groups(data, frame) for p in arrange(data, groups).iter_slices(PART_ROWS))
+    write_chunk(target, [*data.text_columns, *data.query_columns], parts if files else ())
     advance(frame.height)
 
 
-def _arranged(data: ResolvedData, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Arrange a pile: as a whole or, if its lists of earlier rows are too long for that, some groups after others."""
+def some_groups(data: ResolvedData, rows: pl.DataFrame) -> list[pl.DataFrame]:
+    """Divide a pile into whole groups whose lists of earlier rows fit into memory; short ones leave it as it is."""
     width = sum(look_back.rows for look_back in data.look_backs.values() if look_back.is_list)
-    at_once = PILE_ROWS if width == 0 else max(MOST_VALUES // width, 1)
-    if rows.height <= at_once:
-        yield from arrange(data, rows).iter_slices(PART_ROWS)
-        return
-    numbered = rows.sort(GROUP).with_row_index("some").with_columns(pl.col("some").min().over(GROUP) // at_once)
-    for groups in numbered.partition_by("some", maintain_order=True, include_key=False):
-        yield from arrange(data, groups).iter_slices(min(PART_ROWS, at_once))
+    if rows.height * width <= MOST_VALUES:
+        return [rows]
+    some = pl.col("some").min().over(GROUP) // max(MOST_VALUES // width, 1)
+    numbered = rows.sort(GROUP).with_row_index("some").with_columns(some)
+    return numbered.partition_by("some", maintain_order=True, include_key=False)
