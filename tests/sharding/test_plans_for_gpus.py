@@ -1,5 +1,7 @@
 """Every file of conf/sharding, and every kind of number to exchange, planned for GPUs that are not here."""
 
+from functools import cache
+
 import pytest
 
 from recsys.base.errors import UserError
@@ -16,9 +18,15 @@ CLUSTERS = {
     "two_hosts": ("cluster=dgx_h100", "cluster.nodes=2"),
 }
 POOLED = ("data=criteo_1tb_t15", "model.dim=128", "trainer.batch_size=65536")
-SEQUENCES = ["model=sasrec", "data=sample_sequences", "model.dim=64", "trainer.batch_size=1024"]
-SEQUENCES += [f"data.sparse.{name}.rows=100000" for name in compose("plan", SEQUENCES).data.sparse]
-OF_ITEMS = [f"data.items.sparse.{name}.rows=1000" for name in compose("plan", SEQUENCES).data["items"].sparse]
+
+
+@cache
+def sequences() -> tuple[list[str], list[str]]:
+    """Return a plan's overrides for unpooled tables, and those for the tables of features of items."""
+    overrides = ["model=sasrec", "data=sample_sequences", "model.dim=64", "trainer.batch_size=1024"]
+    data = compose("plan", overrides).data
+    overrides += [f"data.sparse.{name}.rows=100000" for name in data.sparse]
+    return overrides, [f"data.items.sparse.{name}.rows=1000" for name in data["items"].sparse]
 
 
 def check_plan(found: PlanReport, overrides: list[str], pooled: bool) -> None:
@@ -52,16 +60,18 @@ def test_every_sharding_is_planned(name: str, cluster: str) -> None:
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sharding_of_unpooled_tables_is_planned(name: str) -> None:
-    overrides = [*SEQUENCES, *OF_ITEMS, *CLUSTERS["eight"], f"sharding={name}"]
+    tables, of_items = sequences()
+    overrides = [*tables, *of_items, *CLUSTERS["eight"], f"sharding={name}"]
     check_plan(plan(compose("plan", overrides)), overrides, pooled=False)
 
 
 def test_tables_of_features_of_items_have_a_size() -> None:
-    assert OF_ITEMS
+    tables, of_items = sequences()
+    assert of_items
     with pytest.raises(
         UserError, match=r"^data.items.sparse.\w+.rows: must be set to the expected number of table rows"
     ):
-        plan(compose("plan", [*SEQUENCES, *CLUSTERS["eight"]]))
+        plan(compose("plan", [*tables, *CLUSTERS["eight"]]))
 
 
 @pytest.mark.slow
