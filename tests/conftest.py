@@ -75,6 +75,23 @@ def pytest_collection_finish() -> None:
     from remembered_configs import remember_configs  # not before: xdist's own process needs no Hydra
 
     remember_configs()
+    if "recsys.export.exported" in sys.modules:  # in processes that the fork server has forked
+        verify_here()
+
+
+def verify_here() -> None:
+    """Verify artefacts that tests export in their own processes, a second sooner; commands start another for it."""
+    from recsys.base.errors import UserError
+    from recsys.export import write_artefact
+    from recsys.export.artefact import verify
+
+    def verified(folder: Path, *more: Path) -> list[tuple[int, float]]:
+        try:
+            return [(v.rows, v.difference) for v in verify._verified(folder, None, *more)]
+        except UserError as e:
+            raise UserError(f"nothing was written: {e}") from e
+
+    write_artefact._verify_elsewhere = verified
 
 
 def pytest_unconfigure() -> None:
