@@ -8,10 +8,8 @@ process is killed. The server ends when its standard input is closed.
 
 import array
 import atexit
-import functools
 import gc
 import importlib
-import logging
 import os
 import pickle
 import runpy
@@ -209,25 +207,10 @@ def _run(request: Request) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
-def remember_onnx_functions() -> None:
-    """Make ONNX's table of PyTorch's functions once: each export would make it anew, in a second."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    from recsys.export.graphs import OPSET
-
-    made = functools.cache(ONNXRegistry.from_torchlib)
-    logging.disable()  # what it says of torchvision
-    made(opset_version=OPSET)
-    logging.disable(logging.NOTSET)
-    ONNXRegistry.from_torchlib = staticmethod(made)
-
-
 def main(path: str) -> None:
     server = Server(path)  # before the imports: clients wait for them, and not for the socket
     for module in IMPORTED:
         importlib.import_module(module)
-    with suppress(ImportError, AttributeError):  # it is private to torch
-        remember_onnx_functions()
     gc.collect()
     gc.freeze()  # what is imported is shared with all that are forked
     server.run()
