@@ -15,8 +15,7 @@ from recsys.losses.retrieval import (
     Popularity,
     RetrievalLoss,
     check_negatives,
-    sample_ids,
-    sample_shared,
+    sample_negatives,
 )
 from recsys.ranges import Count
 
@@ -52,9 +51,7 @@ class CosineContrastive(nn.Module, RetrievalLoss):
         self._checked = False
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        if self.shared:
-            return sample_shared(self.negatives, self.count, targets, popularity)
-        return Negatives(sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
+        return sample_negatives(self.negatives, self.count, targets, popularity, shared=self.shared)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (M, d) if shared, or (T, n, d).
@@ -76,5 +73,5 @@ class CosineContrastive(nn.Module, RetrievalLoss):
             above = torch.relu(scores - self.margin).mean(dim=1)
             above = above if inputs.one_target_each else above[inputs.query_of_target]
         else:
-            above = torch.relu(inputs.negative_pairs() - self.margin).mean(dim=1)
+            above = torch.relu(inputs.negative_scores() - self.margin).mean(dim=1)
         return (1 - positive + self.weight * above).mean()

@@ -96,8 +96,11 @@ class LossInputs:
         """Query of each chosen item, (T, d)."""
         return self.queries if self.one_target_each else self.queries[self.query_of_target]
 
-    def negative_pairs(self) -> Tensor:
-        """Return the scores (T, n) of each chosen item's own negatives."""
+    def negative_scores(self) -> Tensor:
+        """Return the scores of each chosen item's negatives: (T, M) if shared, or (T, n)."""
+        if self.negatives.ids.dim() == 1:
+            scores = self.scorer.score_all(self.queries, self.negative_vectors)
+            return scores if self.one_target_each else scores[self.query_of_target]
         return self.scorer.score_pairs(
             self.target_queries[:, None, :].expand(-1, self.negative_vectors.shape[1], -1), self.negative_vectors
         )
@@ -151,9 +154,9 @@ def _all_candidates(targets: Tensor, popularity: Popularity) -> Negatives:
 
 
 class SampledSoftmax(nn.Module, RetrievalLoss):
-    """Cross-entropy over the chosen item and sampled negatives that all queries share.
+    """Cross-entropy over the chosen item and sampled negatives.
 
-    If uniform negatives would be half of all candidates or more, all candidates are taken, as in FullSoftmax.
+    If shared uniform negatives would be half of all candidates or more, all are taken, as in FullSoftmax.
     Each score is reduced by the logarithm of the item's expected share of the sample; without that correction, items
     that are sampled often would score too low (Bengio & Senecal 2008; Yi et al. 2019,
     https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is not used as its negative.
@@ -163,6 +166,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         count: number of negatives to sample; with in_batch, the maximum.
         correct: whether to subtract the logarithm of each item's expected share from its score.
         temperature: divides all scores.
+        shared: whether all chosen items of a batch share one sample; separate ones take T x count vectors.
         hardest: use only this many negatives per query, those with the highest scores (Zhang et al. 2013,
             https://dl.acm.org/doi/10.1145/2484028.2484126); None uses all.
     """
@@ -174,6 +178,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         count: int = 256,
         correct: bool = True,
         temperature: float = 1.0,
+        shared: bool = True,
         hardest: int | None = None,
     ) -> None:
         super().__init__()
@@ -184,28 +189,28 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         if temperature <= 0:
             raise ValueError(f"temperature={temperature}: must be above 0")
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
+        self.shared = shared
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        sample = sample_shared(self.negatives, self.count, targets, popularity)
+        sample = sample_negatives(self.negatives, self.count, targets, popularity, shared=self.shared)
         if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return sample
         return replace(sample, log_share=popularity.log_share)
 
     def forward(self, inputs: LossInputs) -> Tensor:
-        """Return the mean loss, (): queries (Q, d), targets (T,), vectors of shared negatives (M, d)."""
+        """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (M, d) if shared, or (T, n, d)."""
         targets, query_of_target, negatives = inputs.targets, inputs.query_of_target, inputs.negatives
         if negatives.complete and self.hardest is None and type(inputs.scorer) is Scorer:
             return FullSoftmax()(replace(inputs, queries=inputs.queries / self.temperature))
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
-        scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
+        scores = inputs.negative_scores()
         if self.temperature != 1:
             positive, scores = positive / self.temperature, scores / self.temperature
         if negatives.log_share is not None:
             positive = positive - negatives.log_share[targets]
             scores = scores - negatives.log_share[negatives.ids]
-        scores = scores if inputs.one_target_each else scores[query_of_target]
-        chosen = targets[:, None] == negatives.ids[None, :]
-        if self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
+        chosen = targets[:, None] == negatives.ids
+        if self.shared and self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
             # all items that a query has chosen are no negatives of any of its targets
             items = len(negatives.ids)
             ordered = negatives.ids.sort().values
@@ -271,12 +276,7 @@ class BCE(nn.Module, RetrievalLoss):
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (T, n, d), or (M, d) if shared."""
         ids, targets, rate = inputs.negatives.ids, inputs.targets, inputs.negatives.sampling_rate
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
-        if ids.dim() == 1:
-            negative = inputs.scorer.score_all(inputs.target_queries, inputs.negative_vectors)
-            chosen = ids[None, :] == targets[:, None]
-        else:
-            negative = inputs.negative_pairs()
-            chosen = ids == targets[:, None]
+        negative, chosen = inputs.negative_scores(), ids == targets[:, None]
         power = rate * (self.calibration * (1 - 1 / rate) + 1 / rate)  # the paper's beta, from alpha and t
         towards = power * nn.functional.softplus(-positive)
         against = nn.functional.softplus(negative).masked_fill(chosen, 0.0)
@@ -304,7 +304,7 @@ class BPR(nn.Module, RetrievalLoss):
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
         positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
-        margin = positive[:, None] - inputs.negative_pairs()
+        margin = positive[:, None] - inputs.negative_scores()
         chosen = inputs.negatives.ids == inputs.targets[:, None]
         return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
 
@@ -317,11 +317,14 @@ def check_negatives(negatives: str, count: int) -> None:
         raise ValueError(f"count={count}: must be at least 1")
 
 
-def sample_shared(negatives: str, count: int, targets: Tensor, popularity: Popularity) -> Negatives:
-    """Sample negatives that all chosen items share: all candidates if uniform ones would be half of them or more."""
-    if negatives == "uniform" and 2 * count >= len(popularity) - 1:
+def sample_negatives(negatives: str, count: int, targets: Tensor, popularity: Popularity, *, shared: bool) -> Negatives:
+    """Sample negatives: (T, n), or (M,) if shared, which are all candidates if uniform ones would be half of them or
+    more.
+    """
+    if shared and negatives == "uniform" and 2 * count >= len(popularity) - 1:
         return _all_candidates(targets, popularity)
-    return Negatives(sample_ids(negatives, (count,), targets, popularity))
+    shape = (count,) if shared else (len(targets), count)
+    return Negatives(sample_ids(negatives, shape, targets, popularity))
 
 
 def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:

@@ -93,17 +93,19 @@ def test_blocked_cross_entropy_equals_the_plain_one(
 
 
 @settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 999), who=owned, temperature=st.sampled_from([0.5, 1.0]))
-def test_sampled_softmax_by_popularity(seed: int, who: tuple[int, list[int]], temperature: float) -> None:
+@given(seed=st.integers(0, 999), who=owned, temperature=st.sampled_from([0.5, 1.0]), shared=st.booleans())
+def test_sampled_softmax_by_popularity(seed: int, who: tuple[int, list[int]], temperature: float, shared: bool) -> None:
     q, query_of_target, t, v, popularity = numbers(seed, *who)
-    loss = SampledSoftmax(negatives="popularity", count=5, temperature=temperature)
+    loss = SampledSoftmax(negatives="popularity", count=5, temperature=temperature, shared=shared)
     negatives = loss.sample(t, Popularity(popularity))
     share = popularity.numpy() / popularity.sum().item()
     scores = q.numpy() @ v.numpy().T / temperature
     terms = []
-    for o, i in zip(query_of_target.tolist(), t.tolist(), strict=True):
-        corrected = {j: scores[o, j] - math.log(share[j]) for j in {i, *negatives.ids.tolist()}}
-        others = [corrected[j] for j in negatives.ids.tolist() if j != i]
+    for o, i, sampled in zip(
+        query_of_target.tolist(), t.tolist(), negatives.ids.expand(len(t), 5).tolist(), strict=True
+    ):
+        corrected = {j: scores[o, j] - math.log(share[j]) for j in {i, *sampled}}
+        others = [corrected[j] for j in sampled if j != i]
         terms.append(np.log(np.exp([corrected[i], *others]).sum()) - corrected[i])
     assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4, abs=1e-5)
 
