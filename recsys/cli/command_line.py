@@ -116,6 +116,7 @@ def status(
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
+    from hydra._internal.hydra import Hydra
     from hydra.core.hydra_config import HydraConfig
 
     from recsys.config.compose import (
@@ -131,7 +132,7 @@ def status(
     from recsys.config.overrides import free_keys
 
     silence()
-    register()
+    register(command)
     given = sys.argv[1:] if arguments is None else list(arguments)
     check_flags(given)
     if any(a in HELP for a in given):
@@ -162,6 +163,7 @@ def status(
     quiet = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
     given = [*quiet, *free_keys(given, command)]
     sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
+    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # not a sweep; it would compose once more
     try:
         with explained(given, command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()

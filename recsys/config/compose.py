@@ -73,22 +73,20 @@ class _UserConf(SearchPathPlugin):
 
 
 @cache
-def register() -> None:
-    """Register the schemas and the user's conf/ folder with Hydra."""
-    store = ConfigStore.instance()
-    for name, node in COMMANDS.items():
-        store.store(name=f"{name}_schema", node=defaults(node))
+def register(command: str) -> None:
+    """Register a command's schema and the user's conf/ folder with Hydra."""
+    ConfigStore.instance().store(name=f"{command}_schema", node=defaults(COMMANDS[command]))
     # Hydra copies its sources, and with them all schemas, for each config that it composes; it changes none of them.
     ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
     Plugins.instance().register(_UserConf)
 
 
 @contextmanager
-def composing() -> Iterator[None]:
-    """Let Hydra compose from conf/ while the block runs."""
-    register()
+def composing(command: str = "train", folder: Path | None = None) -> Iterator[None]:
+    """Let Hydra compose a command's config from a folder, conf/ by default, while the block runs."""
+    register(command)
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(folder or conf_dir()), version_base="1.3"):
         yield
 
 
@@ -100,7 +98,7 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     >>> compose("train", ["model=dcnv2", "trainer.batch_size=512"]).trainer.batch_size
     512
     """
-    with composing():
+    with composing(command):
         cfg = hydra_compose(command, free_keys(overrides, command))
     object_of(COMMANDS[command], cfg)
     OmegaConf.set_struct(cfg, False)  # keys of the schema may be added
@@ -111,7 +109,7 @@ def compose_with_choices(
     command: str, overrides: Sequence[str] = ()
 ) -> tuple[DictConfig, dict[str, str | None], dict[str, list[str]]]:
     """Return a command's config, the choice that it has for each group, and the names of each group's choices."""
-    with composing():
+    with composing(command):
         cfg = hydra_compose(command, free_keys(overrides, command), return_hydra_config=True)
         groups = [g for g in cfg.hydra.runtime.choices if not g.startswith("hydra/")]
         choices = {g: cfg.hydra.runtime.choices[g] for g in groups}
@@ -174,9 +172,7 @@ def file_overrides(file: Path) -> list[str]:
 def compose_file(file: Path, overrides: Sequence[str] = ()) -> pipeline_schema.PipelineConfig:
     """Return the config of a file of a pipeline with overrides. Raises UserError for a mistake in it."""
     check_file(file)
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
+    with composing("pipeline", file.resolve().parent):
         cfg = hydra_compose(file.stem, [*free_keys(overrides, "pipeline"), *file_overrides(file)])
     try:
         return object_of(pipeline_schema.PipelineConfig, cfg)

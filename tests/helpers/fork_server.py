@@ -1,7 +1,7 @@
 """Fork processes that have torch, torchrec and Lightning imported already: python fork_server.py SOCKET.
 
-The server has run nothing: no operator of torch, no polars (whose threads a fork would lose), so that what is forked
-stands where a new interpreter stands after its imports. A client connects, sends a pickled `Request` with three file
+The server has run nothing but Hydra: no operator of torch, no polars (whose threads a fork would lose), so that what is
+forked stands where a new interpreter stands after its imports. A client connects, sends a pickled `Request` with three file
 descriptors, and reads the process's ID and, when the process has ended, its exit status. If a client goes away, its
 process is killed. The server ends when its standard input is closed.
 """
@@ -207,10 +207,28 @@ def _run(request: Request) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def remember(samples: str) -> None:
+    """Let what is forked find the configs of all commands read, and samples that another process has written."""
+    from pathlib import Path
+
+    from remembered_configs import remember_configs
+    from remembered_samples import remember_samples
+
+    from recsys.config.compose import COMMANDS, composing, hydra_compose
+
+    os.mkdir(samples)
+    remember_samples(Path(samples))
+    remember_configs()
+    for command in COMMANDS:
+        with composing(command):
+            hydra_compose(command)
+
+
 def main(path: str) -> None:
     server = Server(path)  # before the imports: clients wait for them, and not for the socket
     for module in IMPORTED:
         importlib.import_module(module)
+    remember(os.path.join(os.path.dirname(path), "samples"))
     gc.collect()
     gc.freeze()  # what is imported is shared with all that are forked
     server.run()

@@ -4,6 +4,7 @@ import atexit
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,8 +41,7 @@ def start_server() -> None:
 def _end(server: subprocess.Popen[bytes], path: Path) -> None:
     assert server.stdin is not None
     server.stdin.close()
-    path.unlink()
-    path.parent.rmdir()
+    shutil.rmtree(path.parent)
 
 
 class Forked:
