@@ -80,7 +80,7 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: RowTransforms,
         BatchTensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
         BatchTensors.from_frame(batch, pipeline.features),
     )
-    if data.source.format == "split_binary":  # rows to predict come in one file
+    if data.source.format == "split_binary" or data.group is not None:  # rows to predict come in one file
         files = [prepared.folder / "rows.parquet"]
         raw.write_parquet(files[0])
     scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(raw_rows, f)])
