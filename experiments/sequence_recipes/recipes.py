@@ -36,6 +36,7 @@ LOSSES = {
     "gbce256": ["loss=gbce"],
     "full": ["loss=full_softmax"],
     **{f"ss{n}": ["loss=sampled_softmax", f"loss.count={n}"] for n in (256, 512, 1024, 2048)},
+    "own256": ["loss=sampled_softmax", "loss.count=256", "loss.shared=false"],
     "popular": ["loss.negatives=popularity"],
 }
 OPTIONS = {
