@@ -49,7 +49,6 @@ OPTIONS = {
     "before": ["model.norm=before"],
     "every_row": ["optim.sparse.every_row=true"],
     "bf16": ["trainer.precision=bf16-mixed"],
-    "timed": ["model.times=time"],
 }
 METRICS = ("hr@10", "ndcg@10", "hr@20", "ndcg@20", "recall@20")
 

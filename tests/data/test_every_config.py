@@ -24,6 +24,7 @@ CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_
 FOLDERS = {  # of real data
     "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
     "movielens_100k_history": "ml-100k", "movielens_100k_ages": "ml-100k", "movielens_100k_sequences": "ml-100k",
+    "movielens_100k_times": "ml-100k",
     "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
     "amazon_beauty_attributes": "amazon_beauty_s3rec", "gowalla_lists": "gowalla", "gowalla_pairs": "gowalla",
     "tiger_beauty": "tiger_beauty",
