@@ -25,7 +25,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.sharding.optimizers import SparseOptimizer
 
-MODES = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean"}
 Touched = tuple[Tensor, Tensor]  # distinct rows (U,) of a block, ascending, and their gradients (U, dim)
 
 
@@ -133,11 +132,39 @@ def _pooled(kernel: BatchedDenseEmbeddingBag, features: KeyedJaggedTensor) -> Te
     for block in blocks_of(kernel.emb_module.weights):
         f = block.features
         rows, places = block.gather(ids[bounds[f.start] : bounds[f.stop]], lengths[f.start : f.stop])
-        bags = offsets[f.start * batch : f.stop * batch] - bounds[f.start]
-        vectors = nn.functional.embedding_bag(places, rows, bags, mode=MODES[kernel._pooling])
-        dim = rows.shape[1]
-        pooled.append(vectors.view(len(f), batch, dim).transpose(0, 1).reshape(batch, len(f) * dim))
+        bags = offsets[f.start * batch : f.stop * batch + 1] - bounds[f.start]
+        pooled.append(_look_up(rows, places, bags, len(f), kernel._pooling))
     return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+
+
+def _look_up(rows: Tensor, places: Tensor, offsets: Tensor, features: int, pooling: PoolingMode) -> Tensor:
+    """Pool rows (U, dim) by FBGEMM's kernel, whose gradient takes a sixth of the time of nn.functional.embedding_bag's.
+
+    Args:
+        rows: all features look them up.
+        places: (N,) rows of the bags, feature after feature.
+        offsets: (features * B + 1,) beginnings of the bags.
+        features: their number.
+        pooling: sum or mean.
+
+    Returns (B, features * dim).
+    """
+    height, dim = rows.shape
+    vectors: Tensor = torch.ops.fbgemm.dense_embedding_codegen_lookup_function(
+        dev_weights=rows.view(-1),
+        weights_offsets=torch.zeros(features, dtype=torch.long),
+        D_offsets=torch.arange(0, features * dim + 1, dim, dtype=torch.int32),
+        total_D=features * dim,
+        max_D=dim,
+        hash_size_cumsum=torch.tensor([0] * features + [height]),
+        total_hash_size_bits=height.bit_length(),
+        indices=places,
+        offsets=offsets,
+        pooling_mode=pooling.value,
+        indice_weights=None,
+        feature_requires_grad=None,
+    )
+    return vectors
 
 
 def _unpooled(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Tensor:
@@ -150,7 +177,7 @@ def _unpooled(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Ten
     for block in blocks_of(kernel.emb_module.weights):
         f = block.features
         rows, places = block.gather(ids[bounds[f.start] : bounds[f.stop]], lengths[f.start : f.stop])
-        vectors.append(nn.functional.embedding(places, rows).flatten())
+        vectors.append(_look_up(rows, places, torch.arange(len(places) + 1), 1, PoolingMode.SUM).flatten())
     return vectors[0] if len(vectors) == 1 else torch.cat(vectors)
 
 
