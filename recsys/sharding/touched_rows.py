@@ -6,7 +6,7 @@ a lookup gathers its distinct rows once, and autograd sees these rows only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MethodType
@@ -138,40 +138,19 @@ def _pooled(kernel: BatchedDenseEmbeddingBag, features: KeyedJaggedTensor) -> Te
 
 
 def _look_up(rows: Tensor, places: Tensor, offsets: Tensor, features: int, pooling: PoolingMode) -> Tensor:
-    """Pool rows (U, dim) by FBGEMM's kernel, whose gradient takes a sixth of the time of nn.functional.embedding_bag's.
+    """Pool rows (U, dim), which all features share, by FBGEMM: its gradient takes a sixth of nn.EmbeddingBag's time.
 
-    Args:
-        rows: all features look them up.
-        places: (N,) rows of the bags, feature after feature.
-        offsets: (features * B + 1,) beginnings of the bags.
-        features: their number.
-        pooling: sum or mean.
-
-    Returns (B, features * dim).
+    places: (N,) the row of each id; offsets: (features * B + 1,) of their bags -> (B, features * dim)
     """
-    height, dim = rows.shape
-    vectors: Tensor = torch.ops.fbgemm.dense_embedding_codegen_lookup_function(
-        dev_weights=rows.view(-1),
-        weights_offsets=torch.zeros(features, dtype=torch.long),
-        D_offsets=torch.arange(0, features * dim + 1, dim, dtype=torch.int32),
-        total_D=features * dim,
-        max_D=dim,
-        hash_size_cumsum=torch.tensor([0] * features + [height]),
-        total_hash_size_bits=height.bit_length(),
-        indices=places,
-        offsets=offsets,
-        pooling_mode=pooling.value,
-        indice_weights=None,
-        feature_requires_grad=None,
-    )
-    return vectors
+    (height, dim), width = rows.shape, features * rows.shape[1]
+    begins, heights = torch.zeros(features, dtype=torch.long), torch.tensor([0] * features + [height])
+    sizes = (begins, torch.arange(0, width + 1, dim, dtype=torch.int32), width, dim, heights, height.bit_length())
+    look_up: Callable[..., Tensor] = torch.ops.fbgemm.dense_embedding_codegen_lookup_function
+    return look_up(rows.view(-1), *sizes, places, offsets, pooling.value, None, None)
 
 
 def _unpooled(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Tensor:
-    """Return the row of each id, feature after feature, flattened, as the kernel does on CUDA.
-
-    On CPU, FBGEMM 1.8's kernel would pool them.
-    """
+    """Return the row of each id, feature after feature, flattened, as on CUDA: a bag each, as FBGEMM pools on CPUs."""
     ids, lengths, bounds = features.values(), features.length_per_key(), features.offset_per_key()
     vectors = []
     for block in blocks_of(kernel.emb_module.weights):
