@@ -51,6 +51,8 @@ def preprocess(given: DictConfig) -> Prepared:
     check_installed(data)
     check_engine(cfg.engine)
     files = check_files(data) if names_files(data) else None
+    if data.root is None and data.sample is not None:
+        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     with open_engine(cfg.engine, data) as engine:
         prepared = prepare(data, engine, files)
     _show(prepared)

@@ -116,7 +116,6 @@ def status(
 ) -> int:
     """Run `function` as `run` does, and return the exit status. `run` explains the parameters."""
     import hydra
-    from hydra._internal.hydra import Hydra
     from hydra.core.hydra_config import HydraConfig
 
     from recsys.config.compose import (
@@ -163,7 +162,6 @@ def status(
     quiet = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
     given = [*quiet, *free_keys(given, command)]
     sys.argv = [f"recsys.{command}", *given]  # hydra.main reads nothing else
-    Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # not a sweep; it would compose once more
     try:
         with explained(given, command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()

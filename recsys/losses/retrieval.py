@@ -318,9 +318,7 @@ def check_negatives(negatives: str, count: int) -> None:
 
 
 def sample_negatives(negatives: str, count: int, targets: Tensor, popularity: Popularity, *, shared: bool) -> Negatives:
-    """Sample negatives: (T, n), or (M,) if shared, which are all candidates if uniform ones would be half of them or
-    more.
-    """
+    """Sample negatives (T, n), or (M,) if shared: all candidates if uniform ones would be half of them or more."""
     if shared and negatives == "uniform" and 2 * count >= len(popularity) - 1:
         return _all_candidates(targets, popularity)
     shape = (count,) if shared else (len(targets), count)

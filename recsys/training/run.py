@@ -112,9 +112,13 @@ def begin(
     """
     check_late(cfg, world_size)
     data = cfg.data
-    if data.root is None and data.sample is not None and cfg.trainer.max_epochs > FIRST_LOOK:
-        now = cfg.trainer.max_epochs
-        say(f"trainer.max_epochs={now}, as in the paper; for a first look, trainer.max_epochs={FIRST_LOOK} is enough")
+    if data.root is None and data.sample is not None:
+        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
+        if cfg.trainer.max_epochs > FIRST_LOOK:
+            say(
+                f"trainer.max_epochs is {cfg.trainer.max_epochs}, as in the paper; for a first look, "
+                f"trainer.max_epochs={FIRST_LOOK} is enough"
+            )
     from recsys.data.features import Fitted
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare

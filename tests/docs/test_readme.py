@@ -18,10 +18,10 @@ from recsys.sweep.space import read_space
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *ROOT.glob("experiments/*/README.md"),
-    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"generated", "_build"} & set(p.parts)),
-    ROOT / "CONTRIBUTING.md",
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if not {"generated", "_build"} & set(p.parts)),
+    *ROOT.glob("experiments/*/README.md"),
 ]
 WORDS = {
     "checkpoint": ("action", "run"),
@@ -31,25 +31,19 @@ WORDS = {
     "follow": ("file",),
     "serve": ("models",),
 }
-COMMANDS = {  # each with the last page that shows it
-    (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0])))): page  # [left out]
+COMMANDS = sorted({
+    (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0]))))  # [what may be left out]
     for page in PAGES
     for m in re.finditer(r"^(?: {4})?(?:uv run (?:--no-dev )?)?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
     if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
-}  # fmt: skip
+})  # fmt: skip
 
 
 def test_some_were_found() -> None:
     assert len(COMMANDS) >= 10
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments"),
-    [
-        pytest.param(*c, marks=[pytest.mark.slow] * (ROOT / "experiments" in COMMANDS[c].parents))
-        for c in sorted(COMMANDS)
-    ],
-)
+@pytest.mark.parametrize(("command", "arguments"), COMMANDS)
 def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "conf" / "data"
     own.mkdir(parents=True)

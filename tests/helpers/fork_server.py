@@ -1,8 +1,8 @@
 """Fork processes that have torch, torchrec and Lightning imported already: python fork_server.py SOCKET.
 
 The server has run nothing but Hydra: no operator of torch, no polars (whose threads a fork would lose), so that what is
-forked stands where a new interpreter stands after its imports. A client connects, sends a pickled `Request` with three file
-descriptors, and reads the process's ID and, when the process has ended, its exit status. If a client goes away, its
+forked stands where a new interpreter stands after its imports. A client connects, sends a pickled `Request` with three
+file descriptors, and reads the process's ID and, when the process has ended, its exit status. If a client goes away, its
 process is killed. The server ends when its standard input is closed.
 """
 

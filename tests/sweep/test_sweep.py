@@ -14,6 +14,7 @@ from typing import Any
 
 import faked
 import pytest
+from forks import run_forked
 
 from recsys.sweep import begin, command, processes, record, schedule
 from recsys.sweep.watch import validations
@@ -341,6 +342,8 @@ def test_an_experiment_that_sets_up_hydras_sweeper(given: str, capsys: pytest.Ca
     assert sweep("experiment=mine") == 2
     said = capsys.readouterr().err
     assert said.startswith("error: hydra.") and "in experiment/mine.yaml: recsys has its own sweeper" in said
+    one = run_forked("recsys.train", "experiment=mine", cwd=Path.cwd())
+    assert one.returncode == 2 and said in one.stderr
 
 
 @pytest.mark.few(5)

@@ -264,8 +264,6 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         home.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise UserError(f"data.prepared={home}: cannot be created ({e.strerror}); name another folder") from e
-    if data.root is None and data.sample is not None:
-        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     data = _with_root(data, home)
     files = files or check_files(data)
     codes = semantic_ids_folder(data, home)
