@@ -212,17 +212,18 @@ def test_batches_of_sequences(tmp_path: Path) -> None:
             assert (batch.sparse["item"].values().reshape(8, 5)[:, -1] > 0).all()
 
 
-def test_leave_one_out_shares_nothing(tmp_path: Path) -> None:
-    """The row that tests is the last of its group, validation's the one before; all others train; none stands twice."""
+@pytest.mark.parametrize("validation", [0.1, 0])
+def test_leave_one_out_shares_nothing(tmp_path: Path, validation: float) -> None:
+    """A group's last row tests, the one before it validates, or trains if validation is 0; all others train."""
     events = many()
     root = write(tmp_path / "raw", events)
     text = """
         label: {column: y}
         group: {by: user, order: t}
-        split: {by: leave_one_out}
+        split: {by: leave_one_out, validation: VALIDATION}
         dense: {t: {transform: []}}
         sparse: {user: {}}
-    """
+    """.replace("VALIDATION", str(validation))
     prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
     names = dict(prepared.fitted.vocabularies["user"].select("id", "value").iter_rows())
     found = {
@@ -232,8 +233,9 @@ def test_leave_one_out_shares_nothing(tmp_path: Path) -> None:
     for user, _, t in events:
         times[user].append(t)
     assert found["test"] == sorted((u, sorted(t)[-1]) for u, t in times.items())
-    assert found["validation"] == sorted((u, sorted(t)[-2]) for u, t in times.items())
-    assert found["train"] == sorted((u, x) for u, t in times.items() for x in sorted(t)[:-2])
+    assert found["validation"] == sorted((u, sorted(t)[-2]) for u, t in times.items() if validation)
+    held_out = 2 if validation else 1
+    assert found["train"] == sorted((u, x) for u, t in times.items() for x in sorted(t)[:-held_out])
 
 
 def test_one_by_one_with_their_history(tmp_path: Path) -> None:

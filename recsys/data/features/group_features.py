@@ -47,7 +47,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         firsts = _starts(rows, None)
         sizes = np.bincount(firsts, minlength=len(firsts))[firsts] if len(firsts) else firsts
         from_end = firsts + sizes - 1 - np.arange(len(firsts))
-        split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
+        split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION if data.split.validation else TRAIN], TRAIN)
         rows = rows.with_columns(pl.Series(SPLIT, np.where(sizes < 3, TRAIN, split).astype(np.uint8)))
     rows = rows.with_columns(look_back.column(rows[n], starts) for n, look_back in data.look_backs.items())
     if data.sequences is not None:

@@ -113,7 +113,8 @@ class Splitter:
             rest = f"; {which} validate, not train" if c.validation else ""
             return f"files: train and test as published{rest}"
         if c.by == "leave_one_out":
-            return "leave_one_out: of each group the last row tests, the one before it validates"
+            rest = ", the one before it validates" if c.validation else ""
+            return f"leave_one_out: of each group the last row tests{rest}"
         if c.by == "kfold":
             unit = f"of {c.column}" if c.column else "of rows at random"
             return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
