@@ -259,7 +259,7 @@ class SplitConfig:
         "time: length of windows, in the unit of `column`, seconds for times. Training rows are trained on window by "
         "window, and each window is measured before it is trained on; null: no windows",
     )
-    validation: float = field(0.1, "share of the rows; of leave_one_out 0, so that these rows train too, or any other")
+    validation: float = field(0.1, "share of the rows | leave_one_out: 0 for no validation rows, which then train")
     test: float = field(0.1, "share of the rows")
     seed: Natural = field(0, "random, hash, kfold, files with validation_rows=random")
     train_files: list[str] = field(list, "files: globs")

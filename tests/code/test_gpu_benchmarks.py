@@ -23,7 +23,7 @@ TOPICS = [
     *("dlrm", "dcnv2", "sasrec_ml1m", "sasrec_200", "sasrec_1024", "hstu_200", "hstu_1024"),
     *("host_memory", "from_files"),
 ]
-FEW = "pipeline,loop,bf16-mixed,cached,HBM,float32"  # without what takes a minute to compile
+MOST = "recsys,loop,memory,cached,HBM,float32"  # of each topic, whatever needs no GPU
 
 
 def run(command: list[str], out: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -41,11 +41,12 @@ def test_without_a_gpu_a_script_says_what_to_type(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_command_runs_all(tmp_path: Path) -> None:
     """Its parts end one after another; that of tests/gpu is skipped without a GPU."""
-    done = run(["benchmarks/gpu/run.sh", "--small"], tmp_path, PYTHON=sys.executable, ONLY=FEW)
+    done = run(["benchmarks/gpu/run.sh", "--small"], tmp_path, PYTHON=sys.executable, ONLY=MOST)
     assert done.returncode == 0 and done.stdout.splitlines()[0] == "tests", done.stdout
     for topic in TOPICS:
         outcomes = json.loads((tmp_path / f"{topic}.json").read_text())["contestants"]
-        assert outcomes and all(o["rates"][0] > 0 and o["problem"] is None for o in outcomes.values()), outcomes
+        assert len(outcomes) > (0 if topic == "from_files" else 1), topic
+        assert all(o["rates"][0] > 0 and o["problem"] is None for o in outcomes.values()), outcomes
     assert (tmp_path / "tests.txt").read_text().strip()
     assert (tmp_path / "trace-dlrm-pipeline.json.gz").stat().st_size > 10_000
     parts = json.loads((tmp_path / "from_files.json").read_text())["parts"]["float32"]

@@ -79,7 +79,8 @@ def test_model_learns(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_frappe_by_its_published_protocol(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["dlrm", "dcnv2", "deepfm"])
+def test_frappe_by_its_published_protocol(model: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
     """One seed of experiments/frappe_ctr, where the lowest of nine is 0.9827."""
-    arguments = ["experiment=frappe_deepfm", f"data.root={real_data('frappe')}", f"data.prepared={tmp_path}"]
+    arguments = [f"experiment=frappe_{model}", f"data.root={real_data('frappe')}", f"data.prepared={tmp_path}"]
     assert train(compose("train", [*arguments, f"run_dir={tmp_path / 'run'}"])).metrics["test"]["auc"] > 0.982

@@ -75,7 +75,7 @@ def scene(trained: Home, raw: pl.DataFrame, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.slow  # test_damage.py has one fault of each kind
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_right_or_one_line(scene: Scene, seed: int) -> None:
     rng = np.random.default_rng(seed)
     bad = []

@@ -47,7 +47,7 @@ def killed(running: Command, seconds: float) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "kills"), [(1, 16), (2, 6)])
+@pytest.mark.parametrize(("devices", "kills"), [(1, 40), (2, 12)])
 def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int) -> None:
     """Preparing, training, saving and evaluating. One kill of each day: e2e/test_runs.py."""
     rng = np.random.default_rng(devices)
