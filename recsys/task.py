@@ -10,6 +10,7 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
+from recsys.models.common.items import Scorer
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -96,12 +97,14 @@ class RetrievalTask(nn.Module):
             scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
             return (queries.sum() + scores) * 0, queries.new_zeros(0)
         history = (query_batch,) if self._outside_history else ()
+        assert self.popularity is not None, "this task was built without candidates, for planning only"
         negatives = self.loss.sample(targets, self.popularity, *history)
-        ids = torch.cat([query_batch.inputs, targets, negatives.ids.flatten()])
-        sizes = [len(query_batch.inputs), len(targets), negatives.ids.numel()]
+        compared = negatives.looked_up(len(self.popularity)) if type(self.scorer) is Scorer else negatives.ids
+        sizes = [len(query_batch.inputs), len(targets), compared.numel()]
+        ids = torch.cat([query_batch.inputs, targets, compared.flatten()])
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
         queries = self.model.encode(batch, query_batch, inputs)
-        negative_vectors = negative_vectors.view(*negatives.ids.shape, *negative_vectors.shape[1:])
+        negative_vectors = negative_vectors.view(*compared.shape, *negative_vectors.shape[1:])
         loss = self.loss(
             LossInputs(
                 self.scorer,

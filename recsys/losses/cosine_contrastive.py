@@ -9,14 +9,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import UserError
-from recsys.losses.retrieval import (
-    LossInputs,
-    Negatives,
-    Popularity,
-    RetrievalLoss,
-    check_negatives,
-    sample_negatives,
-)
+from recsys.losses.retrieval import Distribution, LossInputs, Negatives, Popularity, RetrievalLoss, sample_negatives
 from recsys.ranges import Count
 
 _TOLERANCE = 1e-2  # difference of a vector's length from 1 that rounding may make, also in bfloat16
@@ -39,14 +32,13 @@ class CosineContrastive(nn.Module, RetrievalLoss):
     def __init__(
         self,
         *,
-        negatives: str = "uniform",
+        negatives: Distribution = "uniform",
         count: Count = 1000,
         margin: Annotated[float, Field(ge=-1, le=1)] = 0.4,
         weight: NonNegativeFloat = 150.0,
         shared: bool = True,
     ) -> None:
         super().__init__()
-        check_negatives(negatives, count)
         self.negatives, self.count, self.margin, self.weight, self.shared = negatives, count, margin, weight, shared
         self._checked = False
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.losses.ranking import RankingLoss
+from recsys.ranges import Count, Share
 
 MOST_GRADE = 30.0  # gains of 2^grade - 1 must fit into float32
 
@@ -28,10 +29,8 @@ class GroupLoss(nn.Module, RankingLoss):
     kinds = ("binary", "regression")
     within_groups = True
 
-    def __init__(self, *, pointwise: float = 0.0) -> None:
+    def __init__(self, *, pointwise: Share = 0.0) -> None:
         super().__init__()
-        if not 0 <= pointwise < 1:
-            raise ValueError(f"pointwise={pointwise}: must be at least 0 and below 1")
         self.pointwise = pointwise
 
     def forward(
@@ -94,7 +93,7 @@ class Listwise(GroupLoss):
     tensor(0.1269)
     """
 
-    def __init__(self, *, pointwise: float = 0.0, exponential: bool = False) -> None:
+    def __init__(self, *, pointwise: Share = 0.0, exponential: bool = False) -> None:
         super().__init__(pointwise=pointwise)
         self.exponential = exponential
 
@@ -131,10 +130,8 @@ class Pairwise(GroupLoss):
     tensor(0.1269)
     """
 
-    def __init__(self, *, pointwise: float = 0.0, ndcg: bool = False, others: int = 128) -> None:
+    def __init__(self, *, pointwise: Share = 0.0, ndcg: bool = False, others: Count = 128) -> None:
         super().__init__(pointwise=pointwise)
-        if others < 1:
-            raise ValueError(f"others={others}: must be at least 1")
         self.ndcg, self.others = ndcg, others
 
     def compare(self, scores: Tensor, labels: Tensor, weight: Tensor, group: Tensor) -> Tensor:

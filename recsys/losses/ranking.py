@@ -1,9 +1,12 @@
 """Losses of ranking models: logits against labels, row by row."""
 
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
+
+from recsys.ranges import Share
 
 
 class RankingLoss(Protocol):
@@ -48,12 +51,8 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
     tensor(0.4100)
     """
 
-    def __init__(self, *, label_smoothing: float = 0.0, positive_weight: float = 1.0) -> None:
+    def __init__(self, *, label_smoothing: Share = 0.0, positive_weight: PositiveFloat = 1.0) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: must be at least 0 and below 1")
-        if not 0 < positive_weight < float("inf"):
-            raise ValueError(f"positive_weight={positive_weight}: must be a finite number above 0")
         self.label_smoothing, self.positive_weight = label_smoothing, positive_weight
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -81,12 +80,10 @@ class FocalLoss(nn.Module, RankingLoss):
     tensor(0.0875)
     """
 
-    def __init__(self, *, gamma: float = 2.0, alpha: float | None = None) -> None:
+    def __init__(
+        self, *, gamma: NonNegativeFloat = 2.0, alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    ) -> None:
         super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma={gamma}: must not be negative")
-        if alpha is not None and not 0 < alpha < 1:
-            raise ValueError(f"alpha={alpha}: must be between 0 and 1, or null")
         self.gamma, self.alpha = gamma, alpha
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -126,10 +123,8 @@ class Huber(nn.Module, RankingLoss):
 
     kinds = ("regression",)
 
-    def __init__(self, *, delta: float = 1.0) -> None:
+    def __init__(self, *, delta: PositiveFloat = 1.0) -> None:
         super().__init__()
-        if not delta > 0:
-            raise ValueError(f"delta={delta}: must be above 0")
         self.delta = delta
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -149,10 +144,8 @@ class CrossEntropy(nn.Module, RankingLoss):
 
     kinds = ("classes",)
 
-    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+    def __init__(self, *, label_smoothing: Share = 0.0) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: must be at least 0 and below 1")
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:

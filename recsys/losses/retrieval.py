@@ -8,16 +8,20 @@ which have T chosen items.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from recsys.losses.blocked_softmax import blocked_cross_entropy
 from recsys.models.common.items import QueryBatch, Scorer
+from recsys.ranges import Count, Share
 
-NEGATIVES = ("uniform", "popularity", "in_batch")
+Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
+OFTEN = 8  # samples of each candidate from which all are scored: few are then in no sample, and have a gradient of 0
+WIDE = 64  # scores of candidates that take the time of a sampled vector
 
 
 class Popularity:
@@ -48,12 +52,19 @@ class Negatives:
     log_share: (N,) logarithm of each candidate's expected share of a sample; None if the loss does not need it
     sampling_rate: number of sampled negatives divided by the number of all other items
     complete: whether `ids` has each candidate once
+    by_score: whether the loss reads separate negatives by `LossInputs.negative_scores` alone, not by their vectors
     """
 
     ids: Tensor
     log_share: Tensor | None = None
     sampling_rate: float = 1.0
     complete: bool = False
+    by_score: bool = False
+
+    def looked_up(self, rows: int) -> Tensor:
+        """Return the ids whose vectors are looked up: `ids`, or all of 1 ... rows - 1 where scoring those is faster."""
+        of_all = self.by_score and rows <= min(self.ids.numel() // OFTEN, WIDE * self.ids.shape[-1])
+        return torch.arange(1, rows, device=self.ids.device) if of_all else self.ids
 
 
 @dataclass
@@ -66,7 +77,7 @@ class LossInputs:
     targets: (T,) ids of the chosen items
     target_vectors: (T, d), vectors of targets
     negatives: the sample that `sample` returned
-    negative_vectors: (M, d) or (T, n, d), vectors of negatives.ids
+    negative_vectors: (M, d) or (T, n, d), vectors of `negatives.looked_up`
     in_order: whether each query is known to have one chosen item, in the order of the queries
     weights: weights of the chosen items, (T,), and of their negatives, (T, n); None if all pairs have equal weights
     """
@@ -98,12 +109,12 @@ class LossInputs:
 
     def negative_scores(self) -> Tensor:
         """Return the scores of each chosen item's negatives: (T, M) if shared, or (T, n)."""
-        if self.negatives.ids.dim() == 1:
-            scores = self.scorer.score_all(self.queries, self.negative_vectors)
-            return scores if self.one_target_each else scores[self.query_of_target]
-        return self.scorer.score_pairs(
-            self.target_queries[:, None, :].expand(-1, self.negative_vectors.shape[1], -1), self.negative_vectors
-        )
+        ids, vectors = self.negatives.ids, self.negative_vectors
+        if vectors.dim() == 3:
+            return self.scorer.score_pairs(self.target_queries[:, None, :].expand(-1, ids.shape[1], -1), vectors)
+        scores = self.scorer.score_all(self.queries, vectors)
+        scores = scores if self.one_target_each else scores[self.query_of_target]
+        return scores if ids.dim() == 1 else scores.gather(1, ids - 1)
 
 
 class RetrievalLoss(Protocol):
@@ -127,7 +138,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
         label_smoothing: the share of the target distribution that is uniform over all candidates.
     """
 
-    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+    def __init__(self, *, label_smoothing: Share = 0.0) -> None:
         super().__init__()
         self.label_smoothing = label_smoothing
 
@@ -144,8 +155,7 @@ class FullSoftmax(nn.Module, RetrievalLoss):
                 inputs.targets - 1,
                 self.label_smoothing,
             )
-        scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
-        scores = scores if inputs.one_target_each else scores[inputs.query_of_target]
+        scores = inputs.negative_scores()
         return nn.functional.cross_entropy(scores, inputs.targets - 1, label_smoothing=self.label_smoothing)
 
 
@@ -166,7 +176,8 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         count: number of negatives to sample; with in_batch, the maximum.
         correct: whether to subtract the logarithm of each item's expected share from its score.
         temperature: divides all scores.
-        shared: whether all chosen items of a batch share one sample; separate ones take T x count vectors.
+        shared: whether all chosen items of a batch share one sample; separate ones take T x count vectors, or T x N
+            scores if there are few candidates.
         hardest: use only this many negatives per query, those with the highest scores (Zhang et al. 2013,
             https://dl.acm.org/doi/10.1145/2484028.2484126); None uses all.
     """
@@ -174,22 +185,16 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
     def __init__(
         self,
         *,
-        negatives: str = "uniform",
-        count: int = 256,
+        negatives: Distribution = "uniform",
+        count: Count = 256,
         correct: bool = True,
-        temperature: float = 1.0,
+        temperature: PositiveFloat = 1.0,
         shared: bool = True,
-        hardest: int | None = None,
+        hardest: Count | None = None,
     ) -> None:
         super().__init__()
-        check_negatives(negatives, count)
-        if hardest is not None and hardest < 1:
-            raise ValueError(f"hardest={hardest}: must be at least 1, or null")
-        self.hardest = hardest
-        if temperature <= 0:
-            raise ValueError(f"temperature={temperature}: must be above 0")
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
-        self.shared = shared
+        self.shared, self.hardest = shared, hardest
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
         sample = sample_negatives(self.negatives, self.count, targets, popularity, shared=self.shared)
@@ -219,7 +224,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
             of_query = chosen.new_zeros(len(inputs.queries), items + 1)
             of_query[query_of_target, place] = True
             chosen = of_query[:, torch.searchsorted(ordered, negatives.ids)][query_of_target]
-        scores = scores.masked_fill(chosen, -math.inf)
+        scores = scores.float().masked_fill(chosen, -math.inf)  # autocast on CPUs would add exponentials in bfloat16
         if self.hardest is not None and self.hardest < scores.shape[1]:
             scores = scores.topk(self.hardest, dim=1, sorted=False).values
         return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
@@ -247,16 +252,13 @@ class BCE(nn.Module, RetrievalLoss):
     def __init__(
         self,
         *,
-        negatives: str = "uniform",
-        count: int = 1,
-        calibration: float = 0.0,
+        negatives: Distribution = "uniform",
+        count: Count = 1,
+        calibration: Annotated[float, Field(ge=0, le=1)] = 0.0,
         shared: bool = False,
         outside_history: bool = False,
     ) -> None:
         super().__init__()
-        check_negatives(negatives, count)
-        if not 0 <= calibration <= 1:
-            raise ValueError(f"calibration={calibration}: must be from 0 to 1")
         if shared and outside_history:
             raise ValueError("outside_history=true: rows have different histories; set shared=false")
         self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
@@ -270,7 +272,8 @@ class BCE(nn.Module, RetrievalLoss):
             for _ in range(REDRAWS):
                 chosen = torch.isin(rows[:, None] * len(popularity) + ids, keys)
                 ids = torch.where(chosen, sample_ids(self.negatives, shape, targets, popularity), ids)
-        return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
+        rate = min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0)
+        return Negatives(ids, sampling_rate=rate, by_score=not self.shared)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (T, n, d), or (M, d) if shared."""
@@ -293,13 +296,13 @@ class BPR(nn.Module, RetrievalLoss):
         count: number of negatives per chosen item; 1 in the paper.
     """
 
-    def __init__(self, *, negatives: str = "uniform", count: int = 16) -> None:
+    def __init__(self, *, negatives: Distribution = "uniform", count: Count = 16) -> None:
         super().__init__()
-        check_negatives(negatives, count)
         self.negatives, self.count = negatives, count
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        return Negatives(sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
+        ids = sample_ids(self.negatives, (len(targets), self.count), targets, popularity)
+        return Negatives(ids, by_score=True)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
@@ -309,23 +312,17 @@ class BPR(nn.Module, RetrievalLoss):
         return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
 
 
-def check_negatives(negatives: str, count: int) -> None:
-    """Raise ValueError if the kind or the number of negatives is invalid."""
-    if negatives not in NEGATIVES:
-        raise ValueError(f"negatives={negatives}: must be one of {', '.join(NEGATIVES)}")
-    if count < 1:
-        raise ValueError(f"count={count}: must be at least 1")
-
-
-def sample_negatives(negatives: str, count: int, targets: Tensor, popularity: Popularity, *, shared: bool) -> Negatives:
+def sample_negatives(
+    negatives: Distribution, count: int, targets: Tensor, popularity: Popularity, *, shared: bool
+) -> Negatives:
     """Sample negatives (T, n), or (M,) if shared: all candidates if uniform ones would be half of them or more."""
     if shared and negatives == "uniform" and 2 * count >= len(popularity) - 1:
         return _all_candidates(targets, popularity)
     shape = (count,) if shared else (len(targets), count)
-    return Negatives(sample_ids(negatives, shape, targets, popularity))
+    return Negatives(sample_ids(negatives, shape, targets, popularity), by_score=not shared)
 
 
-def sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
+def sample_ids(negatives: Distribution, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
     """Sample candidates with replacement. in_batch returns all chosen items of the batch where `shape` allows it."""
     if negatives == "in_batch":
         if len(shape) == 1 and shape[0] >= len(targets):

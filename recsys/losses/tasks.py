@@ -1,9 +1,10 @@
 """The loss over several labels of a row: one loss for each, and their weighted sum."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import did_you_mean
@@ -21,7 +22,6 @@ LOSSES = {
     "listwise": Listwise,
 }
 DEFAULTS = {"binary": BinaryCrossEntropy, "regression": MSE, "classes": CrossEntropy}
-BALANCES = ("sum", "uncertainty", "gradnorm")
 
 
 class Tasks(nn.Module):
@@ -43,23 +43,16 @@ class Tasks(nn.Module):
         self,
         *,
         losses: dict[str, str] | None = None,
-        weights: dict[str, float] | None = None,
-        balance: str = "sum",
-        alpha: float = 1.5,
+        weights: dict[str, NonNegativeFloat] | None = None,
+        balance: Literal["sum", "uncertainty", "gradnorm"] = "sum",
+        alpha: NonNegativeFloat = 1.5,
     ) -> None:
         super().__init__()
-        if not 0 <= alpha < float("inf"):
-            raise ValueError(f"alpha={alpha}: must be a number of at least 0")
         self.alpha = alpha
         self.losses, self.weights, self.balance = losses or {}, weights or {}, balance
         for label, name in self.losses.items():
             if name not in LOSSES:
                 raise ValueError(f"losses.{label}={name}: no such loss{did_you_mean(name, LOSSES)}")
-        for label, weight in self.weights.items():
-            if not 0 <= weight < float("inf"):
-                raise ValueError(f"weights.{label}={weight}: must be a number of at least 0")
-        if balance not in BALANCES:
-            raise ValueError(f"balance={balance}: unknown{did_you_mean(balance, BALANCES)}")
 
     def of_label(self, label: Label) -> Any:
         """Return the loss of a label. Raises ValueError if it compares another kind of label."""

@@ -154,8 +154,8 @@ class TrainerConfig:
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "auto"] | None = field(
         None,
-        "32-true | bf16-mixed | 16-mixed | auto: bf16-mixed on GPUs since Ampere and CPUs with AMX, else 32-true; "
-        "null: as auto on GPUs, 32-true on CPUs",
+        "32-true | bf16-mixed | 16-mixed | auto: bf16-mixed on GPUs since Ampere, CPUs with AMX and AMD's since Zen 4, "
+        "else 32-true; null: as auto on GPUs, 32-true on CPUs",
     )
     loss_scale: PositiveFloat | None = field(None, "of 16-mixed; null: doubled and halved as gradients allow")
     tf32: bool | None = field(

@@ -74,12 +74,13 @@ def below_popularity(metric: str, value: float, popular: float) -> str | None:
     )
 
 
-def too_few_steps(train: dict[str, Any]) -> str | None:
-    """Return a line about a training of one short epoch, or None. train: the part `train` of metrics.json"""
-    steps = train.get("steps")
-    if steps is None or steps >= FEW_STEPS or train.get("epochs") != 1:
+def too_few_steps(metrics: dict[str, Any]) -> str | None:
+    """Return a line about a training of one short epoch, or None. metrics: those of metrics.json"""
+    steps = metrics["train"].get("steps")
+    if steps is None or steps >= FEW_STEPS or metrics["train"].get("epochs") != 1:
         return None
-    return f"trained {steps:,} steps only: trainer=until_best trains until validation no longer improves"
+    longer = "trainer=until_best trains until validation no longer improves"
+    return f"trained {steps:,} steps only: {longer if 'validation' in metrics else 'set trainer.max_epochs'}"
 
 
 def still_improving(metric: str, before: float, last: float, epochs: int) -> str | None:

@@ -255,7 +255,7 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
         rows["Bayes (test)"] = metrics["bayes"]
     show_tables(rows)
     show_targets(metrics, "test")
-    for line in (too_good(metrics["test"]), too_weak(metrics) or too_few_steps(metrics["train"])) if real else ():
+    for line in (too_good(metrics["test"]), too_weak(metrics) or too_few_steps(metrics)) if real else ():
         if line is not None:
             say(line)
     for name, value in metrics["test"].items():

@@ -68,6 +68,19 @@ MISTAKES = [
         ["+model.botom_mlp=[8]"],
         r"model.botom_mlp: recsys.models.dlrm.DLRM has no such parameter; did you mean bottom_mlp",
     ),
+    (["loss=focal", "loss.alpha=1"], r"^loss.alpha=1: must be below 1$"),
+    (
+        ["data=sample_sequences", "data.root=null", "model=sasrec", "loss.count=0"],
+        r"^loss.count=0: must be at least 1$",
+    ),
+    (
+        ["data=sample_tasks", "data.root=null", "loss=tasks", "loss.balance=grad"],
+        r"^loss.balance='grad': .* gradnorm\?$",
+    ),
+    (
+        ["data=sample_tasks", "data.root=null", "loss=tasks", "+loss.weights.click=-1"],
+        r"^loss.weights=.*click.*at least 0$",
+    ),
     (["optim.dense.lr=-1"], r"optim.dense: .*Invalid learning rate: -1"),
     (["engine=sprak"], r"engine=sprak: no such choice; did you mean spark\?"),
     (["engine.options.spark.x=1"], r"engine.master, engine.options: apply only to engine=spark"),

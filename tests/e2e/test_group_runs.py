@@ -117,7 +117,6 @@ def test_rows_are_predicted_in_their_order(home: Path, rows: dict[str, Any]) -> 
         (("data=criteo", "data.group.together=true"), "data.group.by: missing; data.group.together=true needs"),
         (("data=sample_tasks", "loss=null"), "loss=null: must be one of the choices of loss; leave it out"),
         (("data=sample_sequences", "model=sasrec", "data.group.together=true"), "applies to rows with labels"),
-        (("data=sample_tasks", "loss=tasks", "loss.balance=grad"), "balance=grad: unknown; did you mean gradnorm?"),
     ],
 )
 def test_mistakes(home: Path, arguments: tuple[str, ...], expected: str) -> None:

@@ -124,9 +124,6 @@ def test_a_share_of_the_loss_of_rows() -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: Pairwise(pointwise=1.0), "pointwise=1.0: must be at least 0 and below 1"),
-        (lambda: Pairwise(others=0), "others=0: must be at least 1"),
-        (lambda: Tasks(alpha=-1), "alpha=-1: must be a number of at least 0"),
         (
             lambda: label_loss((ClassLabel("c", ("a", "b")),), Listwise()),
             "is a loss of binary and regression labels; this data has labels of kind classes",

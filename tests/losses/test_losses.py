@@ -1,8 +1,6 @@
 """Test the losses of retrieval models against NumPy, and the properties that hold for any numbers."""
 
 import math
-import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, Negatives, Popularity, SampledSoftmax, blocked_softmax
+from recsys.losses.retrieval import RetrievalLoss
 from recsys.models.common.items import Scorer
 from recsys.models.neumf import PairScores
 
@@ -231,23 +230,34 @@ def test_what_is_drawn(kind: str) -> None:
     assert share == pytest.approx(expected, abs=0.015)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: SampledSoftmax(negatives="popular"),
-            "negatives=popular: must be one of uniform, popularity, in_batch",
-        ),
-        (lambda: SampledSoftmax(count=0), "count=0: must be at least 1"),
-        (lambda: SampledSoftmax(temperature=0.0), "temperature=0.0: must be above 0"),
-        (lambda: SampledSoftmax(hardest=0), "hardest=0: must be at least 1, or null"),
-        (lambda: BCE(calibration=1.5), "calibration=1.5: must be from 0 to 1"),
-        (lambda: BPR(count=-1), "count=-1: must be at least 1"),
-    ],
-)
-def test_what_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        make()
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 999), who=st.sampled_from([(15, [*range(15)]), (4, [0, 1, 2, 3] * 4)]))
+@pytest.mark.parametrize("loss", [SampledSoftmax(count=5, shared=False), BCE(count=5), BPR(count=5)])
+def test_many_separate_negatives_are_scored_with_all_candidates(
+    loss: RetrievalLoss, seed: int, who: tuple[int, list[int]]
+) -> None:
+    q, query_of_target, t, v, popularity = numbers(seed, *who)
+    negatives = loss.sample(t, Popularity(popularity))
+    compared = negatives.looked_up(N)
+    assert compared.tolist() == [*range(1, N)]
+    results = []
+    for ids in (negatives.ids, compared):
+        inputs = (q.clone().requires_grad_(), query_of_target, t, v[t], negatives)
+        table = v.clone().requires_grad_()
+        value = loss(LossInputs(Scorer(), *inputs, table[ids]))
+        results.append((value, *torch.autograd.grad(value, (inputs[0], table))))
+    torch.testing.assert_close(*results)
+
+
+def test_few_separate_negatives_are_looked_up() -> None:
+    of_each = torch.arange(1, 7).view(3, 2)
+    for negatives, rows in (
+        (Negatives(of_each.repeat(100, 1), by_score=True), 200),  # more candidates than 64 samples of a target
+        (Negatives(of_each, by_score=True), 7),  # fewer samples than 8 of each candidate
+        (Negatives(of_each.repeat(100, 1)), 7),  # a loss that may read their vectors
+        (Negatives(of_each[0], by_score=True), 2),  # shared
+    ):
+        assert negatives.looked_up(rows) is negatives.ids
 
 
 def test_pair_scores_of_all_are_those_of_each() -> None:

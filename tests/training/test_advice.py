@@ -56,11 +56,13 @@ def test_models_that_are_too_weak(test: dict[str, Any], train: dict[str, Any], l
 
 
 def test_a_short_epoch() -> None:
-    assert too_few_steps({"steps": 15, "epochs": 1}) == (
+    short = {"train": {"steps": 15, "epochs": 1}}
+    assert too_few_steps(short) == "trained 15 steps only: set trainer.max_epochs"
+    assert too_few_steps(short | {"validation": {}}) == (
         "trained 15 steps only: trainer=until_best trains until validation no longer improves"
     )
-    assert too_few_steps({"steps": 15, "epochs": 2}) is None and too_few_steps({"steps": 200, "epochs": 1}) is None
-    assert too_few_steps({}) is None  # fitted at once
+    for train in ({"steps": 15, "epochs": 2}, {"steps": 200, "epochs": 1}, {}):  # {}: fitted at once
+        assert too_few_steps({"train": train}) is None
 
 
 def test_a_model_that_ranks_worse_than_counts() -> None:

@@ -245,10 +245,15 @@ def test_retrieval_models_say_that_they_are_not_compiled(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("features", "precision"),
-    [({"amx_bf16": True}, "bf16-mixed"), ({"avx512_bf16": True}, "32-true"), ({"avx512_f": True}, "32-true")],
+    [
+        ({"amx_bf16": True}, "bf16-mixed"),
+        ({"avx512_bf16": True, "cpu_name": "Intel(R) Xeon(R) Processor"}, "32-true"),
+        ({"avx512_bf16": True, "cpu_name": "AMD EPYC"}, "bf16-mixed"),
+        ({"avx512_f": True, "cpu_name": "AMD EPYC"}, "32-true"),
+    ],
 )
 def test_auto_is_bfloat16_where_the_processor_multiplies_it(
-    monkeypatch: pytest.MonkeyPatch, features: dict[str, bool], precision: str
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, object], precision: str
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features)
     assert precision_of("auto", "cpu") == precision
