@@ -1,12 +1,12 @@
 """Losses of ranking models: logits against labels, row by row."""
 
-from typing import Annotated, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
-from recsys.ranges import Share
+from recsys.ranges import Fraction, Share
 
 
 class RankingLoss(Protocol):
@@ -80,9 +80,7 @@ class FocalLoss(nn.Module, RankingLoss):
     tensor(0.0875)
     """
 
-    def __init__(
-        self, *, gamma: NonNegativeFloat = 2.0, alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    ) -> None:
+    def __init__(self, *, gamma: NonNegativeFloat = 2.0, alpha: Fraction | None = None) -> None:
         super().__init__()
         self.gamma, self.alpha = gamma, alpha
 

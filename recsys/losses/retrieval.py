@@ -8,15 +8,15 @@ which have T chosen items.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from recsys.losses.blocked_softmax import blocked_cross_entropy
 from recsys.models.common.items import QueryBatch, Scorer
-from recsys.ranges import Count, Share
+from recsys.ranges import Count, Part, Share
 
 Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
@@ -254,7 +254,7 @@ class BCE(nn.Module, RetrievalLoss):
         *,
         negatives: Distribution = "uniform",
         count: Count = 1,
-        calibration: Annotated[float, Field(ge=0, le=1)] = 0.0,
+        calibration: Part = 0.0,
         shared: bool = False,
         outside_history: bool = False,
     ) -> None:

@@ -2,6 +2,8 @@
 https://arxiv.org/abs/1904.06690.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +13,7 @@ from recsys.models.common.attention import Attention, PlacesFromEnd, PlacesFromS
 from recsys.models.common.items import Items, QueryBatch, hide, masked_items, masked_last, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
+from recsys.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
 
 
 class BertBlock(nn.Module):
@@ -75,23 +77,17 @@ class BERT4Rec(nn.Module, RetrievalModel):
         heads: Depth = 2,
         dropout: Share = 0.1,
         attention_dropout: Share = 0.0,
-        mask: float = 0.2,
-        mask_last: float = 0.1,
+        mask: Fraction = 0.2,
+        mask_last: Part = 0.1,
         exact_mask: bool = False,
         output_bias: bool = False,
-        positions: str = "end",
-        init: str = "pytorch",
+        positions: Literal["end", "start"] = "end",
+        init: Literal["pytorch", "normal"] = "pytorch",
         max_length: Length = 201,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < mask < 1 or not 0 <= mask_last <= 1:
-            raise ValueError(f"mask={mask}, mask_last={mask_last}: must be 0 < mask < 1 and 0 <= mask_last <= 1")
-        if positions not in PLACES:
-            raise ValueError(f"positions={positions!r}: must be {' or '.join(PLACES)}")
-        if init not in ("pytorch", "normal"):
-            raise ValueError(f"init={init!r}: must be pytorch or normal")
         self.mask, self.mask_last, self.exact_mask = mask, mask_last, exact_mask
         self.dim, self.output_bias = dim, output_bias
         self.items = Items(features, dim + output_bias, init_std=init_std, device=device)

@@ -50,10 +50,6 @@ class DCNv2(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DCNv2")
-        if structure not in ("stacked", "parallel"):
-            raise ValueError(f"structure={structure!r}: must be 'stacked' or 'parallel'")
-        if rank is not None and rank < 1:
-            raise ValueError(f"rank={rank}: must be at least 1, or null for full-rank crosses")
         if experts > 1 and rank is None:
             raise ValueError(f"experts={experts}: experts are low-rank crosses; set rank")
         self.structure = structure

@@ -123,8 +123,6 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DLRM")
-        if interaction not in ("dot", "cat", "cross"):
-            raise ValueError(f"interaction={interaction!r}: must be 'dot', 'cat' or 'cross'")
         if keep_embeddings and interaction != "dot":
             raise ValueError(
                 f"keep_embeddings=true: only with interaction=dot; interaction={interaction} always keeps them"

@@ -1,6 +1,7 @@
 """EASE: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, 2019, https://arxiv.org/abs/1905.03375."""
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -8,6 +9,7 @@ from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct, starts
 from recsys.models.protocols import ClosedFormModel
+from recsys.ranges import Count
 
 _BYTES = 4  # bytes per pair of items: the float32 weights, which are solved in place
 _MAX_DOUBLE_ITEMS = 20_000  # with at most this many items, solve in double precision: 20 bytes per pair
@@ -30,11 +32,14 @@ class EASE(nn.Module, ClosedFormModel):
     weights: Tensor  # (N, N)
 
     def __init__(
-        self, features: FeatureSpec, *, l2: float = 250.0, max_items: int = 60_000, device: torch.device | None = None
+        self,
+        features: FeatureSpec,
+        *,
+        l2: PositiveFloat = 250.0,
+        max_items: Count = 60_000,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if l2 <= 0:
-            raise ValueError(f"l2={l2}: must be above 0")
         self.l2 = l2
         self.rows = candidates(features, "EASE")
         if self.rows > max_items:

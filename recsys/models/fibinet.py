@@ -88,8 +88,6 @@ class FiBiNET(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "FiBiNET")
-        if bilinear not in ("all", "each", "interaction"):
-            raise ValueError(f"bilinear={bilinear!r}: must be 'all', 'each' or 'interaction'")
         fields = len(features.sparse)
         if fields < 2:
             raise ValueError("FiBiNET needs two sparse features or more; add one to data.sparse, or use model=dnn")

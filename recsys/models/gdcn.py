@@ -60,8 +60,6 @@ class GDCN(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "GDCN")
-        if structure not in ("parallel", "stacked"):
-            raise ValueError(f"structure={structure!r}: must be 'parallel' or 'stacked'")
         self.parallel = structure == "parallel"
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
         width = features.dense_width + self.embeddings.width

@@ -41,8 +41,6 @@ class GRU4Rec(nn.Module, NextItems, RetrievalModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if hidden < 1 or layers < 1:
-            raise ValueError(f"hidden={hidden}, layers={layers}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.before = Dropout(dropout_items)
         self.gru = nn.GRU(dim, hidden, layers, dropout=dropout if layers > 1 else 0.0)

@@ -178,8 +178,6 @@ class HSTU(nn.Module, NextItems, RetrievalModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if max_length < 1:
-            raise ValueError(f"max_length={max_length}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = Dropout(dropout)

@@ -6,6 +6,7 @@ https://arxiv.org/abs/2110.14037.
 from collections.abc import Iterator
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from recsys.base.errors import NotFinite
@@ -13,7 +14,7 @@ from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, starts
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Count, Width
+from recsys.ranges import Count, Part, Width
 
 _NUMBERS = 2**25  # of the matrices that are solved at a time
 
@@ -44,19 +45,15 @@ class IALS(nn.Module, ClosedFormModel):
         features: FeatureSpec,
         *,
         dim: Width = 256,
-        unobserved_weight: float = 0.1,
-        l2: float = 0.003,
-        power: float = 1.0,
+        unobserved_weight: PositiveFloat = 0.1,
+        l2: PositiveFloat = 0.003,
+        power: Part = 1.0,
         epochs: Count = 16,
-        stddev: float = 0.1,
+        stddev: PositiveFloat = 0.1,
         seed: int = 0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if unobserved_weight <= 0 or l2 <= 0:
-            raise ValueError(f"unobserved_weight={unobserved_weight}, l2={l2}: must be above 0")
-        if not 0 <= power <= 1 or stddev <= 0:
-            raise ValueError(f"power={power}, stddev={stddev}: power must be from 0 to 1, and stddev above 0")
         self.rows = candidates(features, "IALS")
         self.unobserved_weight, self.l2, self.power = unobserved_weight, l2, power
         self.epochs, self.stddev, self.seed = epochs, stddev, seed

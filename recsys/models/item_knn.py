@@ -3,12 +3,14 @@ https://doi.org/10.1145/963770.963776.
 """
 
 import torch
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import best_of_rows, candidates, co_occurrences, distinct
 from recsys.models.protocols import ClosedFormModel
+from recsys.ranges import Count
 
 _CHUNK = 1024  # number of items whose neighbours are computed at a time
 
@@ -34,17 +36,13 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
-        k: int = 50,
-        shrink: float = 0.3,
+        k: Count = 50,
+        shrink: NonNegativeFloat = 0.3,
         weigh_lists: bool = True,
         normalise: bool = False,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if k < 1:
-            raise ValueError(f"k={k}: must be at least 1")
-        if shrink < 0:
-            raise ValueError(f"shrink={shrink}: must be at least 0")
         self.rows = candidates(features, "ItemKNN")
         self.shrink = shrink
         self.weigh_lists = weigh_lists

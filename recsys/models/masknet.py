@@ -64,8 +64,6 @@ class MaskNet(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "MaskNet")
-        if structure not in ("parallel", "serial"):
-            raise ValueError(f"structure={structure!r}: must be 'parallel' or 'serial'")
         if not blocks:
             raise ValueError("blocks=[]: needs at least one block; model=dnn has none")
         self.serial = structure == "serial"

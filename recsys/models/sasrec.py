@@ -1,6 +1,7 @@
 """SASRec: Kang & McAuley, Self-Attentive Sequential Recommendation, 2018, https://arxiv.org/abs/1808.09781."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,6 @@ from recsys.models.common.items import Items, NextItems, QueryBatch, states_at
 from recsys.models.common.layers import Dropout
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
-
-NORMS = ("queries", "before", "after")
 
 
 class SASRecBlock(nn.Module):
@@ -84,17 +83,13 @@ class SASRec(nn.Module, NextItems, RetrievalModel):
         dropout: Share = 0.2,
         attention_dropout: Share = 0.0,
         projection: bool = True,
-        norm: str = "queries",
-        init: str = "pytorch",
+        norm: Literal["queries", "before", "after"] = "queries",
+        init: Literal["pytorch", "glorot"] = "pytorch",
         max_length: Length = 200,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if norm not in NORMS:
-            raise ValueError(f"norm={norm!r}: must be {', '.join(NORMS[:-1])} or {NORMS[-1]}")
-        if init not in ("pytorch", "glorot"):
-            raise ValueError(f"init={init!r}: must be pytorch or glorot")
         item_std = init_std
         if init == "glorot" and features.item is not None:  # the deviation of Glorot's distribution for the item table
             item_std = math.sqrt(2 / (features.feature(features.item).cardinality + dim))

@@ -11,6 +11,7 @@ from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, distinct, invert, known, ranges, starts, take_sizes_on_load
 from recsys.models.protocols import ClosedFormModel
+from recsys.ranges import Count
 
 
 class SessionKNN(nn.Module, ClosedFormModel):
@@ -38,19 +39,15 @@ class SessionKNN(nn.Module, ClosedFormModel):
         self,
         features: FeatureSpec,
         *,
-        k: int = 100,
-        sample_size: int = 5000,
+        k: Count = 100,
+        sample_size: Count = 5000,
         weighting: Literal["linear", "none"] = "linear",
         similarity: Literal["dot", "cosine"] = "cosine",
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if k < 1 or sample_size < k:
-            raise ValueError(f"k={k}, sample_size={sample_size}: must be 1 <= k <= sample_size")
-        if weighting not in ("linear", "none"):
-            raise ValueError(f"weighting={weighting!r}: must be 'linear' or 'none'")
-        if similarity not in ("dot", "cosine"):
-            raise ValueError(f"similarity={similarity!r}: must be 'dot' or 'cosine'")
+        if sample_size < k:
+            raise ValueError(f"sample_size={sample_size}: must be at least k={k}")
         self.k = k
         self.sample_size = sample_size
         self.linear = weighting == "linear"

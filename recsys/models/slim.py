@@ -3,6 +3,7 @@ https://doi.org/10.1109/ICDM.2011.134.
 """
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
@@ -48,17 +49,13 @@ class SLIM(nn.Module, ClosedFormModel):
         features: FeatureSpec,
         *,
         neighbours: Depth = 200,
-        l1: float = 1.0,
-        l2: float = 10.0,
+        l1: NonNegativeFloat = 1.0,
+        l2: PositiveFloat = 10.0,
         sweeps: Count = 30,
-        tolerance: float = 1e-4,
+        tolerance: NonNegativeFloat = 1e-4,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        if l1 < 0 or l2 <= 0:
-            raise ValueError(f"l1={l1}, l2={l2}: l1 must be at least 0 and l2 above 0")
-        if tolerance < 0:
-            raise ValueError(f"tolerance={tolerance}: must be at least 0")
         self.rows = candidates(features, "SLIM")
         self.l1, self.l2, self.sweeps, self.tolerance = l1, l2, sweeps, tolerance
         self.neighbours = neighbours

@@ -4,6 +4,8 @@ https://dl.acm.org/doi/10.1145/3460231.3474255, and with the blocks of eSASRec: 
 Transformer-based Recommendations in a Modular Fashion, 2025, https://arxiv.org/abs/2508.06450.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +17,7 @@ from recsys.models.common.items import Items, QueryBatch, hide, masked_items, ma
 from recsys.models.common.layers import Dropout, SwiGLU
 from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
-from recsys.ranges import Depth, Deviation, Length, Share, Width
+from recsys.ranges import Depth, Deviation, Fraction, Length, Part, Share, Width
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
@@ -110,31 +112,19 @@ class Transformer(nn.Module, RetrievalModel):
         blocks: Depth = 2,
         heads: Depth = 2,
         dropout: Share = 0.2,
-        merge: str = "concat",
-        objective: str = "causal",
-        block: str = "plain",
-        feed_forward: str = "gelu",
+        merge: Literal["sum", "concat"] = "concat",
+        objective: Literal["causal", "masked"] = "causal",
+        block: Literal["plain", "relative"] = "plain",
+        feed_forward: Literal["gelu", "swiglu"] = "gelu",
         gated: bool = False,
         context: bool = False,
-        mask: float = 0.2,
-        mask_last: float = 0.1,
+        mask: Fraction = 0.2,
+        mask_last: Part = 0.1,
         max_length: Length = 201,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        for name, value, choices in (
-            ("merge", merge, ("sum", "concat")),
-            ("objective", objective, ("causal", "masked")),
-            ("block", block, tuple(ATTENTION)),
-            ("feed_forward", feed_forward, ("gelu", "swiglu")),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name}={value!r}: must be {' or '.join(choices)}")
-        if not 0 < mask < 1 or not 0 <= mask_last <= 1:
-            raise ValueError(f"mask={mask}, mask_last={mask_last}: must be 0 < mask < 1 and 0 <= mask_last <= 1")
-        if max_length < 1:
-            raise ValueError(f"max_length={max_length}: must be at least 1")
         self.mask, self.mask_last = mask, mask_last
         self.items = Items(features, dim, init_std=init_std, device=device)
         others = [f.name for f in features.sparse if f.sequence and f.name != self.items.name]

@@ -1,10 +1,8 @@
 """Transitions between items: Han et al., An Embarrassingly Simple Graph Heuristic Reveals Shortcut-Solvable Benchmarks
 for Sequential Recommendation, 2026, https://arxiv.org/abs/2605.07125."""
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from recsys.batch import JaggedIds, segment_ids_of
@@ -21,7 +19,7 @@ from recsys.models.common.co_occurrence import (
     take_sizes_on_load,
 )
 from recsys.models.protocols import ClosedFormModel
-from recsys.ranges import Depth, Natural
+from recsys.ranges import Depth, Natural, Part
 
 _CHUNK = 1024  # number of items whose common features are counted at a time
 _COMMON = 1000  # largest number of items with a value that makes them alike
@@ -55,18 +53,15 @@ class Transition(nn.Module, ClosedFormModel):
         features: FeatureSpec,
         *,
         items: Depth = 2,
-        item_weight: float = 0.5,
+        item_weight: Part = 0.5,
         hops: Depth = 2,
-        hop_weight: float = 0.3,
-        backward: float = 0.0,
+        hop_weight: Part = 0.3,
+        backward: Part = 0.0,
         similar: Natural = 20,
-        similar_weight: Annotated[float, Field(gt=0)] = 10.0,
+        similar_weight: PositiveFloat = 10.0,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        for name, weight in (("item_weight", item_weight), ("hop_weight", hop_weight), ("backward", backward)):
-            if not 0 <= weight <= 1:
-                raise ValueError(f"{name}={weight}: must be from 0 to 1")
         self.last, self.item_weight, self.hops, self.hop_weight = items, item_weight, hops, hop_weight
         self.backward, self.similar, self.similar_weight = backward, similar, similar_weight
         self._about: JaggedIds | None = None  # the values of all features of each item, numbered together

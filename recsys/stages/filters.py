@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.base.packages import check_extra
 from recsys.data.raw.derive import is_true
 from recsys.files.user_files import problem_of
-from recsys.ranges import Count
+from recsys.ranges import Count, Fraction
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor
@@ -45,7 +45,7 @@ class Seen(Filter):
 
     def __init__(
         self, where: str | None = None, bloom: Annotated[int, Field(ge=1, le=2**53)] = 50_000_000,
-        errors: Annotated[float, Field(gt=0, lt=1)] = 0.01,
+        errors: Fraction = 0.01,
     ) -> None:  # fmt: skip
         self._where, self._bloom, self._errors = where, bloom, errors
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import numpy as np
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
 from recsys.base.errors import UserError
-from recsys.ranges import Count
+from recsys.ranges import Count, Part, Share
 from recsys.stages.catalogue import unit
 from recsys.stages.expressions import Condition
 from recsys.stages.open_models import Resources
 from recsys.stages.visitor import Visitor
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Place = Count
 
 
@@ -120,7 +119,7 @@ class MMR(Order):
     """
 
     def __init__(
-        self, relevance: Share = 0.7, vectors: str | None = None, column: str | None = None,
+        self, relevance: Part = 0.7, vectors: str | None = None, column: str | None = None,
         separator: str | None = None, candidates: Place | None = 200,
     ) -> None:  # fmt: skip
         self._relevance, self._most = relevance, candidates
@@ -158,7 +157,7 @@ class DPP(Order):
     """
 
     def __init__(
-        self, relevance: Annotated[float, Field(ge=0, lt=1)] = 0.7, vectors: str | None = None,
+        self, relevance: Share = 0.7, vectors: str | None = None,
         column: str | None = None, separator: str | None = None, candidates: Place | None = 200,
     ) -> None:  # fmt: skip
         self._relevance, self._most = relevance, candidates
@@ -217,7 +216,7 @@ class Calibrated(Order):
     SMOOTHING = 0.01
 
     def __init__(
-        self, column: str, separator: str | None = None, calibration: Share = 0.5, candidates: Place | None = 200
+        self, column: str, separator: str | None = None, calibration: Part = 0.5, candidates: Place | None = 200
     ) -> None:
         self._column, self._separator, self._calibration, self._most = column, separator, calibration, candidates
 

@@ -1,5 +1,6 @@
 """Each mistake of a user's is one clear line and exit status 2, before a row is read or a process starts."""
 
+import ast
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from recsys.base.errors import UserError
 from recsys.cli import command_line
 from recsys.config.compose import compose, compose_file
 from recsys.distributed import failures
+from recsys.job.check import check_target
 from recsys.training.run import check_raw_files, train
 
 COLUMNS = "clicked,price,user\n"
@@ -285,6 +287,47 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == (
         "error: the disk: No space left on device; free space there, then run the same command again\n"
     )
+
+
+OUT_OF_RANGE = {  # a value of each that its range leaves out; config alone shows it, so that classes do not look again
+    "losses.BCE": ["calibration=1.5", "count=0", "negatives='popular'"],
+    "losses.BPR": ["count=-1"],
+    "losses.BinaryCrossEntropy": ["label_smoothing=1", "positive_weight=0"],
+    "losses.CosineContrastive": ["margin=2", "weight=-1"],
+    "losses.CrossEntropy": ["label_smoothing=-0.1"],
+    "losses.FocalLoss": ["gamma=-1", "alpha=1"],
+    "losses.FullSoftmax": ["label_smoothing=1"],
+    "losses.Huber": ["delta=0"],
+    "losses.Pairwise": ["pointwise=1", "others=0"],
+    "losses.SampledSoftmax": ["hardest=0", "temperature=0", "negatives='popular'"],
+    "losses.Tasks": ["alpha=-1", "balance='grad'", "weights={'click': -1}"],
+    "models.bert4rec.BERT4Rec": ["mask=0", "mask=1", "mask_last=2", "positions='middle'", "init='zeros'"],
+    "models.dcnv2.DCNv2": ["structure='unknown'", "rank=0"],
+    "models.dlrm.DLRM": ["interaction='unknown'", "dim=0"],
+    "models.ease.EASE": ["l2=0", "max_items=0"],
+    "models.fibinet.FiBiNET": ["bilinear='unknown'"],
+    "models.gdcn.GDCN": ["structure='unknown'"],
+    "models.gru4rec.GRU4Rec": ["layers=0", "hidden=0"],
+    "models.hstu.HSTU": ["max_length=0"],
+    "models.ials.IALS": ["l2=0", "unobserved_weight=0", "power=2", "stddev=0"],
+    "models.item_knn.ItemKNN": ["k=0", "shrink=-1"],
+    "models.masknet.MaskNet": ["structure='unknown'"],
+    "models.sasrec.SASRec": ["norm='none'", "init='zeros'"],
+    "models.session_knn.SessionKNN": ["k=0", "sample_size=0", "weighting='quadratic'", "similarity='jaccard'"],
+    "models.slim.SLIM": ["l1=-1", "l2=0", "tolerance=-1"],
+    "models.transformer.Transformer": ["merge='mean'", "objective='both'", "block='xl'", "feed_forward='x'", "mask=1"],
+    "models.transition.Transition": ["item_weight=2", "hop_weight=1.5", "backward=-1", "similar_weight=0"],
+}
+
+
+@pytest.mark.parametrize(("target", "values"), OUT_OF_RANGE.items(), ids=list(OUT_OF_RANGE))
+def test_a_parameter_out_of_its_range(target: str, values: list[str]) -> None:
+    for value in values:
+        key, _, given = value.partition("=")
+        node = {"_target_": f"recsys.{target}", key: ast.literal_eval(given)}
+        kind, given_by_caller = ("loss", ()) if target.startswith("losses.") else ("model", ("features",))
+        with pytest.raises(UserError, match=f"^{kind}.{re.escape(value)}: must be "):
+            check_target(node, kind, given=given_by_caller)
 
 
 NEEDS_NO_TORCH = [  # what the config alone shows, with the parts that are not data=mine

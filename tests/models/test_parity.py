@@ -95,7 +95,6 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     (DCNv2, {"rank": 2}),
     (DCNv2, {"rank": 3, "structure": "parallel", "cross_layers": 2}),
 ]
-UNKNOWN: Any = "unknown"
 each_option = pytest.mark.parametrize(
     ("model", "options"), OPTIONS, ids=[f"{m.__name__}-{'-'.join(map(str, o.items()))}" for m, o in OPTIONS]
 )
@@ -247,19 +246,13 @@ def test_no_sparse_features(model: Any) -> None:
     ("make", "message"),
     [
         (lambda: DLRM(spec(), dim=16, bottom_mlp=[64, 32]), "bottom_mlp ends at width 32.* of dim=16"),
-        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction='unknown': must be 'dot', 'cat' or 'cross'"),
         (lambda: DLRM(spec(), interaction="cat", keep_embeddings=True), "keep_embeddings=true: only with"),
         (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "interaction=dot needs a pair of vectors"),
-        (lambda: DCNv2(spec(), structure=UNKNOWN), "structure='unknown': must be 'stacked' or"),
-        (lambda: DCNv2(spec(), rank=0), "rank=0: must be at least 1"),
         (lambda: DCN(spec(), dim=0), "dim=0: must be at least 1"),
         (lambda: DCNv2(spec(), experts=4), "experts=4: experts are low-rank crosses; set rank"),
         (lambda: XDeepFM(spec(), cin_layers=[]), "needs at least one layer; model=wide_deep has none"),
-        (lambda: FiBiNET(spec(), bilinear=UNKNOWN), "bilinear='unknown': must be 'all', 'each' or 'interaction'"),
         (lambda: FiBiNET(spec(sparse=SINGLE[:1])), "FiBiNET needs two sparse features or more"),
-        (lambda: MaskNet(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'serial'"),
         (lambda: MaskNet(spec(), blocks=[]), "needs at least one block; model=dnn has none"),
-        (lambda: GDCN(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'stacked'"),
         (lambda: FinalMLP(spec(), first_context=["usr"]), "first_context: usr is not a sparse feature; there are user"),
         (lambda: FinalMLP(spec(), heads=3), "heads=3: does not divide the last widths of both MLPs, 64 and 64"),
         (
