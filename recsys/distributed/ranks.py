@@ -70,10 +70,6 @@ def process_group(
     silence()
     keep_freed_memory()
     ranks = ranks or ALONE
-    if threads is not None and threads < 1:
-        raise UserError(f"trainer.threads={threads}: must be at least 1, or null")
-    if timeout_minutes <= 0:
-        raise UserError(f"trainer.timeout_minutes={timeout_minutes}: must be above 0")
     if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
         gpus, processes = torch.cuda.device_count(), ranks.local_world_size
         why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"

@@ -20,7 +20,6 @@ from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors
 
-PROTOCOLS = ("full", "uniform", "popularity")
 MISSED = -1  # value of `greater` for a target that cannot be ranked
 
 
@@ -48,15 +47,6 @@ class Protocols:
     lists: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.k or any(k < 1 for k in self.k):
-            raise ValueError(f"k={list(self.k)}: must be one or more integers of at least 1")
-        if not self.protocols:
-            raise ValueError(f"candidates=[]: must be one or more of {', '.join(PROTOCOLS)}")
-        for name in self.protocols:
-            if name not in PROTOCOLS:
-                raise ValueError(f"candidates: {name} is not a protocol; must be one of {', '.join(PROTOCOLS)}")
-        if self.negatives < 1:
-            raise ValueError(f"negatives={self.negatives}: must be at least 1")
         for name in self.lists:
             if name not in LISTS:
                 raise ValueError(f"lists: {name} is not a metric of lists; must be any of {', '.join(LISTS)}")

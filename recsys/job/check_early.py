@@ -237,8 +237,6 @@ def _check_metrics(cfg: RunConfig) -> None:
     if m.gauc is not None and sparse[m.gauc].is_list:
         hint = "the feature has several values per row; name a single-valued feature"
         raise UserError(f"metrics.gauc={m.gauc}: {hint}")
-    if any(k < 1 for k in m.k):
-        raise UserError(f"metrics.k={list(m.k)}: must be numbers of at least 1")
     decay = cfg.optim.sparse.weight_decay
     if decay and (frozen := sorted(data.frozen_tables)):
         why = f"would shrink the table {frozen[0]}, whose vectors.trainable is false; set it to 0"

@@ -9,7 +9,15 @@ from recsys.ranges import Count, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Name, Names, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
-from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, ShardingConfig, TrainerConfig
+from recsys.schema.run_schema import (
+    MOST_ROWS,
+    Lengths,
+    LoaderConfig,
+    OptimConfig,
+    Rankings,
+    ShardingConfig,
+    TrainerConfig,
+)
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
@@ -49,8 +57,8 @@ class EvaluateTrainerConfig:
 class EvaluateProtocolConfig:
     """Protocol settings that replace the run's; null keeps the run's setting."""
 
-    candidates: list[str] | None = None
-    k: list[int] | None = None
+    candidates: Rankings | None = None
+    k: Lengths | None = None
     negatives: Count | None = None
     filter_history: bool | None = None
     seed: Natural | None = None
@@ -62,7 +70,7 @@ class EvaluateMetricsConfig:
     """Metric settings that replace the run's; null keeps the run's setting."""
 
     gauc: str | None = None
-    k: list[int] | None = None
+    k: list[Count] | None = None
     slices: list[str] | None = None
     slice_values: Count | None = None
     bins: int | None = field(None, ge=1, le=1_000_000)

@@ -13,6 +13,8 @@ MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
 NumberType = Literal["fp32", "fp16", "bf16", "int8"]
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
+Lengths = Annotated[list[Count], Field(min_length=1)]
+Rankings = Annotated[list[Literal["full", "uniform", "popularity"]], Field(min_length=1)]
 TableSharding = Literal[  # values of TorchRec's ShardingType, and none
     "none",
     "data_parallel",
@@ -233,7 +235,7 @@ class MetricsConfig:
     """Metrics settings."""
 
     gauc: str | None = field(None, "sparse feature, such as the user: AUC within each of its values")
-    k: list[int] = field(
+    k: list[Count] = field(
         lambda: [5, 10],
         "k of the metrics of the order within groups, gndcg@k and gmrr@k; measured if data.group.together is set",
     )
@@ -250,8 +252,8 @@ class MetricsConfig:
 class ProtocolConfig:
     """Evaluation protocol of retrieval models: the items that targets of held-out rows are ranked against."""
 
-    candidates: list[str] = field(lambda: ["full"], "full | uniform | popularity, or several")
-    k: list[int] = field(lambda: [5, 10, 20], "lengths of the lists that are measured")
+    candidates: Rankings = field(lambda: ["full"], "full | uniform | popularity, or several")
+    k: Lengths = field(lambda: [5, 10, 20], "lengths of the lists that are measured")
     negatives: Count = field(
         100, "uniform, popularity: number of candidates sampled for each row, excluding its targets and history"
     )

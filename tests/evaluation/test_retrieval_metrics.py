@@ -250,22 +250,6 @@ def test_without_rows_metrics_are_nan() -> None:
     assert found["rows"] == found["targets"] == found["candidates"] == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"k": ()}, r"k=\[\]: must be one or more"),
-        ({"k": (5, 0)}, r"k=\[5, 0\]: must be one or more"),
-        ({"protocols": ()}, "one or more of full, uniform, popularity"),
-        ({"protocols": ("ful",)}, "ful is not a protocol; must be one of full, uniform, popularity"),
-        ({"negatives": 0}, "negatives=0: must be at least 1"),
-        ({"lists": ("coverge",)}, "lists: coverge is not a metric of lists; must be any of coverage, gini, novelty"),
-    ],
-)
-def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Protocols(**wrong)  # type: ignore[arg-type]
-
-
 def test_popularity_needs_counts_and_scores_their_width() -> None:
     with pytest.raises(ValueError, match="popularity needs"):
         RetrievalMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
