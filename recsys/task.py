@@ -10,7 +10,7 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.labels import BinaryLabel, Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
-from recsys.models.common.items import Scorer
+from recsys.models.common.items import Items, Scorer
 from recsys.models.protocols import AuxiliaryLoss
 
 
@@ -67,6 +67,7 @@ class RetrievalTask(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
         self._outside_history = bool(getattr(loss, "outside_history", False))
+        self._scores_all = type(model.scorer) is Scorer and type(model.items) is Items  # no vector depends on others
         if model.weighs_pairs and not getattr(loss, "takes_weights", False):
             name = f"{type(model).__name__} weighs its pairs, which {type(loss).__name__} does not support"
             raise UserError(f"loss: {name}; use loss=bce")
@@ -99,7 +100,7 @@ class RetrievalTask(nn.Module):
         history = (query_batch,) if self._outside_history else ()
         assert self.popularity is not None, "this task was built without candidates, for planning only"
         negatives = self.loss.sample(targets, self.popularity, *history)
-        compared = negatives.looked_up(len(self.popularity)) if type(self.scorer) is Scorer else negatives.ids
+        compared = negatives.looked_up(len(self.popularity)) if self._scores_all else negatives.ids
         sizes = [len(query_batch.inputs), len(targets), compared.numel()]
         ids = torch.cat([query_batch.inputs, targets, compared.flatten()])
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)

@@ -21,7 +21,7 @@ from recsys.ranges import Count, Part, Share
 Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
 OFTEN = 8  # samples of each candidate from which all are scored: few are then in no sample, and have a gradient of 0
-WIDE = 64  # scores of candidates that take the time of a sampled vector
+WIDE = 32  # scores of candidates that take less time than a sampled vector
 
 
 class Popularity:
@@ -52,18 +52,21 @@ class Negatives:
     log_share: (N,) logarithm of each candidate's expected share of a sample; None if the loss does not need it
     sampling_rate: number of sampled negatives divided by the number of all other items
     complete: whether `ids` has each candidate once
-    by_score: whether the loss reads separate negatives by `LossInputs.negative_scores` alone, not by their vectors
+    uniform: whether `ids` are drawn uniformly
     """
 
     ids: Tensor
     log_share: Tensor | None = None
     sampling_rate: float = 1.0
     complete: bool = False
-    by_score: bool = False
+    uniform: bool = False
 
     def looked_up(self, rows: int) -> Tensor:
-        """Return the ids whose vectors are looked up: `ids`, or all of 1 ... rows - 1 where scoring those is faster."""
-        of_all = self.by_score and rows <= min(self.ids.numel() // OFTEN, WIDE * self.ids.shape[-1])
+        """Return the ids whose vectors are looked up: `ids`, or all of 1 ... rows - 1 if ids are separate and scoring
+        all takes less time.
+        """
+        separate = self.uniform and self.ids.dim() == 2
+        of_all = separate and rows <= min(self.ids.numel() // OFTEN, WIDE * self.ids.shape[1])
         return torch.arange(1, rows, device=self.ids.device) if of_all else self.ids
 
 
@@ -77,7 +80,7 @@ class LossInputs:
     targets: (T,) ids of the chosen items
     target_vectors: (T, d), vectors of targets
     negatives: the sample that `sample` returned
-    negative_vectors: (M, d) or (T, n, d), vectors of `negatives.looked_up`
+    looked_up: vectors of negatives.looked_up: (M, d), (T, n, d) or, of all candidates, (N - 1, d)
     in_order: whether each query is known to have one chosen item, in the order of the queries
     weights: weights of the chosen items, (T,), and of their negatives, (T, n); None if all pairs have equal weights
     """
@@ -88,7 +91,7 @@ class LossInputs:
     targets: Tensor
     target_vectors: Tensor
     negatives: Negatives
-    negative_vectors: Tensor
+    looked_up: Tensor
     in_order: bool = False
     weights: tuple[Tensor, Tensor] | None = None
 
@@ -107,14 +110,21 @@ class LossInputs:
         """Query of each chosen item, (T, d)."""
         return self.queries if self.one_target_each else self.queries[self.query_of_target]
 
+    @property
+    def negative_vectors(self) -> Tensor:
+        """Vectors of negatives.ids: (M, d) if shared, or (T, n, d)."""
+        ids, vectors = self.negatives.ids, self.looked_up
+        return vectors[ids - 1] if ids.dim() == 2 and vectors.dim() == 2 else vectors
+
     def negative_scores(self) -> Tensor:
         """Return the scores of each chosen item's negatives: (T, M) if shared, or (T, n)."""
-        ids, vectors = self.negatives.ids, self.negative_vectors
-        if vectors.dim() == 3:
-            return self.scorer.score_pairs(self.target_queries[:, None, :].expand(-1, ids.shape[1], -1), vectors)
-        scores = self.scorer.score_all(self.queries, vectors)
-        scores = scores if self.one_target_each else scores[self.query_of_target]
-        return scores if ids.dim() == 1 else scores.gather(1, ids - 1)
+        ids, vectors = self.negatives.ids, self.looked_up
+        if ids.dim() == 1:
+            scores = self.scorer.score_all(self.queries, vectors)
+            return scores if self.one_target_each else scores[self.query_of_target]
+        if vectors.dim() == 2:  # of all candidates; under autocast, gradients of repeated ids add up in float32
+            return self.scorer.score_all(self.target_queries, vectors).float().gather(1, ids - 1)
+        return self.scorer.score_pairs(self.target_queries[:, None, :].expand(-1, ids.shape[1], -1), vectors)
 
 
 class RetrievalLoss(Protocol):
@@ -244,7 +254,7 @@ class BCE(nn.Module, RetrievalLoss):
         outside_history: whether negatives are drawn outside the row's own items; otherwise only the target itself is
             left out.
         shared: whether all chosen items of a batch share one sample; use it with a large `count`, since separate
-            samples take T x count vectors.
+            samples take T x count vectors, or T x N scores if there are few candidates.
     """
 
     takes_weights = True
@@ -273,7 +283,7 @@ class BCE(nn.Module, RetrievalLoss):
                 chosen = torch.isin(rows[:, None] * len(popularity) + ids, keys)
                 ids = torch.where(chosen, sample_ids(self.negatives, shape, targets, popularity), ids)
         rate = min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0)
-        return Negatives(ids, sampling_rate=rate, by_score=not self.shared)
+        return Negatives(ids, sampling_rate=rate, uniform=self.negatives == "uniform")
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), negative vectors (T, n, d), or (M, d) if shared."""
@@ -302,7 +312,7 @@ class BPR(nn.Module, RetrievalLoss):
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
         ids = sample_ids(self.negatives, (len(targets), self.count), targets, popularity)
-        return Negatives(ids, by_score=True)
+        return Negatives(ids, uniform=self.negatives == "uniform")
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""
@@ -319,7 +329,7 @@ def sample_negatives(
     if shared and negatives == "uniform" and 2 * count >= len(popularity) - 1:
         return _all_candidates(targets, popularity)
     shape = (count,) if shared else (len(targets), count)
-    return Negatives(sample_ids(negatives, shape, targets, popularity), by_score=not shared)
+    return Negatives(sample_ids(negatives, shape, targets, popularity), uniform=negatives == "uniform")
 
 
 def sample_ids(negatives: Distribution, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:

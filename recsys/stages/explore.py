@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from recsys.base.errors import UserError
+from recsys.ranges import Part
 from recsys.stages.open_models import Resources
-from recsys.stages.order import Order, Place, Ranked, Share
+from recsys.stages.order import Order, Place, Ranked
 from recsys.stages.visitor import Visitor
 
 Draws = Annotated[int, Field(ge=0, le=10_000)]
@@ -58,7 +59,7 @@ class Epsilon(Order):
 
     explores = True
 
-    def __init__(self, epsilon: Share = 0.05, candidates: Place | None = 100) -> None:
+    def __init__(self, epsilon: Part = 0.05, candidates: Place | None = 100) -> None:
         self._epsilon, self._most = epsilon, candidates
 
     def bind(self, resources: Resources, key: str) -> None:

@@ -291,13 +291,14 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
 
 OUT_OF_RANGE = {  # a value of each that its range leaves out; config alone shows it, so that classes do not look again
     "losses.BCE": ["calibration=1.5", "count=0", "negatives='popular'"],
-    "losses.BPR": ["count=-1"],
+    "losses.BPR": ["count=-1", "negatives='popular'"],
     "losses.BinaryCrossEntropy": ["label_smoothing=1", "positive_weight=0"],
-    "losses.CosineContrastive": ["margin=2", "weight=-1"],
+    "losses.CosineContrastive": ["margin=2", "weight=-1", "count=0", "negatives='popular'"],
     "losses.CrossEntropy": ["label_smoothing=-0.1"],
     "losses.FocalLoss": ["gamma=-1", "alpha=1"],
     "losses.FullSoftmax": ["label_smoothing=1"],
     "losses.Huber": ["delta=0"],
+    "losses.Listwise": ["pointwise=1"],
     "losses.Pairwise": ["pointwise=1", "others=0"],
     "losses.SampledSoftmax": ["hardest=0", "temperature=0", "negatives='popular'"],
     "losses.Tasks": ["alpha=-1", "balance='grad'", "weights={'click': -1}"],

@@ -232,7 +232,9 @@ def test_what_is_drawn(kind: str) -> None:
 
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 999), who=st.sampled_from([(15, [*range(15)]), (4, [0, 1, 2, 3] * 4)]))
-@pytest.mark.parametrize("loss", [SampledSoftmax(count=5, shared=False), BCE(count=5), BPR(count=5)])
+@pytest.mark.parametrize(
+    "loss", [SampledSoftmax(count=5, shared=False, temperature=0.5, hardest=3), BCE(count=5), BPR(count=5)]
+)
 def test_many_separate_negatives_are_scored_with_all_candidates(
     loss: RetrievalLoss, seed: int, who: tuple[int, list[int]]
 ) -> None:
@@ -252,12 +254,13 @@ def test_many_separate_negatives_are_scored_with_all_candidates(
 def test_few_separate_negatives_are_looked_up() -> None:
     of_each = torch.arange(1, 7).view(3, 2)
     for negatives, rows in (
-        (Negatives(of_each.repeat(100, 1), by_score=True), 200),  # more candidates than 64 samples of a target
-        (Negatives(of_each, by_score=True), 7),  # fewer samples than 8 of each candidate
-        (Negatives(of_each.repeat(100, 1)), 7),  # a loss that may read their vectors
-        (Negatives(of_each[0], by_score=True), 2),  # shared
+        (Negatives(of_each.repeat(1000, 1), uniform=True), 65),  # more candidates than 32 samples of a target
+        (Negatives(of_each, uniform=True), 7),  # fewer samples than 8 of each candidate
+        (Negatives(of_each.repeat(1000, 1)), 7),  # drawn by popularity: many may be in no sample
+        (Negatives(of_each.repeat(1000, 1).flatten(), uniform=True), 7),  # shared
     ):
         assert negatives.looked_up(rows) is negatives.ids
+    assert len(Negatives(of_each.repeat(1000, 1), uniform=True).looked_up(64)) == 63
 
 
 def test_pair_scores_of_all_are_those_of_each() -> None:

@@ -16,7 +16,7 @@ from recsys.batch import Batch, Interactions
 from recsys.candidates import Candidates
 from recsys.distributed.ranks import process_group
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.losses import BCE, BPR, CosineContrastive
+from recsys.losses import BCE, BPR, CosineContrastive, SampledSoftmax, retrieval
 from recsys.losses.retrieval import RetrievalLoss
 from recsys.models.common.co_occurrence import item_neighbours, normalised_adjacency
 from recsys.models.lightgcn import LightGCN
@@ -241,6 +241,36 @@ def test_an_unknown_user_is_recommended_what_most_users_chose(
     query = trained.encode(asked, queries, trained.items(queries.inputs))
     scores = trained.scorer.score_all(query, trained.items(torch.arange(1, ITEMS)))[0]
     assert set((1 + scores.topk(2).indices).tolist()) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "scored"),
+    [
+        (lambda: MF(PAIRS, dim=DIM, normalise=True), CosineContrastive(count=6, shared=False, margin=-1.0), True),
+        (lambda: MF(PAIRS, dim=DIM), SampledSoftmax(count=6, shared=False), True),
+        (lambda: MF(PAIRS, dim=DIM), SampledSoftmax(count=6, shared=False, negatives="popularity"), False),
+        (lambda: UltraGCN(PAIRS, dim=DIM), BCE(count=6), True),
+        (lambda: NeuMF(PAIRS, dim=DIM, mlp=[8]), BCE(count=6), False),  # scores of pairs, by an MLP
+        (lambda: LightGCN(PAIRS, dim=DIM, l2=0.1), BPR(count=6), False),  # its penalty is on what is looked up
+    ],
+)
+def test_scores_of_all_candidates_train_as_a_sample_does(
+    model: Callable[[], RetrievalModel], loss: RetrievalLoss, scored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, results = [], []
+    for often in (retrieval.OFTEN, 10**9):
+        monkeypatch.setattr(retrieval, "OFTEN", often)
+        torch.manual_seed(0)
+        trained = model()
+        if trained.reads_interactions:
+            trained.set_interactions(interactions({(1, 2), (2, 3), (3, 1), (4, 5)}))
+        task = RetrievalTask(trained, loss, Candidates(torch.ones(ITEMS)))
+        trained.items.register_forward_pre_hook(lambda _, given: looked_up.append(len(given[0])))
+        value, _ = task(batch([1, 2, 3, 4] * 4, [[2], [3], [1], [5]] * 4))
+        value.backward()
+        results.append((value, *(p.grad for p in task.parameters() if p.grad is not None)))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    assert looked_up[1] - looked_up[0] == (16 * 6 - (ITEMS - 1) if scored else 0)
 
 
 def test_losses_that_cannot_weigh_pairs_say_so() -> None:
