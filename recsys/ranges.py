@@ -11,6 +11,7 @@ FLOAT32_MAX = 3.4e38
 MAX_INT = 2**31 - 1
 
 Count = Annotated[int, Field(ge=1, le=MAX_INT)]
+Counts = Annotated[list[Count], Field(min_length=1)]
 Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 Width = Annotated[int, Field(ge=1, le=2**16)]  # width of a layer or of an embedding
 Depth = Annotated[int, Field(ge=1, le=2**10)]  # number of layers, blocks or heads

@@ -2,22 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import Count, Natural
+from recsys.ranges import Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, COUNT_OR_NAMES, LISTED, MISSING, Name, Names, Node, Texts, field
 from recsys.schema.pipeline_schema import TableConfig
-from recsys.schema.run_schema import (
-    MOST_ROWS,
-    Lengths,
-    LoaderConfig,
-    OptimConfig,
-    Rankings,
-    ShardingConfig,
-    TrainerConfig,
-)
+from recsys.schema.run_schema import MOST_ROWS, LoaderConfig, OptimConfig, Rankings, ShardingConfig, TrainerConfig
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]  # of exported tables
 
@@ -58,7 +50,7 @@ class EvaluateProtocolConfig:
     """Protocol settings that replace the run's; null keeps the run's setting."""
 
     candidates: Rankings | None = None
-    k: Lengths | None = None
+    k: Counts | None = None
     negatives: Count | None = None
     filter_history: bool | None = None
     seed: Natural | None = None
@@ -388,11 +380,11 @@ class LoadTestConfig:
     binary: bool = field(True, "http: send the tensors in binary form; false: in JSON")
     token: str | None = field(None, "sent as `Authorization: Bearer TOKEN`")
     tls_ca: Name | None = field(None, "of the authorities that are trusted; null: the system's")
-    concurrency: Annotated[list[Count], LISTED, Field(min_length=1)] = field(
+    concurrency: Annotated[Counts, LISTED] = field(
         lambda: [1, 2, 4, 8, 16],
         "closed loop: numbers of connections, each of which sends its next request after the answer",
     )
-    batch_sizes: Annotated[list[Count], LISTED, Field(min_length=1)] = field(lambda: [1, 8, 64], "rows of a request")
+    batch_sizes: Annotated[Counts, LISTED] = field(lambda: [1, 8, 64], "rows of a request")
     rate: Annotated[list[PositiveFloat], LISTED] = field(list, "open loop: requests per second, instead of concurrency")
     arrivals: Literal["poisson", "fixed"] = field("poisson", "of the open loop")
     connections: int = field(64, "open loop", ge=1, le=65536)

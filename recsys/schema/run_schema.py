@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from recsys.ranges import FLOAT32_MAX, Count, Natural
+from recsys.ranges import FLOAT32_MAX, Count, Counts, Natural
 from recsys.schema.data_schema import DataConfig, EngineConfig
 from recsys.schema.fields import CHECKED, Name, Node, Nodes, field
 
@@ -13,7 +13,6 @@ MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
 NumberType = Literal["fp32", "fp16", "bf16", "int8"]
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
-Lengths = Annotated[list[Count], Field(min_length=1)]
 Rankings = Annotated[list[Literal["full", "uniform", "popularity"]], Field(min_length=1)]
 TableSharding = Literal[  # values of TorchRec's ShardingType, and none
     "none",
@@ -253,7 +252,7 @@ class ProtocolConfig:
     """Evaluation protocol of retrieval models: the items that targets of held-out rows are ranked against."""
 
     candidates: Rankings = field(lambda: ["full"], "full | uniform | popularity, or several")
-    k: Lengths = field(lambda: [5, 10, 20], "lengths of the lists that are measured")
+    k: Counts = field(lambda: [5, 10, 20], "lengths of the lists that are measured")
     negatives: Count = field(
         100, "uniform, popularity: number of candidates sampled for each row, excluding its targets and history"
     )
