@@ -6,17 +6,20 @@
 import math
 from functools import partial
 
+from pydantic import NonNegativeFloat
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+
+from recsys.ranges import Count, Natural
 
 
 def warmup_polynomial(
     optimizer: Optimizer,
     *,
-    warmup_steps: int = 0,
-    decay_start_step: int | None = None,
-    decay_steps: int | None = None,
-    power: float = 2.0,
+    warmup_steps: Natural = 0,
+    decay_start_step: Natural | None = None,
+    decay_steps: Count | None = None,
+    power: NonNegativeFloat = 2.0,
     end: float = 0.0,
     total_steps: int | None = None,
 ) -> LambdaLR:
@@ -28,20 +31,17 @@ def warmup_polynomial(
         decay_steps: number of steps of the decay; None ends it at total_steps.
         total_steps: number of steps of the whole training; the caller passes it.
     """
-    _check(warmup_steps=warmup_steps, power=power)
     if decay_start_step is None:
         decay_start_step = warmup_steps
     if decay_start_step < warmup_steps:
         raise ValueError(f"decay_start_step={decay_start_step}: must be at least warmup_steps={warmup_steps}")
-    if decay_steps is not None and decay_steps < 1:
-        raise ValueError(f"decay_steps={decay_steps}: must be at least 1, or null")
     if decay_steps is None:
         decay_steps = max((total_steps or 0) - decay_start_step, 1)
     return LambdaLR(optimizer, partial(_polynomial, warmup_steps, decay_start_step, decay_steps, power, end))
 
 
 def warmup_cosine(
-    optimizer: Optimizer, *, warmup_steps: int = 0, end: float = 0.0, total_steps: int | None = None
+    optimizer: Optimizer, *, warmup_steps: Natural = 0, end: float = 0.0, total_steps: int | None = None
 ) -> LambdaLR:
     """Rise linearly from 0 to 1 over warmup_steps, then fall along half a cosine to `end` at total_steps (Loshchilov &
     Hutter 2017, https://arxiv.org/abs/1608.03983).
@@ -52,14 +52,7 @@ def warmup_cosine(
     >>> [round(schedule.lr_lambdas[0](step), 2) for step in (0, 1, 2, 6, 10)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
     """
-    _check(warmup_steps=warmup_steps)
     return LambdaLR(optimizer, partial(_cosine, warmup_steps, max((total_steps or 0) - warmup_steps, 1), end))
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if value < 0:
-            raise ValueError(f"{name}={value}: must not be negative")
 
 
 def _warm(step: int, warmup_steps: int) -> float:

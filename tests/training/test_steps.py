@@ -344,7 +344,11 @@ def test_stopped_in_mid_epoch_it_goes_on_there(home: Path, tmp_path: Path, steps
         ),
         (
             ["schedule=polynomial", "optim.scheduler.decay_steps=0"],
-            r"optim\.scheduler: decay_steps=0: must be at least",
+            r"optim\.scheduler\.decay_steps=0: must be at least 1",
+        ),
+        (
+            ["schedule=cosine", "optim.scheduler.warmup_steps=-1"],
+            r"optim\.scheduler\.warmup_steps=-1: must be at least 0",
         ),
         (["optim.scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 0}"], r"optim\.scheduler: .*zero"),
         (["debug.eval_batches=-3"], r"debug\.eval_batches=-3: must be at least 1"),
