@@ -17,6 +17,6 @@ Width = Annotated[int, Field(ge=1, le=2**16)]  # width of a layer or of an embed
 Depth = Annotated[int, Field(ge=1, le=2**10)]  # number of layers, blocks or heads
 Length = Annotated[int, Field(ge=1, le=2**20)]  # of a list of items
 Share = Annotated[float, Field(ge=0, lt=1)]  # of values that dropout removes
-Part = Annotated[float, Field(ge=0, le=1)]  # none to all
-Fraction = Annotated[float, Field(gt=0, lt=1)]  # neither none nor all
+Part = Annotated[float, Field(ge=0, le=1)]  # from 0 to 1
+Fraction = Annotated[float, Field(gt=0, lt=1)]  # above 0 and below 1
 Deviation = Annotated[float, Field(ge=0)]  # standard deviation of initial weights

@@ -98,9 +98,8 @@ class RetrievalTask(nn.Module):
             scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
             return (queries.sum() + scores) * 0, queries.new_zeros(0)
         history = (query_batch,) if self._outside_history else ()
-        assert self.popularity is not None, "this task was built without candidates, for planning only"
         negatives = self.loss.sample(targets, self.popularity, *history)
-        compared = negatives.looked_up(len(self.popularity)) if self._scores_all else negatives.ids
+        compared = negatives.looked_up(self.popularity) if self._scores_all else negatives.ids
         sizes = [len(query_batch.inputs), len(targets), compared.numel()]
         ids = torch.cat([query_batch.inputs, targets, compared.flatten()])
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)

@@ -134,12 +134,13 @@ def precision_of(precision: str | None, accelerator: str) -> str:
     """Return Lightning's name of trainer.precision, of which null and `auto` depend on the machine."""
     import torch
 
+    if precision is None and accelerator == "cpu":
+        return "32-true"
     if precision not in (None, "auto"):
         return precision
     if accelerator == "gpu":
         multiplies = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         has = torch.cpu.get_capabilities()  # avx512_bf16 has twice the rate of float32 on AMD's CPUs, half on Intel's
-        fast = has.get("amx_bf16") or (has.get("avx512_bf16") and "AMD" in str(has.get("cpu_name")))
-        multiplies = precision == "auto" and bool(fast)
+        multiplies = has.get("amx_bf16") or (has.get("avx512_bf16") and "AMD" in str(has.get("cpu_name")))
     return "bf16-mixed" if multiplies else "32-true"

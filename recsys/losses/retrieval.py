@@ -20,8 +20,8 @@ from recsys.ranges import Count, Part, Share
 
 Distribution = Literal["uniform", "popularity", "in_batch"]
 REDRAWS = 4  # how often negatives that are in a row's history are drawn again
-OFTEN = 8  # samples of each candidate from which all are scored: few are then in no sample, and have a gradient of 0
-WIDE = 32  # scores of candidates that take less time than a sampled vector
+OFTEN = 8  # samples per candidate from which all candidates are scored: few are then in no sample, with a gradient of 0
+WIDE = 32  # candidates per negative of a target up to which it takes less time to score all of them
 
 
 class Popularity:
@@ -61,11 +61,9 @@ class Negatives:
     complete: bool = False
     uniform: bool = False
 
-    def looked_up(self, rows: int) -> Tensor:
-        """Return the ids whose vectors are looked up: `ids`, or all of 1 ... rows - 1 if ids are separate and scoring
-        all takes less time.
-        """
-        separate = self.uniform and self.ids.dim() == 2
+    def looked_up(self, popularity: Popularity) -> Tensor:
+        """Return the ids whose vectors are looked up: `ids`, or all candidates where scoring all takes less time."""
+        rows, separate = len(popularity), self.uniform and self.ids.dim() == 2
         of_all = separate and rows <= min(self.ids.numel() // OFTEN, WIDE * self.ids.shape[1])
         return torch.arange(1, rows, device=self.ids.device) if of_all else self.ids
 
@@ -311,8 +309,7 @@ class BPR(nn.Module, RetrievalLoss):
         self.negatives, self.count = negatives, count
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        ids = sample_ids(self.negatives, (len(targets), self.count), targets, popularity)
-        return Negatives(ids, uniform=self.negatives == "uniform")
+        return sample_negatives(self.negatives, self.count, targets, popularity, shared=False)
 
     def forward(self, inputs: LossInputs) -> Tensor:
         """Return the mean loss, (): queries (Q, d), targets (T,), vectors of negatives (T, n, d)."""

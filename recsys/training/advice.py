@@ -75,7 +75,7 @@ def below_popularity(metric: str, value: float, popular: float) -> str | None:
 
 
 def too_few_steps(metrics: dict[str, Any]) -> str | None:
-    """Return a line about a training of one short epoch, or None. metrics: those of metrics.json"""
+    """Return a line about a training of one short epoch, from what metrics.json has, or None."""
     steps = metrics["train"].get("steps")
     if steps is None or steps >= FEW_STEPS or metrics["train"].get("epochs") != 1:
         return None

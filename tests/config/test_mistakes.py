@@ -289,45 +289,139 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
     )
 
 
-OUT_OF_RANGE = {  # a value of each that its range leaves out; config alone shows it, so that classes do not look again
-    "losses.BCE": ["calibration=1.5", "count=0", "negatives='popular'"],
-    "losses.BPR": ["count=-1", "negatives='popular'"],
-    "losses.BinaryCrossEntropy": ["label_smoothing=1", "positive_weight=0"],
-    "losses.CosineContrastive": ["margin=2", "weight=-1", "count=0", "negatives='popular'"],
-    "losses.CrossEntropy": ["label_smoothing=-0.1"],
-    "losses.FocalLoss": ["gamma=-1", "alpha=1"],
-    "losses.FullSoftmax": ["label_smoothing=1"],
-    "losses.Huber": ["delta=0"],
-    "losses.Listwise": ["pointwise=1"],
-    "losses.Pairwise": ["pointwise=1", "others=0"],
-    "losses.SampledSoftmax": ["hardest=0", "temperature=0", "negatives='popular'"],
-    "losses.Tasks": ["alpha=-1", "balance='grad'", "weights={'click': -1}"],
-    "models.bert4rec.BERT4Rec": ["mask=0", "mask=1", "mask_last=2", "positions='middle'", "init='zeros'"],
-    "models.dcnv2.DCNv2": ["structure='unknown'", "rank=0"],
-    "models.dlrm.DLRM": ["interaction='unknown'", "dim=0"],
-    "models.ease.EASE": ["l2=0", "max_items=0"],
-    "models.fibinet.FiBiNET": ["bilinear='unknown'"],
-    "models.gdcn.GDCN": ["structure='unknown'"],
-    "models.gru4rec.GRU4Rec": ["layers=0", "hidden=0"],
-    "models.hstu.HSTU": ["max_length=0"],
-    "models.ials.IALS": ["l2=0", "unobserved_weight=0", "power=2", "stddev=0"],
-    "models.item_knn.ItemKNN": ["k=0", "shrink=-1"],
-    "models.masknet.MaskNet": ["structure='unknown'"],
-    "models.sasrec.SASRec": ["norm='none'", "init='zeros'"],
-    "models.session_knn.SessionKNN": ["k=0", "sample_size=0", "weighting='quadratic'", "similarity='jaccard'"],
-    "models.slim.SLIM": ["l1=-1", "l2=0", "tolerance=-1"],
-    "models.transformer.Transformer": ["merge='mean'", "objective='both'", "block='xl'", "feed_forward='x'", "mask=1"],
-    "models.transition.Transition": ["item_weight=2", "hop_weight=1.5", "backward=-1", "similar_weight=0"],
+OUT_OF_RANGE = {  # what a config is told of values outside the types of the parameters
+    "losses.BCE": [
+        "calibration=1.5: must be at most 1",
+        "count=0: must be at least 1",
+        "negatives='popular': must be uniform, popularity or in_batch; did you mean popularity?",
+    ],
+    "losses.BPR": [
+        "count=-1: must be at least 1",
+        "negatives='popular': must be uniform, popularity or in_batch; did you mean popularity?",
+    ],
+    "losses.BinaryCrossEntropy": [
+        "label_smoothing=1: must be below 1",
+        "positive_weight=0: must be above 0",
+    ],
+    "losses.CosineContrastive": [
+        "margin=2: must be at most 1",
+        "weight=-1: must be at least 0",
+        "count=0: must be at least 1",
+        "negatives='popular': must be uniform, popularity or in_batch; did you mean popularity?",
+    ],
+    "losses.CrossEntropy": [
+        "label_smoothing=-0.1: must be at least 0",
+    ],
+    "losses.FocalLoss": [
+        "gamma=-1: must be at least 0",
+        "alpha=1: must be below 1",
+    ],
+    "losses.FullSoftmax": [
+        "label_smoothing=1: must be below 1",
+    ],
+    "losses.Huber": [
+        "delta=0: must be above 0",
+    ],
+    "losses.Listwise": [
+        "pointwise=1: must be below 1",
+    ],
+    "losses.Pairwise": [
+        "pointwise=1: must be below 1",
+        "others=0: must be at least 1",
+    ],
+    "losses.SampledSoftmax": [
+        "hardest=0: must be at least 1",
+        "temperature=0: must be above 0",
+        "negatives='popular': must be uniform, popularity or in_batch; did you mean popularity?",
+    ],
+    "losses.Tasks": [
+        "alpha=-1: must be at least 0",
+        "balance='grad': must be sum, uncertainty or gradnorm; did you mean gradnorm?",
+        "weights={'click': -1}: must be at least 0",
+    ],
+    "models.bert4rec.BERT4Rec": [
+        "mask=0: must be above 0",
+        "mask=1: must be below 1",
+        "mask_last=2: must be at most 1",
+        "positions='middle': must be end or start",
+        "init='zeros': must be pytorch or normal",
+    ],
+    "models.dcnv2.DCNv2": [
+        "structure='unknown': must be stacked or parallel",
+        "rank=0: must be at least 1",
+    ],
+    "models.dlrm.DLRM": [
+        "interaction='unknown': must be dot, cat or cross",
+        "dim=0: must be at least 1",
+    ],
+    "models.ease.EASE": [
+        "l2=0: must be above 0",
+        "max_items=0: must be at least 1",
+    ],
+    "models.fibinet.FiBiNET": [
+        "bilinear='unknown': must be all, each or interaction",
+    ],
+    "models.gdcn.GDCN": [
+        "structure='unknown': must be parallel or stacked",
+    ],
+    "models.gru4rec.GRU4Rec": [
+        "layers=0: must be at least 1",
+        "hidden=0: must be at least 1",
+    ],
+    "models.hstu.HSTU": [
+        "max_length=0: must be at least 1",
+    ],
+    "models.ials.IALS": [
+        "l2=0: must be above 0",
+        "unobserved_weight=0: must be above 0",
+        "power=2: must be at most 1",
+        "stddev=0: must be above 0",
+    ],
+    "models.item_knn.ItemKNN": [
+        "k=0: must be at least 1",
+        "shrink=-1: must be at least 0",
+    ],
+    "models.masknet.MaskNet": [
+        "structure='unknown': must be parallel or serial",
+    ],
+    "models.sasrec.SASRec": [
+        "norm='none': must be queries, before or after",
+        "init='zeros': must be pytorch or glorot",
+    ],
+    "models.session_knn.SessionKNN": [
+        "k=0: must be at least 1",
+        "sample_size=0: must be at least 1",
+        "weighting='quadratic': must be linear or none",
+        "similarity='jaccard': must be dot or cosine",
+    ],
+    "models.slim.SLIM": [
+        "l1=-1: must be at least 0",
+        "l2=0: must be above 0",
+        "tolerance=-1: must be at least 0",
+    ],
+    "models.transformer.Transformer": [
+        "merge='mean': must be sum or concat",
+        "objective='both': must be causal or masked",
+        "block='xl': must be plain or relative",
+        "feed_forward='x': must be gelu or swiglu",
+        "mask=1: must be below 1",
+    ],
+    "models.transition.Transition": [
+        "item_weight=2: must be at most 1",
+        "hop_weight=1.5: must be at most 1",
+        "backward=-1: must be at least 0",
+        "similar_weight=0: must be above 0",
+    ],
 }
 
 
-@pytest.mark.parametrize(("target", "values"), OUT_OF_RANGE.items(), ids=list(OUT_OF_RANGE))
-def test_a_parameter_out_of_its_range(target: str, values: list[str]) -> None:
-    for value in values:
-        key, _, given = value.partition("=")
+@pytest.mark.parametrize(("target", "told"), OUT_OF_RANGE.items(), ids=list(OUT_OF_RANGE))
+def test_a_parameter_out_of_its_range(target: str, told: list[str]) -> None:
+    for message in told:
+        key, given = message.partition(": must be")[0].split("=", 1)
         node = {"_target_": f"recsys.{target}", key: ast.literal_eval(given)}
         kind, given_by_caller = ("loss", ()) if target.startswith("losses.") else ("model", ("features",))
-        with pytest.raises(UserError, match=f"^{kind}.{re.escape(value)}: must be "):
+        with pytest.raises(UserError, match=f"^{kind}.{re.escape(message)}$"):
             check_target(node, kind, given=given_by_caller)
 
 

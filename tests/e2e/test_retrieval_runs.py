@@ -87,7 +87,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model is fitted without a loss"),
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted in one process; set trainer.devices=1"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: must be set for this model"),
-        (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], "must be uniform, popularity or in_batch; did you mean popularity"),
+        (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"^loss.negatives='popular': must be uniform, popularity or in_batch; did you mean popularity\?$"),
         (["model=ease", "data=movielens_1m", "protocol.candidates=[uniform]", "protocol.lists=[serendipity]"], "protocol.lists="),
         (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], r"protocol.candidates\[0\]=ful: must be full, uniform or popularity; did you mean full"),
         (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], r"protocol.k\[0\]=0: must be at least 1"),

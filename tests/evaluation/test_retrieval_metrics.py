@@ -250,6 +250,12 @@ def test_without_rows_metrics_are_nan() -> None:
     assert found["rows"] == found["targets"] == found["candidates"] == 0
 
 
+def test_an_unknown_metric_of_lists_is_told() -> None:
+    message = "lists: coverge is not a metric of lists; must be any of coverage, gini, novelty"
+    with pytest.raises(ValueError, match=message):
+        Protocols(lists=("coverge",))
+
+
 def test_popularity_needs_counts_and_scores_their_width() -> None:
     with pytest.raises(ValueError, match="popularity needs"):
         RetrievalMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))

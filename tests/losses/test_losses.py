@@ -240,7 +240,7 @@ def test_many_separate_negatives_are_scored_with_all_candidates(
 ) -> None:
     q, query_of_target, t, v, popularity = numbers(seed, *who)
     negatives = loss.sample(t, Popularity(popularity))
-    compared = negatives.looked_up(N)
+    compared = negatives.looked_up(Popularity(popularity))
     assert compared.tolist() == [*range(1, N)]
     results = []
     for ids in (negatives.ids, compared):
@@ -259,8 +259,8 @@ def test_few_separate_negatives_are_looked_up() -> None:
         (Negatives(of_each.repeat(1000, 1)), 7),  # drawn by popularity: many may be in no sample
         (Negatives(of_each.repeat(1000, 1).flatten(), uniform=True), 7),  # shared
     ):
-        assert negatives.looked_up(rows) is negatives.ids
-    assert len(Negatives(of_each.repeat(1000, 1), uniform=True).looked_up(64)) == 63
+        assert negatives.looked_up(Popularity(torch.ones(rows))) is negatives.ids
+    assert len(Negatives(of_each.repeat(1000, 1), uniform=True).looked_up(Popularity(torch.ones(64)))) == 63
 
 
 def test_pair_scores_of_all_are_those_of_each() -> None:

@@ -6,11 +6,17 @@ import pytest
 import small_stages
 
 from recsys.base.errors import UserError
+from recsys.job.check import check_target
 from recsys.stages.evaluate.off_policy import Logged, check_log, effective_size, estimates
 from recsys.stages.explore import Epsilon, Thompson, epsilon_probabilities
-from recsys.stages.order import Ranked
+from recsys.stages.order import Order, Ranked
 
 DRAWS = 40_000
+
+
+def test_a_config_can_draw_all_or_none() -> None:
+    for epsilon in (0.0, 1.0):
+        check_target({"_target_": "recsys.stages.explore.Epsilon", "epsilon": epsilon}, "order", base=Order)
 
 
 @pytest.mark.parametrize(("epsilon", "n", "k"), [(0.4, 6, 4), (0.0, 5, 3), (1.0, 4, 4), (0.1, 1, 1), (0.3, 30, 3)])
