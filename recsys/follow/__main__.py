@@ -104,6 +104,7 @@ def check_training(settings: FollowConfig, file: Path) -> None:
     from recsys.config.compose import compose
     from recsys.follow.training_config import check_metrics, config_of
     from recsys.job.check_early import check_early
+    from recsys.job.resumed import cannot_go_on
     from recsys.job.run_config import RunConfig
 
     check_extra("export", "recsys.follow", "onnx", "onnxscript", "onnxruntime")
@@ -112,11 +113,8 @@ def check_training(settings: FollowConfig, file: Path) -> None:
     for overrides in (settings.increment.overrides, settings.full.overrides):
         with command_line.explained([*settings.train, *overrides]):
             cfg = config_of(settings, settings.root / "prepared", ["train"], ["window"], overrides)
-            kind = RunConfig.of(cfg).kind
-            if kind.fitted_at_once:
-                name = str(cfg.model["_target_"]).rpartition(".")[2]
-                why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
-                raise UserError(f"{file}: train: the model {name} {why}")
+            if (why := cannot_go_on(RunConfig.of(cfg))) is not None:
+                raise UserError(f"{file}: train: {why}")
             check_early(cfg)
     check_metrics(settings, RunConfig.of(cfg), file)
     with command_line.explained(settings.export, "export"):

@@ -47,6 +47,29 @@ def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
     return path
 
 
+def cannot_go_on(cfg: RunConfig) -> str | None:
+    """Return what to say of a model that cannot go on from another run, or None."""
+    if not cfg.kind.fitted_at_once:
+        return None
+    why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"
+    return f"the model {_class(cfg)} {why}"
+
+
+def check_start(cfg: RunConfig) -> None:
+    """Check `start_from`. Raises UserError if it is no run, or if this config's model cannot go on from that run's."""
+    if (start := run_to_start_from(cfg)) is None:
+        return
+    if (why := cannot_go_on(cfg)) is not None:
+        raise UserError(f"start_from={start}: {why}")
+    theirs, ours = _class(load_config(start / CONFIG)), _class(cfg)
+    if theirs != ours:
+        raise UserError(f"start_from={start}: its model is {theirs}, and this one is {ours}; leave out model=")
+
+
+def _class(cfg: DictConfig | RunConfig) -> str:
+    return str(cfg.model["_target_"]).rpartition(".")[2]
+
+
 def composed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """Return the config of a training: `cfg`, or that of the run that it resumes or starts from, with new keys.
 

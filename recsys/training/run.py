@@ -16,7 +16,7 @@ from recsys.distributed.ranks import Ranks, process_group, started_by_torchrun
 from recsys.files import manifest
 from recsys.job.check import check_late
 from recsys.job.check_early import check_early, check_vector_widths
-from recsys.job.resumed import run_to_resume, run_to_start_from
+from recsys.job.resumed import check_start, run_to_resume, run_to_start_from
 from recsys.job.run_config import RunConfig, device_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def check_raw_files(composed: DictConfig) -> tuple[RunConfig, SplitFiles | None]
     say("checking the config")
     cfg = check_early(composed)
     run_to_resume(cfg)
-    run_to_start_from(cfg)
+    check_start(cfg)
     check_root(cfg.data)
     if not names_files(cfg.data):
         return cfg, None

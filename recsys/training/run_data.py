@@ -97,7 +97,10 @@ def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
 def prepare_to_go_on(start: Path, data: DataConfig, engine: Engine, files: SplitFiles | None) -> Prepared:
     """Prepare the data of a training that goes on from another run: new values are added to that run's vocabularies."""
     manifest.check(start, of=is_fitted)
-    prepared = finish(plan_build(data, engine, files).with_transforms(start, grows=True))
+    build, then = plan_build(data, engine, files), RunData.load(start)
+    if then is not None and then.contents == build.contents:
+        say(f"these are the rows that {start} was trained on: name new ones with data.root or data.source.files")
+    prepared = finish(build.with_transforms(start, grows=True))
     for table, v in prepared.fitted.vocabularies.items():
         new = v.filter(pl.col("since") == prepared.fitted.trainings).height
         taken = new - (v.height - Fitted.load(start).vocabularies[table].height)

@@ -1,12 +1,15 @@
 """Times in every usual format, and their parts on the circle."""
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from raw_rows import learn, of_yaml, rows, some_rows
 
 from recsys.base.errors import UserError
 from recsys.data.features.value_types import as_time
+from recsys.data.prepare.prepared import prepare
 
 NOON = datetime(2024, 1, 31, 12, 34, 56)
 SECONDS = int(NOON.replace(tzinfo=UTC).timestamp())
@@ -133,3 +137,37 @@ def test_any_integers(numbers: list[int]) -> None:
     data = of_yaml("dense: {t: {cyclic: [hour]}}")
     frame, bad = some_rows(data, t=pl.Series(numbers, dtype=pl.Int64))
     assert frame.height + len(bad) == len(numbers)
+
+
+DAYS = [NOON + timedelta(days=i) for i in range(30)]
+OTHER_DAYS = {
+    "seconds": [SECONDS + 86_400 * i for i in range(30)],
+    "milliseconds": [1_000 * (SECONDS + 86_400 * i) for i in range(30)],
+    "times": DAYS,
+    "texts": [day.isoformat() for day in DAYS],
+    "missing": [None] * 30,
+}
+
+
+@pytest.mark.parametrize("by", ["split: {by: time, column: t}", "group: {by: user, order: t}"])
+@pytest.mark.parametrize("pair", ["milliseconds times", "seconds milliseconds", "times seconds", "texts missing"])
+def test_files_in_two_units_are_refused(pair: str, by: str, tmp_path: Path) -> None:
+    """A split or a group in time would take the rows of one file to be later than all rows of the other."""
+    for name, held in zip("ab", pair.split(), strict=True):
+        columns = {"user": [i % 5 for i in range(30)], "t": OTHER_DAYS[held], "y": [i % 2 for i in range(30)]}
+        pl.DataFrame(columns).write_parquet(tmp_path / f"{name}.parquet")
+    source = (
+        "source: {format: parquet, files: ['*.parquet']}\nlabel: {column: y}\nsparse: {user: {}}\nmax_bad_rows: 0.6"
+    )
+    data = data_from({"root": str(tmp_path), "prepared": str(tmp_path / "prepared")}, source, by)
+    if "milliseconds" not in pair:
+        assert sum(prepare(data).info["rows"].values()) == (30 if "missing" in pair else 60)
+        return
+    seconds = SECONDS + 86_400 * 14 + 43_200
+    what = {"milliseconds": f"milliseconds since 1970, such as {seconds}000"}
+    held = [f"{tmp_path / name}.parquet holds {what.get(x, f'times or seconds since 1970, such as {seconds}')}"
+            for name, x in zip("ab", pair.split(), strict=True)]  # fmt: skip
+    with pytest.raises(
+        UserError, match=re.escape(f"column t: {held[0]}, and {held[1]}; write all of them in one unit")
+    ):
+        prepare(data)

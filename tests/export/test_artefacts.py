@@ -426,18 +426,19 @@ def test_a_bad_row_in_triton_fails_its_own_request(artefact: Path) -> None:
 
 
 def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
-    """A column of whole numbers has no text that stands for an unknown item."""
+    """A column of whole numbers has no text that stands for an unknown item. Only data.where reads `bought`."""
     data = tmp_path / "data"
     data.mkdir()
     log = {"user": [u for u in range(30) for _ in range(5)], "item": [i % 7 for i in range(150)], "time": range(150)}
-    pl.DataFrame(log).write_parquet(data / "log.parquet")
+    pl.DataFrame({**log, "bought": [i % 5 > 0 for i in range(150)]}).write_parquet(data / "log.parquet")
     (data / "items.csv").write_text("item,kind,price\n" + "".join(f"{i},k,{i + 1}\n" for i in range(7)))
     source = ["data.source.format=parquet", "data.source.files=[log.parquet]", f"data.root={data}"]
-    run = trained(tmp_path / "out", "model=item_knn", *SEQUENCES, "data.sample=null", *source)
+    run = trained(tmp_path / "out", "model=item_knn", *SEQUENCES, "data.sample=null", "data.where=bought", *source)
     assert export_run(run, tmp_path / "artefact") is None
     model = load(tmp_path / "artefact")
-    [(nothing, _), (known, _)] = model.recommend([Query([{"user": 3}], 3), Query([{"user": 3, "item": 2}], 3)])
-    assert len(nothing) == 3 and all(isinstance(i, int) for i in nothing) and 2 not in known
+    histories = [[{"user": 3}], *([{"user": 3, "item": 2, "bought": bought}] for bought in (True, False))]
+    (nothing, _), (known, _), (left_out, _) = model.recommend([Query(history, 3) for history in histories])
+    assert len(nothing) == 3 and all(isinstance(i, int) for i in nothing) and 2 not in known and left_out == nothing
 
 
 @pytest.mark.slow

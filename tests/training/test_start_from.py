@@ -87,9 +87,13 @@ def test_rows_of_values_that_did_not_come_again_are_those_of_the_first_run(folde
     assert not (first.read(key)[1:31] == second.read(key)[1:31]).all()
 
 
-def test_it_starts_where_the_first_run_ended(folder: Path) -> None:
+def test_it_starts_where_the_first_run_ended(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its first epoch on the same rows continues to lower the loss; from random weights it would begin again."""
     run(folder, "again", "day0", f"start_from={folder / 'first'}")
+    said = (
+        f"these are the rows that {folder / 'first'} was trained on: name new ones with data.root or data.source.files"
+    )
+    assert said in capfd.readouterr().err
     first, again = (json.loads((folder / n / "metrics.json").read_text())["test"]["auc"] for n in ("first", "again"))
     assert again > first + 0.02
 
@@ -131,5 +135,12 @@ def test_mistakes(folder: Path) -> None:
         run(folder, "mistake-2", "day1", start, data={"dense": {"x": {"transform": ["log"]}}})
     with pytest.raises(UserError, match=r"data.dense.z: only this config has this feature; start_from needs equal"):
         run(folder, "mistake-3", "day1", start, data={"dense": {"z": {"column": "x"}}})
+    for model, why in {
+        "gbm": r"the model GBM is fitted at once, and cannot go on from another model; name one that is trained step by",
+        "dcnv2": r"its model is DLRM, and this one is DCNv2; leave out model=",
+    }.items():
+        with pytest.raises(UserError, match=rf"start_from=.*first: {why}"):
+            run(folder, "mistake-5", "day1", start, f"model={model}")
+    assert not (folder / "mistake-5").exists()
     with pytest.raises(UserError, match=r"optim.sparse.name=adam: start_from goes on with rowwise_adagrad, as "):
         run(folder, "mistake-4", "day1", start, "optim.sparse.name=adam")

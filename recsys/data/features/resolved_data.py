@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import GROUP, HISTORY, TARGETS, prefix_name
+from recsys.data.features.blocks import GROUP, HISTORY, ORDER, TARGETS, TIME, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
@@ -60,6 +60,12 @@ class ResolvedData(DataConfig):
     def raw_columns(self) -> tuple[tuple[str, str], ...]:
         """Pairs (config key, raw column) of all columns that features read."""
         return tuple((key, x) for source, _, key in self.parsed_columns.values() for x in source.columns)
+
+    @property
+    def moments(self) -> dict[str, str]:
+        """The raw columns by which rows are split and ordered in time, by the columns of parsed rows that have them."""
+        split = {TIME: self.split.column} if self.split.by == "time" and self.split.column else {}
+        return split | ({ORDER: self.group.order} if self.group is not None and self.group.order else {})
 
     @property
     def column_reads(self) -> dict[str, set[type[ValueType]]]:

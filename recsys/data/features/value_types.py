@@ -23,6 +23,13 @@ ISO = (
 DAY = (19_000_101, 21_991_231)  # numbers in this range are dates yyyymmdd if there is such a day
 UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))  # below 1e11: seconds (to the year 5138), ...; above all: ns
 LAST = 2**63 - 1
+SINCE, UNTIL = 315_532_800, 4_102_444_800  # 1980 and 2100, in seconds since 1970
+
+
+def unit_of_time(x: float) -> str | None:
+    """Return the unit of a number that counts from 1970 to a moment between 1980 and 2100; None for other numbers."""
+    units = {"seconds": 1, "milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
+    return next((name for name, factor in units.items() if SINCE <= x / factor < UNTIL), None)
 
 
 def as_time(column: str, dtype: pl.DataType) -> pl.Expr:

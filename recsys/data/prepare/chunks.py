@@ -4,7 +4,7 @@ READ/<fingerprint of the chunk's bytes and of the config that parses them>/
     rows-00000.arrow ...         parsed rows, text as codes
     values/<column>.parquet      the text of each code
     bad-00000.parquet ...        rows that cannot be read: line, reason, text, value
-    chunk.json                   the number of rows, bad rows and lines
+    chunk.json                   the number of rows, bad rows and lines, and medians of its times
     manifest.json                digests of the files, which are checked when they are read
 """
 
@@ -181,10 +181,11 @@ def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable
 def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable[[float], None]) -> None:
     coder = TextCoder(data.text_columns)
     rows: list[int] = []
+    medians: dict[str, list[Any]] = {name: [] for name in data.moments}
     bad = lines = 0
 
-    def parse_and_write(numbered: tuple[int, Block]) -> tuple[int, int, int]:
-        """Return the number of rows, bad rows and lines."""
+    def parse_and_write(numbered: tuple[int, Block]) -> tuple[int, int, int, list[Any]]:
+        """Return the number of rows, bad rows and lines, and the medians."""
         number, block = numbered
         frame, bad_rows = parse_rows(data, block)
         write_rows(folder, number, coder.encode(frame.drop(LINE, ELEMENT, strict=False)))
@@ -193,16 +194,18 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
             schema = {"line": pl.Int64} | dict.fromkeys(columns[1:], pl.String)
             values = [[getattr(b, c) for c in columns] for b in bad_rows]
             pl.DataFrame(values, schema, orient="row").write_parquet(folder / f"bad-{number:05d}.parquet")
-        return frame.height, len(bad_rows), block.lines
+        return frame.height, len(bad_rows), block.lines, [frame[name].median() for name in medians]
 
     blocks = enumerate(read_sources.read_blocks(data, chunk.file, chunk.file_range))
     with closing(in_order(parse_and_write, blocks, PARSERS, "parse")) as results:
-        for good, wrong, read in results:
+        for good, wrong, read, middle in results:
             rows.append(good)
+            for of_column, x in zip(medians.values(), middle, strict=True):
+                of_column.append(x)
             bad, lines = bad + wrong, max(lines, read)
             advance(good)
     write_values(folder, coder)
-    write_info(folder, {"rows": rows, "bad": bad, "lines": lines})
+    write_info(folder, {"rows": rows, "bad": bad, "lines": lines, "medians": medians})
 
 
 def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:

@@ -27,6 +27,7 @@ from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.k_core import CORE, REMOVED, k_core
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
+from recsys.data.prepare.time_units import TimeUnits
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import is_remote
@@ -140,7 +141,7 @@ class Build:
             say(f"{len(by_folder) - len(pending)} of {len(by_folder)} chunks of the raw files have been read before")
         unread = {f for _, f in pending}
         parsed: list[ParsedChunk] = []
-        bad = BadRows(self.data, self.bad_rows)
+        bad, units = BadRows(self.data, self.bad_rows), TimeUnits(self.data)
         with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
             job = partial(_read_one, self.data)
             # closed here: an error would keep it, and a garbage collection would end the job amid another one
@@ -152,6 +153,7 @@ class Build:
                     first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
                     parsed.append(ParsedChunk(folder, first, chunk.split))
                     bad.add(chunk, parsed[-1])
+                    units.add(chunk, parsed[-1])
             progress.total = progress.done
             progress.advance(0)
         bad.report()

@@ -225,7 +225,7 @@ def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
     """Return the raw columns that features, label, split, joins and SQL read."""
     reads = data.column_reads
     expressions = {f"data.derive.{name}": sql for name, sql in data.derive.items()}
-    if labelled and data.where is not None:
+    if data.where is not None and (labelled or data.item_feature is not None):  # it filters histories, too
         expressions["data.where"] = data.where
     for key, sql in expressions.items():
         for column in parse_sql(sql, key)[1]:
