@@ -56,9 +56,13 @@ def _explain_by_type(e: BaseException, command: str, arguments: Sequence[str]) -
         group, _, value = str(e.missing_cfg_file).rpartition("/")
         return f"{group}={value}: no such choice{did_you_mean(value, e.options)}"
     if isinstance(e, OverrideParseException):
-        key, _, value = e.override.partition("=")
+        override = e.override.removeprefix("++")  # which free_keys adds
+        key, equals, value = override.partition("=")
+        if not equals:
+            names = {"train": "resume", "new": "data", "preprocess": "data"}.get(command, "run")
+            return f"{key}: must be KEY=VALUE, such as {names}={key}"
         quoted = value.strip("'\"")
-        return f"{e.override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
+        return f"{override}: cannot be parsed; write the value in quotes: \"{key}='{quoted}'\""
     if isinstance(e, OmegaConfBaseException) and e.full_key and "Cannot merge DictConfig with ListConfig" in str(e):
         return f"{e.full_key}: must be a mapping, such as {{a: 1}}, not a list"
     if isinstance(e, ConfigKeyError | ConfigAttributeError) and e.full_key:

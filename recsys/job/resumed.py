@@ -59,11 +59,11 @@ def check_start(cfg: RunConfig) -> None:
     """Check `start_from`. Raises UserError if it is no run, or if this config's model cannot go on from that run's."""
     if (start := run_to_start_from(cfg)) is None:
         return
-    if (why := cannot_go_on(cfg)) is not None:
+    why, theirs = cannot_go_on(cfg), _class(load_config(start / CONFIG))
+    if why is None and theirs != _class(cfg):
+        why = f"its model is {theirs}, and this one is {_class(cfg)}; leave out model="
+    if why is not None:
         raise UserError(f"start_from={start}: {why}")
-    theirs, ours = _class(load_config(start / CONFIG)), _class(cfg)
-    if theirs != ours:
-        raise UserError(f"start_from={start}: its model is {theirs}, and this one is {ours}; leave out model=")
 
 
 def _class(cfg: DictConfig | RunConfig) -> str:

@@ -65,26 +65,21 @@ def choose(
         c = next((c for c in columns if c.name == asked), None)
         if c is None:
             raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
-        if isinstance(positive, str) or positive is None:
-            label = label_of(c)
-            if label is None:
-                derived = f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
-                why = f"{c.reason or 'it has one value'}{derived}"
-                raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
-        else:
-            texts = set(c.texts.str.strip_chars().to_list())
-            if unknown := next((v for v in positive if v not in texts), None):
-                raise UserError(f"positive={unknown}: {c.name} has no such value{did_you_mean(unknown, texts)}")
-            label = of_values(c, positive, "; positive as you asked")
+        label = _label_of(c, positive)
+        if label is None:
+            derived = f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
+            why = f"{c.reason or 'it has one value'}{derived}"
+            raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
         label.reason = f"as you asked{label.reason}"
         label.undecided = _undecided(label) if positive == "auto" else ""
         return label
     choice = _likeliest_choice(columns, retrieval=retrieval, untested=untested)
-    label = label_of(choice.column) if choice is not None else None
+    label = _label_of(choice.column, positive) if choice is not None else None
     if choice is None or label is None:
         return None
     label.reason = choice.reason + label.reason
-    label.undecided, label.family = choice.undecided or _undecided(label), choice.family
+    label.undecided = (choice.undecided or _undecided(label)) if positive == "auto" else ""
+    label.family = choice.family
     if choice.doubt:
         label.doubt = f"is {choice.column.name} the label? {choice.doubt}"
         name_words = set(words(choice.column.name))
@@ -92,6 +87,16 @@ def choose(
         rivals.sort(key=lambda c: -len(name_words & set(words(c.name))))
         label.alternatives = tuple(c.name for c in rivals)[:3]
     return label
+
+
+def _label_of(c: Column, positive: Sequence[str] | str | None) -> LabelGuess | None:
+    """Return the column as a label, whose positive values are those that are given, if they are."""
+    if isinstance(positive, str) or positive is None:
+        return label_of(c)
+    texts = set(c.texts.str.strip_chars().to_list())
+    if unknown := next((v for v in positive if v not in texts), None):
+        raise UserError(f"positive={unknown}: {c.name} has no such value{did_you_mean(unknown, texts)}")
+    return of_values(c, positive, "; positive as you asked")
 
 
 def _likeliest_choice(columns: Sequence[Column], *, retrieval: bool, untested: Collection[str]) -> _Choice | None:

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -122,7 +123,8 @@ def globs_for(root: Path, files: Sequence[Path], empty: Collection[Path] = ()) -
         folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
         same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))
         start = glob.escape("".join(characters[0] for characters in same))
-        for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
+        name = re.sub(r"[\d_.-]+$", "", start)  # the days to come may have other first digits
+        for pattern in (*(f"{p}*{suffix}" for p in ("", "**/", name, start)), f"{folder}/**/*{suffix}"):
             if pattern.startswith("/"):
                 continue
             matched = {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}

@@ -64,8 +64,8 @@ def source_of(
         rename: `source.rename`.
     """
     layout, root = gathered.layout, Path(found.root)
-    matched = {p for g in found.globs for p in root.glob(g)}
-    globs = list(found.globs)
+    globs = [g for g in found.globs if not {*root.glob(g)} <= {*gathered.others}]  # as typed, so that new files match
+    matched = {p for g in globs for p in root.glob(g)}
     if not globs or matched & set(gathered.others) or not matched >= set(gathered.files):
         globs = globs_for(root, gathered.files, gathered.empty)
     source: dict[str, Any] = {"format": layout.format, "files": globs} | layout.options()

@@ -152,7 +152,7 @@ def predict_files(
                         unknown[name] += (share[name].item() or 0.0) * scored.height
                 shown.advance(frame.height)
     if rows == 0:
-        raise UserError(f"input: none of the {out.bad} rows can be read; {out.bad_rows} has the reasons")
+        raise UserError(f"input: {out.without_rows()}")
     return {
         "rows": rows,
         "bad_rows": out.bad,

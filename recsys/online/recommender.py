@@ -298,10 +298,8 @@ def recommend_files(
         out.keep(bad)
     rows = pl.concat(frames)
     if rows.is_empty():
-        why = f"none of the {out.bad} rows can be read; {out.bad_rows} has the reasons"
-        nothing = "holds no rows" if recommender.fitted.data.where is None else "data.where filters out all rows"
-        why = why if out.bad else nothing
-        raise UserError(f"input: {why}")
+        left_out = recommender.fitted.data.where is not None and not out.bad
+        raise UserError(f"input: {'data.where filters out all rows' if left_out else out.without_rows()}")
     groups = cold = 0
     with out, bar("recommending", unit="groups") as shown:
         for frame, without in recommender.answers(rows, k, filter_history, batch_size):

@@ -138,6 +138,7 @@ MISTAKES = [
     (["data.sequences.max_length=3"], r"data.sequences: needs data.group"),
     (["data.dense.price.vectors={file: x.npy}"], r"data.dense.price.vectors: no such file: raw/x.npy"),
     (["data.sparse=[user]"], r"^data.sparse: must be a mapping, such as \{a: 1\}, not a list"),
+    (["outputs/dcn"], r"^outputs/dcn: must be KEY=VALUE, such as resume=outputs/dcn$"),
     (["data.k_core=user:5"], r"^data.k_core=user:5: must be a mapping, .* in quotes"),
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold, files or leave_one_out"),
     (

@@ -138,8 +138,11 @@ def test_nothing_usable(tmp_path: Path) -> None:
         prepare(config(tmp_path, root=None))
 
 
-def test_prepared_once_and_again_when_something_changed(tmp_path: Path) -> None:
+def test_prepared_once_and_again_when_something_changed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     raw = write(tmp_path / "raw")
+    assert prepare(config(tmp_path, sparse={"s": SparseConfig(min_count=10**6)})).fitted.vocabularies["s"].is_empty()
+    said = "table s: no value is in min_count training rows, so that all values share row 0"
+    assert capfd.readouterr().err.count(said) == 1
     first = prepare(config(tmp_path))
     made = first.folder.stat().st_mtime_ns, (first.folder / "prepared.json").stat().st_mtime_ns
     assert prepare(config(tmp_path)).folder == prepare(config(tmp_path, max_bad_rows=0.5)).folder == first.folder

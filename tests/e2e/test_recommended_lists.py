@@ -208,12 +208,14 @@ def test_mistakes(
     log.write_csv(tmp_path / "log.csv")
     log.drop("time").write_csv(tmp_path / "no_time.csv")
     (tmp_path / "bad.csv").write_text("user,item,time\nu1,i1,noon\n")
+    (tmp_path / "header.csv").write_text("user,item,time\n")
     given = [f"run={run}", f"output={tmp_path}/top.parquet"]
     for arguments, message in (
         (["input=log.csv", "k=0"], r"k=0: must be at least 1"),
         (["input=log.csv", "k=5000"], r"k=5000: must be at most \d+, the number of items that the model can rank"),
         (["input=no_time.csv"], r"data.group.order: no_time.csv has no column time"),
         (["input=bad.csv"], r"input: none of the 1 rows can be read; .*top.bad_rows.csv has the reasons"),
+        (["input=header.csv"], r"^error: input: holds no rows$"),
         (["input=log.csv", "batch_size=0"], r"batch_size=0: must be at least 1"),
         (["input=none.csv"], r"none.csv: no such file"),
         (["input=log.csv", f"output={tmp_path}"], r"is a folder; name a .parquet file"),

@@ -73,6 +73,12 @@ def test_globs_match_these_files_alone(
     assert {p for g in globs for p in root.glob(g) if p.is_file()} == set(chosen)
 
 
+def test_globs_match_the_days_to_come(tmp_path: Path) -> None:
+    days = touch(tmp_path, *(f"logs/events_2026-03-0{i}.csv" for i in range(1, 8)))
+    touch(tmp_path, "items.csv", "logs/users.csv")
+    assert globs_for(tmp_path, days) == ["logs/events*.csv"]
+
+
 @pytest.mark.parametrize(
     ("name", "split"),
     [

@@ -1209,6 +1209,10 @@ def test_yes_is_positive_however_frequent(tmp_path: Path, yes: str, no: str) -> 
     write(tmp_path / "log.csv", clicks().drop(LABEL).with_columns(often))
     p = proposed(tmp_path, label="completed")
     assert isinstance(p.label, BinaryGuess) and p.label.positive == [yes]
+    p = proposed(tmp_path, positive=(no,))
+    assert isinstance(p.label, BinaryGuess) and p.label.positive == [no]
+    with pytest.raises(UserError, match=f"^positive=7: completed has no such value; valid: {min(yes, no)}, {max(yes, no)}$"):
+        proposed(tmp_path, positive=("7",))
 
 
 def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:

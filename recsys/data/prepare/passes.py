@@ -20,14 +20,13 @@ from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.features.grow import check_growth, grow
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_index import shares_of_places
-from recsys.data.prepare.bad_rows import BadRows
+from recsys.data.prepare.bad_rows import BadRows, TimeUnits
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.k_core import CORE, REMOVED, k_core
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
-from recsys.data.prepare.time_units import TimeUnits
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.raw_files import is_remote
@@ -181,6 +180,8 @@ class Build:
             fitted.items = read_items(self.data, fitted, self.codes, old_items, core if core.exists() else None)
             fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
+        for table in (t for t, v in fitted.vocabularies.items() if v.is_empty()):
+            say(f"table {table}: no value is in min_count training rows, so that all values share row 0")
         return self._save(fitted)
 
     def _save(self, fitted: Fitted) -> Fitted:

@@ -99,6 +99,12 @@ class Output:
             self._writer = self._stack.enter_context(pq.ParquetWriter(building, table.schema))
         self._writer.write_table(table)
 
+    def without_rows(self) -> str:
+        """Return why there is no row to write."""
+        return (
+            f"none of the {self.bad} rows can be read; {self.bad_rows} has the reasons" if self.bad else "holds no rows"
+        )
+
     def keep(self, bad: list[BadRow]) -> None:
         """Append bad rows to their file."""
         self.bad += len(bad)
