@@ -7,7 +7,9 @@ import numpy as np
 import polars as pl
 
 from recsys.new import proposal as splits
-from recsys.new.column_kinds import IdKind
+from recsys.new.choose_label import choose
+from recsys.new.column_kinds import Column, IdKind, sql_name
+from recsys.new.label import BinaryGuess
 from recsys.new.proposal import Proposal, Split
 from recsys.new.propose_features import features_of
 from recsys.new.roles import copies
@@ -59,11 +61,25 @@ def propose_retrieval(p: Proposal, files: Sequence[Path]) -> None:
     for f in features_of([*fixed, *(c for s in users for c in s.columns)], {}, typed=p.typed).sparse:
         f.settings["per"] = "group"
         p.features.sparse.append(f)
-    for c in (c for c in p.columns if c.name not in used and c not in fixed):
+    others = [c for c in p.columns if c.name not in used and c not in fixed]
+    chosen = _chosen(others)
+    for c in others:
         why = "models of sequences read items; its value is not known before the item"
         own = c.reason if c.kind.says_nothing or c.kind.is_row_id else why
-        p.features.left_out.append((c.name, other_names.get(c.name) or own))
+        p.features.left_out.append((c.name, other_names.get(c.name) or chosen.get(c.name) or own))
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+
+
+def _chosen(columns: Sequence[Column]) -> dict[str, str]:
+    """Return a line for the column that says which items users chose, if one does: all rows are taken for choices."""
+    label = choose(columns, "auto", retrieval=True)
+    if not isinstance(label, BinaryGuess) or label.doubt or label.undecided:
+        return {}
+    c, name = label.column, sql_name(label.column.name)
+    positive = ", ".join(f"'{v}'" for v in label.positive)
+    sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {label.at_least or 1:g}"
+    sql = name if c.values.dtype == pl.Boolean else sql
+    return {c.name: f"{label.what}, and the others count as interactions, too, unless you add: where: {sql}"}
 
 
 def _why_core(rows: pl.DataFrame) -> str:

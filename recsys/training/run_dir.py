@@ -141,7 +141,9 @@ def _move_old_run(path: Path) -> None:
     old.mkdir()
     for file in (f for pattern in OWN for f in sorted(path.glob(pattern))):
         file.rename(old / file.name)
-    say(f"{path} already contained a run with the same config; moved it to {old}")
+    unfinished = run_files.newest_checkpoint(old) is not None and not (old / "metrics.json").exists()
+    hint = f", where resume={old} goes on with it" if unfinished else ""
+    say(f"{path} already contained a run with the same config; moved it to {old}{hint}")
 
 
 def write_config(file: Path, cfg: RunConfig) -> None:

@@ -58,7 +58,7 @@ def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_a_new_run_moves_the_old_runs_files_alone(trained: Home) -> None:
+def test_a_new_run_moves_the_old_runs_files_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:
     folder = trained.folder / "mine"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
@@ -69,3 +69,8 @@ def test_a_new_run_moves_the_old_runs_files_alone(trained: Home) -> None:
     old = folder.with_name("mine.1")
     assert json.loads((old / "metrics.json").read_text())["test"] == first
     assert {f.name for f in folder.iterdir()} - {f.name for f in old.iterdir()} == {"notes.txt", "raw", ".lock"}
+    assert f"moved it to {old}\n" in capfd.readouterr().err
+    (folder / "metrics.json").unlink()  # as of a run that was interrupted
+    trained.train(f"run_dir={folder}")
+    interrupted = folder.with_name("mine.2")
+    assert f"moved it to {interrupted}, where resume={interrupted} goes on with it\n" in capfd.readouterr().err

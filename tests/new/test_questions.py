@@ -16,6 +16,7 @@ from file_shapes import clicks, lines
 from small_csv import Commands
 
 from recsys.base.errors import NeedsAnswer, UserError
+from recsys.data.raw.derive import filter_rows
 from recsys.new.known_names import NAMES, names_an_id_of
 from recsys.new.label import BinaryGuess, NumberGuess
 from recsys.new.leaks import AFTERWARDS
@@ -1211,8 +1212,25 @@ def test_yes_is_positive_however_frequent(tmp_path: Path, yes: str, no: str) -> 
     assert isinstance(p.label, BinaryGuess) and p.label.positive == [yes]
     p = proposed(tmp_path, positive=(no,))
     assert isinstance(p.label, BinaryGuess) and p.label.positive == [no]
-    with pytest.raises(UserError, match=f"^positive=7: completed has no such value; valid: {min(yes, no)}, {max(yes, no)}$"):
+    with pytest.raises(
+        UserError, match=f"^positive=7: completed has no such value; valid: {min(yes, no)}, {max(yes, no)}$"
+    ):
         proposed(tmp_path, positive=("7",))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("values", [(1, 0), (True, False), ("yes", "no")])
+def test_rows_that_users_have_not_chosen_are_no_silent_interactions(
+    tmp_path: Path, values: tuple[object, object], kind: str
+) -> None:
+    """Without a label, the config says which condition keeps the positive rows; SQL reads text of CSV as text."""
+    frame = clicks().with_columns(pl.Series(LABEL, [values[1 - y] for y in clicks()[LABEL]]))
+    write(tmp_path / "log.csv", frame) if kind == "csv" else frame.write_parquet(tmp_path / "log.parquet")
+    reason = dict(proposed(tmp_path, label=None).features.left_out)[LABEL]
+    what, _, sql = reason.partition(", and the others count as interactions, too, unless you add: where: ")
+    assert what.endswith("% of the rows are positive")
+    read = pl.read_csv(tmp_path / "log.csv", infer_schema=False) if kind == "csv" else frame
+    assert filter_rows(sql, read).height == (frame[LABEL] == values[0]).sum()
 
 
 def test_what_is_not_skipped_is_wanted(tmp_path: Path) -> None:
