@@ -90,6 +90,8 @@ class ExportedRetrieval(Exported):
     def write(self, raw: pl.DataFrame, folder: Path) -> tuple[dict[str, Any], Examples]:
         rows, recommender = self.rows, Recommender.load(str(self.source.run), self.source.checkpoint.name)
         k, parsed = recommender.k, rows.parse(rows.keep_history(rows.from_frame(raw)))[0]
+        if parsed.is_empty():
+            raise UserError(f"data.where={rows.fitted.data.where}: keeps no row to compare; name files with rows=FILES")
         groups = parsed.select(GROUP, LINE).group_by(GROUP, maintain_order=True).agg(LINE)
         # of many items, the first groups only, so that comparing them takes seconds
         groups = groups.head(max(RECORDED, PRODUCTS // max(1, len(rows.fitted.candidates))))

@@ -434,6 +434,9 @@ def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
     (data / "items.csv").write_text("item,kind,price\n" + "".join(f"{i},k,{i + 1}\n" for i in range(7)))
     source = ["data.source.format=parquet", "data.source.files=[log.parquet]", f"data.root={data}"]
     run = trained(tmp_path / "out", "model=item_knn", *SEQUENCES, "data.sample=null", "data.where=bought", *source)
+    pl.DataFrame(log).write_parquet(tmp_path / "other.parquet")
+    message = export_run(run, tmp_path / "artefact", f"rows=[{tmp_path}/other.parquet]")
+    assert message == "data.where=bought: keeps no row to compare; name files with rows=FILES"
     assert export_run(run, tmp_path / "artefact") is None
     model = load(tmp_path / "artefact")
     histories = [[{"user": 3}], *([{"user": 3, "item": 2, "bought": bought}] for bought in (True, False))]
