@@ -12,13 +12,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+from served import free_port
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 from google.protobuf import text_format
+from served import free_port
 from tritonclient.grpc.model_config_pb2 import TYPE_FP32, ModelConfig
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "serving" / "triton.py"
@@ -49,23 +50,13 @@ def test_mistakes(script: ModuleType, capsys: pytest.CaptureFixture[str], argume
     assert capsys.readouterr().err.startswith(message)
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 @pytest.mark.slow
 @pytest.mark.skipif("RECSYS_TEST_TRITON" not in os.environ, reason="RECSYS_TEST_TRITON names no folder")
 def test_a_real_triton(tmp_path: Path) -> None:
     """Triton answers over both protocols, its statistics fit the latency, and it leaves no process behind."""
     subprocess.run([sys.executable, SCRIPT, "example", tmp_path / "models"], check=True)
     (tmp_path / "rows.csv").write_text("x\n1.5\n2\n")
-    http, grpc, metrics = free_ports(3)
+    http, grpc, metrics = (free_port() for _ in range(3))
     ports = [f"http={http}", f"grpc={grpc}", f"metrics={metrics}"]
     line = [sys.executable, SCRIPT, "serve", tmp_path / "models", f"environment={os.environ['RECSYS_TEST_TRITON']}"]
     server = subprocess.Popen([*line, *ports], stdout=subprocess.PIPE, text=True)
