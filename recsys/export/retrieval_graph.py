@@ -91,7 +91,9 @@ class ExportedRetrieval(Exported):
         rows, recommender = self.rows, Recommender.load(str(self.source.run), self.source.checkpoint.name)
         k, parsed = recommender.k, rows.parse(rows.keep_history(rows.from_frame(raw)))[0]
         if parsed.is_empty():
-            raise UserError(f"data.where={rows.fitted.data.where}: keeps no row to compare; name files with rows=FILES")
+            where = rows.fitted.data.where
+            why = "no row can be read" if where is None else f"data.where={where}: keeps no row to compare"
+            raise UserError(f"{why}; name files with rows=FILES")
         groups = parsed.select(GROUP, LINE).group_by(GROUP, maintain_order=True).agg(LINE)
         # of many items, the first groups only, so that comparing them takes seconds
         groups = groups.head(max(RECORDED, PRODUCTS // max(1, len(rows.fitted.candidates))))

@@ -48,7 +48,7 @@ def run_to_start_from(cfg: DictConfig | RunConfig) -> Path | None:
 
 
 def cannot_go_on(cfg: RunConfig) -> str | None:
-    """Return what to say of a model that cannot go on from another run, or None."""
+    """Return why the model cannot go on from another run, or None."""
     if not cfg.kind.fitted_at_once:
         return None
     why = "is fitted at once, and cannot go on from another model; name one that is trained step by step"

@@ -76,8 +76,9 @@ def _chosen(columns: Sequence[Column]) -> dict[str, str]:
     if not isinstance(label, BinaryGuess) or label.doubt or label.undecided:
         return {}
     c, name = label.column, sql_name(label.column.name)
-    positive = ", ".join(f"'{v}'" for v in label.positive)
-    sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {label.at_least or 1:g}"
+    positive = ", ".join("'" + v.replace("'", "''") + "'" for v in label.positive)
+    least = 1 if label.at_least is None else label.at_least
+    sql = f"{name} IN ({positive})" if positive else f"CAST({name} AS DOUBLE) >= {least:g}"
     sql = name if c.values.dtype == pl.Boolean else sql
     return {c.name: f"{label.what}, and the others count as interactions, too, unless you add: where: {sql}"}
 

@@ -64,8 +64,9 @@ def source_of(
         rename: `source.rename`.
     """
     layout, root = gathered.layout, Path(found.root)
-    globs = [g for g in found.globs if not {*root.glob(g)} <= {*gathered.others}]  # as typed, so that new files match
-    matched = {p for g in globs for p in root.glob(g)}
+    matches = {g: {*root.glob(g)} for g in found.globs}
+    globs = [g for g, its in matches.items() if not its <= {*gathered.others}]  # as typed, so that new files match
+    matched = {p for g in globs for p in matches[g]}
     if not globs or matched & set(gathered.others) or not matched >= set(gathered.files):
         globs = globs_for(root, gathered.files, gathered.empty)
     source: dict[str, Any] = {"format": layout.format, "files": globs} | layout.options()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (79_413, 68_000),
+    "lines": (79_412, 68_000),
     "files": (513, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_033, 800),

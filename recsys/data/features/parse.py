@@ -103,8 +103,8 @@ class RowParser:
         if IN_SPLIT in frame.columns:  # the others need no label
             needed = (frame[IN_SPLIT] != 0).fill_null(True)
             checks = [Check(c.bad & needed, c.column, c.problem, c.role) for c in checks]
-        for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
-            if column and name in frame.columns:
+        for name, column in data.moments.items():
+            if name in frame.columns:
                 bad = ~frame[name].is_finite().fill_null(False)
                 checks.append(Check(bad, column, "is neither a number nor a time", "time"))
         if data.split.rows is not None and IN_SPLIT in frame.columns:
