@@ -48,7 +48,7 @@ def query_vectors(model: ServedRetrieval, folder: Path, users: np.ndarray) -> np
     """Return the vectors of users' queries, from their clicks."""
     clicks = pl.read_parquet(folder / "data" / "clicks.parquet").filter(pl.col("user").is_in(users.tolist()))
     rows = model._frames.rows
-    parsed, _ = rows.parse(rows.keep_history(rows.from_frame(clicks)))
+    parsed, _ = rows.parse_frame(clicks, past=True)
     scorer: Any = model._scorer
     return np.concatenate([scorer.vectors(part) for part in in_batches(model.fitted, parsed, 1024)])
 

@@ -76,7 +76,7 @@ def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor],
 
     logits: the model, from the features of B rows to logits (B, L)
     """
-    parsed, _ = rows.parse(rows.from_frame(raw))
+    parsed, _ = rows.parse_frame(raw)
     raw = raw[parsed[LINE]]
     applied = rows.fitted.apply(rows.in_context(parsed))
     arrays = Arrays.from_frame(applied, rows.fitted.features, rows.fitted.matrices)

@@ -89,7 +89,7 @@ class ExportedRetrieval(Exported):
 
     def write(self, raw: pl.DataFrame, folder: Path) -> tuple[dict[str, Any], Examples]:
         rows, recommender = self.rows, Recommender.load(str(self.source.run), self.source.checkpoint.name)
-        k, parsed = recommender.k, rows.parse(rows.keep_history(rows.from_frame(raw)))[0]
+        k, parsed = recommender.k, rows.parse_frame(raw, past=True)[0]
         if parsed.is_empty():
             where = rows.fitted.data.where
             why = "no row can be read" if where is None else f"data.where={where}: keeps no row to compare"

@@ -100,7 +100,7 @@ class Lookup:
             return None
         compute = partial(_crc, read) if index is None else partial(_look_up, read, index)
         kinds = (str, type(None), int) if column.dtype.is_integer() else (str, type(None))
-        direct = column.dtype == pl.String and text_cleaner(data.source, column.name) is None
+        direct = column.is_exact and text_cleaner(data.source, column.name) is None
         return cls(place, index, direct, Memo(compute, kinds), encoder.buckets if isinstance(encoder, Hash) else 1)
 
     def results(self, cells: Cells) -> Iterator[int]:

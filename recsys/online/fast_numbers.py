@@ -26,12 +26,12 @@ from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import IdsOfNumbers
 from recsys.data.features.steps import Columns, FillMean, Params, Transform, stacked
 from recsys.data.raw.derive import null_texts
-from recsys.online.python_values import MISSING, integer_bounds, without_point
-from recsys.online.raw_columns import Cells, has_whole_floats
+from recsys.online.raw_columns import Cells
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
 PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
+MISSING = ("", "nan")  # text that counts as a missing number
 EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64
 Chain = list[tuple[Transform, Params]]
 Kinds = tuple[type[Transform], ...]
@@ -44,7 +44,6 @@ class NumberParser:
     dtype: type of the columns: text, integers or floats
     thousands, decimal: the marks in text
     missing: text that stands for a missing value
-    whole_floats: whether 7.0 is 7, whose text differs, and -0.0 is 0
     exact: whether text with spaces or marks, and missing text, is unusual
     """
 
@@ -52,20 +51,19 @@ class NumberParser:
     thousands: str | None
     decimal: str
     missing: frozenset[str] = frozenset()
-    whole_floats: bool = False
     exact: bool = False
 
     @classmethod
     def from_column(cls, source: SourceConfig, name: str, dtype: pl.DataType) -> NumberParser:
         text = dtype == pl.String
         missing = null_texts(source, name) if text else frozenset[str]()
-        return cls(dtype, source.thousands, source.decimal, missing, has_whole_floats(source))
+        return cls(dtype, source.thousands, source.decimal, missing)
 
     def __call__(self, cells: list[Any]) -> np.ndarray:
         """Parse values: (N,) -> (N,). Raises ValueError, TypeError or OverflowError for unusual values."""
         kinds = set(map(type, cells))
         if kinds <= {int, float, type(None)} and not self.missing:
-            x = _as_floats(cells) + 0.0 if self.whole_floats else _as_floats(cells)  # -0.0 + 0.0 is 0.0
+            x = _as_floats(cells)
         elif kinds <= {int, float, str, type(None)}:
             x = self._from_text(cells, kinds)
         else:
@@ -73,8 +71,8 @@ class NumberParser:
         if (np.abs(x) > FLOAT32_MAX).any():
             raise OverflowError
         if self.dtype.is_integer():
-            low, high = integer_bounds(self.dtype)
-            low, high = max(low, -EXACT), min(high, EXACT)
+            bounds = np.iinfo(str(self.dtype).lower())
+            low, high = max(bounds.min, -EXACT), min(bounds.max, EXACT)
             if ((x != np.floor(x)) & ~np.isnan(x) | (x < low) | (x > high)).any():
                 raise ValueError
             x = x + 0.0  # there is no negative zero among integers
@@ -84,8 +82,7 @@ class NumberParser:
         if kinds <= {str, type(None)} and not self.missing:
             with suppress(ValueError):
                 return _text_as_floats(cells)
-        numbers = map(without_point, cells) if self.whole_floats else cells
-        texts = [x if x is None or type(x) is str else repr(x) for x in numbers]
+        texts = [x if x is None or type(x) is str else repr(x) for x in cells]
         return _text_as_floats([None if x is None else self._plain(x) for x in texts])
 
     def _plain(self, text: str) -> str | None:

@@ -72,10 +72,9 @@ class Predictor:
         """
         from recsys.data.features.blocks import LINE
 
-        frame = self.rows.from_frame(raw)
-        parsed, _ = self.rows.parse(frame)
-        scores, _ = self.score(self.rows.in_context(parsed))
-        scores = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left").drop(LINE)
+        scores, _ = self.score(self.rows.in_context(self.rows.parse_frame(raw)[0]))
+        lines = pl.DataFrame({LINE: pl.int_range(raw.height, dtype=pl.Int64, eager=True)})
+        scores = lines.join(scores, on=LINE, how="left", maintain_order="left").drop(LINE)
         return scores["probability"] if scores.columns == ["probability"] else scores
 
     def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -211,13 +210,15 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
 
     data = raw_rows.fitted.data
     source = read_sources.prediction_source(data, file)
-    complete = partial(raw_rows.complete_file, file=file)
+    refused: list[BadRow] = []
+    complete = partial(raw_rows.complete_file, file=file, bad=refused)
     blocks: Iterable[Block] = read_sources.read_blocks(source, file, unlabelled=True, complete=complete)
     if data.group is not None and (all_blocks := list(blocks)):
         blocks = [Block(file, pl.concat(b.frame for b in all_blocks), [bad for b in all_blocks for bad in b.bad])]
     for block in blocks:
         rows, bad = parse_rows(data, block, labelled=False)
-        yield add_group_features(data, rows), bad
+        yield add_group_features(data, rows), sorted(bad + refused, key=lambda b: b.line)
+        refused.clear()
 
 
 def input_files(patterns: list[str], key: str = "input") -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 
 QUERY_KEYS = ("k", "filter_history", "exclude", "candidates")

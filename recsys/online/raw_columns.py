@@ -12,10 +12,12 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, TEXT_FORMATS
+from recsys.data.features.fitted import Fitted
+from recsys.data.features.raw_types import RawJoined, RawList, RawText, RawType, UntypedText
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
 from recsys.data.raw.derive import null_texts
-from recsys.online.python_values import Reader, RowError, reader
+from recsys.online.row_error import RowError
 from recsys.schema.source_schema import SourceConfig
 
 Row = Mapping[str, Any]
@@ -25,12 +27,25 @@ FEW = 8  # rows that are transposed one by one
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A raw column: its type, and the keys of a row under which its value may be found."""
+    """A raw column: its type, and the keys of a row under which its value may be found.
+
+    read: converts a value of Python or JSON to one of `type.dtype`, None if missing; ValueError if it is refused
+    """
 
     name: str
     keys: tuple[str, ...]
-    dtype: pl.DataType
-    read: Reader
+    type: RawType
+    read: Callable[[Any], Any]
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """The type of the column in the training files."""
+        return self.type.dtype
+
+    @property
+    def is_exact(self) -> bool:
+        """True if text is looked up as it is."""
+        return isinstance(self.type, RawText)
 
     @property
     def holds_numbers(self) -> bool:
@@ -48,29 +63,33 @@ class RawColumn:
         return None
 
 
-def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> RawColumn:
+def raw_type(fitted: Fitted, name: str, dtype: pl.DataType) -> RawType:
+    """Return the meaning of a raw column. dtype: its type in the training files"""
+    known, data = fitted.types, fitted.data
+    text = UntypedText(pl.String()) if known is None else known.get(name, RawText(pl.String()))
+    if isinstance(dtype, pl.List | pl.Array) and dtype.inner == pl.String:
+        return RawList(dtype, text)
+    own = RawType.of_dtype(dtype)
+    if not isinstance(own, RawText):
+        return own
+    sources = [c.source for c in data.sparse_columns.values() if c.column == name]
+    separators = {s.separator for s in sources if isinstance(s, Separated) and s.separator is not None}
+    return RawJoined(own.dtype, separators.pop(), text) if len(separators) == 1 else text
+
+
+def column_of(data: ResolvedData, name: str, type_: RawType) -> RawColumn:
     """Return the raw column that the YAML names `name`."""
     renamed = data.source.rename
     keys = [renamed.get(name, name)]
     if name not in [*keys, *renamed.values()]:
         keys.append(name)
-    sources = [c.source for c in data.sparse_columns.values() if c.column == name]
-    separators = {
-        source.separator for source in sources if isinstance(source, Separated) and source.separator is not None
-    }
-    separator = separators.pop() if len(separators) == 1 else None
-    read = reader(
-        dtype,
-        separator=separator,
-        empty_is_missing=data.source.format in TEXT_FORMATS,  # there, an empty field is a missing value
-        whole_floats=has_whole_floats(data.source),
-    )
-    return RawColumn(name, tuple(keys), dtype, read)
+    if type_.dtype != pl.String or data.source.format not in TEXT_FORMATS:
+        return RawColumn(name, tuple(keys), type_, type_.read)
 
+    def read(value: Any) -> Any:
+        return type_.read(value) or None  # in these formats, an empty field is a missing value
 
-def has_whole_floats(source: SourceConfig) -> bool:
-    """Return whether the files' format reads 7.0 as 7."""
-    return source.format in ("jsonl", "json")
+    return RawColumn(name, tuple(keys), type_, read)
 
 
 def text_cleaner(source: SourceConfig, column: str) -> Callable[[str], str | None] | None:

@@ -13,19 +13,22 @@ from typing import Any
 
 import polars as pl
 
-from recsys.base.console import say_once
+from recsys.base.console import say, say_once
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import Fitted, parse_rows
 from recsys.data.features.blocks import LINE, BadRow, Block, one_line
 from recsys.data.features.fitted import RAW_SCHEMA
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
+from recsys.data.features.raw_types import RawText, RawTime
 from recsys.data.features.value_index import ValueIndex
+from recsys.data.features.value_types import Text, Time, Vector
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, clean, filter_rows, join_side_table, steps
 from recsys.data.raw.raw_schema import RawSchema
+from recsys.data.raw.row_sql import parse_sql
 from recsys.files import manifest
-from recsys.online.python_values import RowError
-from recsys.online.raw_columns import Row, column_of
+from recsys.online.raw_columns import Row, column_of, raw_type
+from recsys.online.row_error import RowError
 from recsys.schema.source_schema import JoinConfig
 
 # column -> its values, and a mask of the rows that have a value of their own
@@ -69,13 +72,17 @@ class RawRows:
         self.fitted, self.raw, data = fitted, raw, fitted.data
         needs = FeatureInputs.from_config(data)
         self.derive = needs.derive
-        self.types = raw.columns.select(sorted(needs.raw)).schema
+        own = raw.columns.select(sorted(needs.raw)).schema
+        self.meanings = {name: raw_type(fitted, name, dtype) for name, dtype in own.items()}
+        self.types = pl.Schema({name: t.dtype for name, t in self.meanings.items()})
         self.sides: dict[int, tuple[SideTable, list[str]]] = {}
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], raw.sides[i]
             side_table = table.select(join.key, *names)
             side = SideTable.from_table(join, side_table) if indexed is None else replace(indexed[i], table=side_table)
             self.sides[i] = side, names
+        self.joined = {n: raw_type(fitted, n, s.table.schema[n]) for s, names in self.sides.values() for n in names}
+        self._numbers = self._only_numbers(needs)
         self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
         here = {ours: name for name, ours in data.source.rename.items()}
@@ -123,25 +130,63 @@ class RawRows:
                     frame = frame.with_columns(pl.when(present).then(values).otherwise(pl.col(name)).alias(name))
         return frame
 
-    def complete_file(self, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-        """Complete rows of a file, which may be text although the run's files have types. Raises UserError."""
-        for name in frame.columns:
-            if frame.schema[name] != pl.String or self.types.get(name, pl.String) == pl.String:
+    def _only_numbers(self, needs: FeatureInputs) -> set[str]:
+        """Return the columns of text that features alone read, as numbers: numbers need not become text for them."""
+        data, reads = self.fitted.data, self.fitted.data.column_reads
+        expressions = [*needs.derive.values(), *([data.where] if data.where else [])]
+        as_text = {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
+        as_text |= {side.join.key for side, _ in self.sides.values()}
+        numbers = {n for n, types in reads.items() if not types & {Text, Vector, Time}} - as_text
+        return {n for n in numbers if self.types.get(n) == pl.String and (data.group is None or n != data.group.by)}
+
+    def converted(self, frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Convert raw columns of any type to the values that the training files would have held.
+
+        Returns the rows, and those with a value that means nothing in its column, such as 'x' among whole numbers.
+
+        Args:
+            frame: raw rows with LINE, whose columns have the names of the YAML.
+            where: the file, or what else the rows are.
+
+        Raises:
+            UserError: a column has a type that cannot be converted.
+        """
+        bad: dict[int, BadRow] = {}
+        for name, meaning in self.meanings.items():
+            if name not in frame.columns:
                 continue
-            values = frame[name].str.strip_chars().replace("", None)
-            dtype, where = self.types[name], f"{self.types[name]} in the files of the run"
+            given = frame[name]
+            exact = given.dtype == meaning.dtype and isinstance(meaning, RawText)
+            if exact or (name in self._numbers and given.dtype.is_numeric()):
+                continue
             try:
-                temporal = dtype in (pl.Date, pl.Datetime)
-                cast = (values.str.to_datetime(strict=False) if temporal else values).cast(dtype, strict=False)
-            except pl.exceptions.PolarsError as e:
-                raise UserError(f"{file}: {name} is text here, and {where}; write this file as Parquet") from e
-            if wrong := values.filter(cast.is_null() & values.is_not_null()).head(1).to_list():
-                raise UserError(f"{file}: {name}={wrong[0]!r}: must be a value of {where}")
-            frame = frame.with_columns(cast)
+                values = meaning.convert(given)
+            except TypeError as e:
+                raise UserError(f"{where}: column {name} {e}") from None
+            if isinstance(meaning, RawTime) and meaning.mixes_zones(given):
+                say_once(f"{where}: column {name} has times with a zone and times without one, which are read as UTC")
+            frame = frame.with_columns(values.alias(name))
+            for place in meaning.refused(given, values).arg_true().to_list():
+                line, shown = frame[LINE][place], str(given[place])
+                why = meaning.why(given[place : place + 1])
+                bad.setdefault(line, BadRow(where, line, f"{name} {why}", shown, name, why, shown))
+        if bad:
+            frame = frame.filter(~pl.col(LINE).is_in([*bad]))
+        return frame, [*bad.values()]
+
+    def complete_file(self, frame: pl.DataFrame, file: Path, bad: list[BadRow]) -> pl.DataFrame:
+        """Convert and complete rows of a file, whose format need not be that of the run's files.
+
+        bad: rows that cannot be read are appended to it, and left out
+        """
+        frame, wrong = self.converted(frame, str(file))
+        bad += wrong
         return self.complete(frame)
 
-    def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
+    def from_frame(self, raw: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
         """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
+
+        The second are the rows that cannot be read, which are left out.
 
         Columns are named as in the files or as in the YAML; other columns are ignored; joined columns may already be
         present. The values of a column that the frame lacks are missing, which is said once. Raises UserError if the
@@ -165,7 +210,9 @@ class RawRows:
         lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
         every = pl.repeat(True, raw.height, eager=True)
         frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
-        return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
+        frame, bad = self.converted(frame.cast({LINE: pl.Int64}), "the data frame")
+        given = {n: (self.joined[n].convert(raw[n]).gather(frame[LINE]), every.gather(frame[LINE])) for n in brought}
+        return self.complete(frame, given), bad
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
         """Return whether `name` is needed only as the key of joins whose columns the rows already have."""
@@ -180,9 +227,20 @@ class RawRows:
         where = self.fitted.data.where
         return frame if where is None else filter_rows(where, frame)
 
-    def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
-        """Return complete rows with typed columns, and the rows that cannot be read."""
-        return parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
+    def parse_frame(self, raw: pl.DataFrame, *, past: bool = False) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Return the parsed rows of a data frame with their row numbers in the column LINE; see `from_frame`.
+
+        The second are the rows that cannot be read, which are left out; a line says how many there are.
+
+        past: whether to leave out rows for which data.where is not true
+        """
+        frame, refused = self.from_frame(raw)
+        block = Block(Path("rows"), self.keep_history(frame) if past else frame)
+        parsed, bad = parse_rows(self.fitted.data, block, labelled=False)
+        if bad := sorted(refused + bad, key=lambda b: b.line):
+            shown = f"row {bad[0].line}: column {bad[0].column}: {bad[0].value!r} {bad[0].problem}"
+            say(f"{len(bad):,} of {raw.height:,} rows of the data frame cannot be read, and are left out; {shown}")
+        return parsed, bad
 
     def parse_known_types(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
         """Parse rows whose raw columns have the types of `self.types`: faster, for one row at a time."""
@@ -199,10 +257,9 @@ class RowFrames:
     def __init__(self, rows: RawRows) -> None:
         self.rows, self.fitted, self.features = rows, rows.fitted, rows.fitted.features
         data = self.fitted.data
-        self.columns = [column_of(data, name, dtype) for name, dtype in rows.types.items()]
+        self.columns = [column_of(data, name, meaning) for name, meaning in rows.meanings.items()]
         self._schema: dict[str, Any] = {LINE: pl.Int64, **rows.types}
-        sides = rows.sides.values()
-        self._joined = [column_of(data, name, side.table.schema[name]) for side, names in sides for name in names]
+        self._joined = [column_of(data, name, meaning) for name, meaning in rows.joined.items()]
 
     @property
     def names(self) -> frozenset[str]:

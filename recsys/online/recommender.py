@@ -109,7 +109,7 @@ class Recommender:
             filter_history: whether to leave out the items of the history; by default, the run's
                 protocol.filter_history.
         """
-        rows, _ = self.rows.parse(self.rows.keep_history(self.rows.from_frame(raw)))
+        rows, _ = self.rows.parse_frame(raw, past=True)
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
@@ -139,10 +139,11 @@ class Recommender:
     def read(self, files: list[Path]) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
         """Yield blocks of the files' rows, and of their bad rows. Raises UserError for a missing column."""
         from recsys.data.features import parse_rows
+        from recsys.data.features.blocks import BadRow
         from recsys.data.raw import read_sources
 
         raw = self.rows
-        data = read_sources.history_config(self.fitted.data)
+        data, refused = read_sources.history_config(self.fitted.data), list[BadRow]()
         sources_of = [(file, read_sources.prediction_source(data, file)) for file in files]
         for file, source in sources_of:
             read_sources.check_columns(source, file, raw.raw.sides)
@@ -150,12 +151,13 @@ class Recommender:
             for file, source in sources_of:
 
                 def complete(frame: pl.DataFrame, file: Path = file) -> pl.DataFrame:
-                    return raw.keep_history(raw.complete_file(frame, file))
+                    return raw.keep_history(raw.complete_file(frame, file, refused))
 
                 for block in read_sources.read_blocks(source, file, complete=complete):
                     frame, bad = parse_rows(source, block, labelled=False)
                     shown.advance(frame.height)
-                    yield frame, bad
+                    yield frame, sorted(bad + refused, key=lambda b: b.line)
+                    refused.clear()
 
     def length(self, k: int | None) -> int:
         """Return k, or the run's k if it is None. Raises UserError if it is out of range."""

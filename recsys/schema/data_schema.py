@@ -127,6 +127,10 @@ class DenseConfig:
     cyclic: list[str] | None = field(
         None, "parts of a time: hour, day_of_week, month; each gives NAME_hour_sin and _cos"
     )
+    time_zone: str | None = field(
+        None,
+        "with cyclic: the zone of the clock, such as Europe/Berlin; null: that of the training files' times, or UTC",
+    )
 
 
 @dataclass(config=CHECKED)

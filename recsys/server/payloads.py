@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from recsys.base.errors import UserError
-from recsys.online.python_values import RowError
 from recsys.online.query_parameters import QUERY_KEYS, make_query, of_history
+from recsys.online.row_error import RowError
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
 from recsys.server.request_error import RequestError
 

@@ -20,7 +20,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.arrays import Arrays
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.artefact.served_ranking import ServedRanking
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.row_transforms import of_the_past
 from recsys.stages.expressions import Formula
 from recsys.stages.merge import Retrieved, column_names

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.servable import Row
 
 

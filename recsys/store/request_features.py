@@ -10,13 +10,14 @@ from typing import Any
 
 import polars as pl
 
-from recsys.online.python_values import RowError, reader
+from recsys.data.features.raw_types import RawText
+from recsys.online.row_error import RowError
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
 from recsys.store.aggregates import PER_SECOND, TICK, at_time, seconds_of_age
 from recsys.store.stores import FeatureStore, Values, events_of
 from recsys.store.views import View
 
-_key = reader(pl.String(), empty_is_missing=True)  # keys are stored as polars writes them as text
+KEYS = RawText(pl.String())  # keys are stored as text, whole floats without a point
 
 
 class OnlineFeatures:
@@ -76,7 +77,7 @@ def _read_key(value: object, column: str, row: int | None) -> str | None:
     if value is None or type(value) is str:  # the most common ones
         return value or None
     try:
-        key: str | None = _key(value)
+        key: str | None = KEYS.read(value) or None
     except ValueError as e:
         raise RowError(column, value, str(e), row) from e
     return key

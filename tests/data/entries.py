@@ -74,7 +74,7 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: RowTransforms,
     held = BatchTensors.from_frame(done, pipeline.features)
     assert_same(BatchTensors.from_frame(batch.tail(done.height), pipeline.features), held)
     # the entries of recsys.predict: a data frame as the files have it, and the files
-    parsed, bad = raw_rows.parse(raw_rows.from_frame(raw))
+    parsed, bad = raw_rows.parse_frame(raw)
     assert not bad
     assert_same(
         BatchTensors.from_frame(prepared.fitted.apply(raw_rows.in_context(parsed)), pipeline.features),
@@ -114,9 +114,9 @@ def check_histories(prepared: Prepared, data: DataConfig, pipeline: RowTransform
     for file in read_sources.find_files(data):
         expected = pl.concat([parse_rows(config, b, labelled=False)[0] for b in read_sources.read_blocks(config, file)])
         assert expected.height
-        frame, bad = raw_rows.parse(raw_rows.keep_history(raw_rows.from_frame(raw_frame(data, file).drop(LINE))))
+        frame, bad = raw_rows.parse_frame(raw_frame(data, file).drop(LINE), past=True)
         assert not bad
         assert frame.drop(LINE).equals(expected.drop(LINE).select(frame.drop(LINE).columns))
         complete = lambda frame: raw_rows.keep_history(raw_rows.complete(frame))  # noqa: E731
         blocks = read_sources.read_blocks(away, file, complete=complete)
-        assert pl.concat([raw_rows.parse(b.frame)[0] for b in blocks]).equals(expected)
+        assert pl.concat([parse_rows(config, b, labelled=False)[0] for b in blocks]).equals(expected)

@@ -182,7 +182,7 @@ def test_online_as_offline(tmp_path: Path, text: bool) -> None:
     pipeline = moved(prepared, tmp_path)
     everything = pipeline(rows.to_dicts())
     raw_rows = RawRows(prepared.fitted, RawSchema.load(prepared.folder, prepared.fitted.data))
-    parsed, bad = raw_rows.parse(raw_rows.from_frame(rows))
+    parsed, bad = raw_rows.parse_frame(rows)
     assert not bad
     batch = prepared.fitted.apply(raw_rows.in_context(parsed))
     assert_same(everything, BatchTensors.from_frame(batch, pipeline.features))

@@ -308,7 +308,7 @@ def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
     assert aside["reason"].to_list() == ["group user is missing", "time t is neither a number nor a time"]
     rows = pl.DataFrame({"user": ["u1", "", None], "item": ["a"] * 3, "t": ["1"] * 3})  # an empty text is missing, too
     raw = RawRows.load(prepared.folder)
-    parsed, bad = raw.parse(raw.from_frame(rows))
+    parsed, bad = raw.parse_frame(rows)
     assert parsed.height == 1 and [b.reason for b in bad] == ["group user is missing"] * 2
 
 

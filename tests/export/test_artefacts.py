@@ -33,8 +33,8 @@ from recsys.files.manifest import DamagedFile
 from recsys.index.build_index import KINDS
 from recsys.job import run_config
 from recsys.online.predictor import Predictor
-from recsys.online.python_values import RowError
 from recsys.online.recommender import Recommender
+from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 from recsys.training.evaluate_run import evaluate_ensemble
 from recsys.training.run import train

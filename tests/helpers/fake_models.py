@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from recsys.base.errors import UserError
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.servable import Query, Row, TensorSpec
 
 TABLE = "table.bin"

@@ -23,8 +23,8 @@ from recsys.data.features.arrays import Arrays
 from recsys.data.features.steps import FLOAT32_MAX, Clip, FillMean, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.online import fast_lookups, raw_columns
-from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows
+from recsys.online.row_error import RowError
 from recsys.online.row_transforms import RowTransforms
 
 NUMBERS = """

@@ -9,8 +9,8 @@ from raw_rows import learn, of_yaml, rows
 
 from recsys.data.features.arrays import Arrays
 from recsys.data.raw.raw_schema import RawSchema
-from recsys.online.python_values import RowError
 from recsys.online.raw_rows import RawRows
+from recsys.online.row_error import RowError
 from recsys.online.row_transforms import RowTransforms
 
 CONFIG = """

@@ -14,7 +14,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 from recsys.server.batcher import Batcher, BatchLimits, Work
 from recsys.server.payloads import ColumnsPayload, Payload, QueriesPayload, RowsPayload, TensorsPayload

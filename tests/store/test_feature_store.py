@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.base.errors import UserError
-from recsys.online.python_values import RowError
+from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 from recsys.store.aggregates import Aggregate, seconds_of_age
 from recsys.store.definition import load_views
@@ -161,7 +161,8 @@ def test_rows_of_requests_get_stored_features(view: View, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "why"), [(["u1"], r"\['u1'\] is a list, not one value"), ({"id": "u1"}, "has type dict, which a text")]
+    ("key", "why"),
+    [(["u1"], r"\['u1'\] is a list, not one value"), ({"id": "u1"}, "has type dict, which a column of type text")],
 )
 def test_keys_that_are_not_one_value(view: View, tmp_path: Path, key: Any, why: str) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from zoneinfo import available_timezones
 
 import numpy as np
 import polars as pl
@@ -250,12 +251,17 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
             raise UserError(f"{where}: names {twice[0]} twice")
         if own.difference is not None:
             raise UserError(f"{key}.difference: the difference of times is a number of seconds; remove cyclic")
+        zone = entry.full.time_zone
+        if zone is not None and zone not in available_timezones():
+            raise UserError(f"{key}.time_zone={zone}: unknown{did_you_mean(zone, sorted(available_timezones()))}")
         return {
-            f"{name}_{step.part}_{step.wave}": DenseColumn(key, name, source, Time(), look_back, steps=(step,))
+            f"{name}_{step.part}_{step.wave}": DenseColumn(key, name, source, Time(zone), look_back, steps=(step,))
             for part in own.cyclic
             for wave in WAVES
             if isinstance(step := parse_step({"cyclic": [part, wave]}, where), Cyclic)
         }
+    if own.time_zone is not None:
+        raise UserError(f"{key}.time_zone={own.time_zone}: applies to parts of a time; set cyclic, or remove it")
     if own.width is not None or own.vectors is not None:
         for k in ("fill", "transform", "lag", "difference"):
             if getattr(own, k) not in (None, []):

@@ -14,6 +14,7 @@ import polars as pl
 from recsys.data.features.blocks import HISTORY, LABEL, ROW
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Quantiles, Vocabulary
+from recsys.data.features.find_types import Types, canonical_values
 from recsys.data.features.fitted import Fitted
 from recsys.data.features.label_columns import fit_labels, kept_columns, label_statistics
 from recsys.data.features.resolved_data import ResolvedData
@@ -40,6 +41,7 @@ class StatisticsPass:
     data: ResolvedData
     params: dict[str, list[Params]]
     first: bool
+    types: Types
 
     @cached_property
     def columns(self) -> set[str]:
@@ -70,6 +72,7 @@ class StatisticsPass:
             values: the text of the codes, by column.
         """
         dense = self.data.dense_columns
+        values = canonical_values(self.data, self.types, values)
         collected = dict(_next_statistics(dense, self.params))
         if self.first:
             collected |= dict(_sparse_statistics(self.data)) | dict(label_statistics(self.data))
@@ -113,7 +116,7 @@ class Training(Protocol):
         """Return the sum of the last pass's tables of these names, as `sum_tables` does, in the order of `keys`."""
 
 
-def fit(data: ResolvedData, training: Training) -> Fitted:
+def fit(data: ResolvedData, training: Training, types: Types | None = None) -> Fitted:
     """Fit all transforms and vocabularies.
 
     The first pass fits vocabularies and the first step of each dense feature, the second pass the second steps, and so
@@ -124,6 +127,7 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
     Args:
         data: the data config.
         training: the training split.
+        types: the meaning of the raw columns of text; by default, each text is a value of its own.
 
     Raises:
         UserError: the training split has no rows.
@@ -136,7 +140,7 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
     first = True
     while (pending := dict(_next_statistics(dense, params))) or first:
         rows, merged = 0, dict[str, Mergeable]()
-        for partial in training.collect(StatisticsPass(data, params, first)):
+        for partial in training.collect(StatisticsPass(data, params, first, types or {})):
             rows += partial.rows
             for name, part in partial.statistics.items():
                 if name in merged:
@@ -155,7 +159,8 @@ def fit(data: ResolvedData, training: Training) -> Fitted:
                     bounds[name] = c.encoder.fit(sample)
             labels = fit_labels(data, rows, merged)
         first = False
-    return Fitted(data, params, vocabularies, quantiles=bounds, labels=labels[0], mean_weight=labels[1])
+    of_text = None if types is None else dict(types)
+    return Fitted(data, params, vocabularies, {}, bounds, None, labels[0], labels[1], types=of_text)
 
 
 def _next_statistics(

@@ -14,8 +14,10 @@ from recsys.base.parsing import parse
 from recsys.data.features.blocks import ITEM, ROW, WEIGHT
 from recsys.data.features.dense_columns import LookedUpVector
 from recsys.data.features.encoders import Hash, Lookup
+from recsys.data.features.find_types import canonical_values
 from recsys.data.features.label_columns import kept_columns
-from recsys.data.features.resolved_data import ResolvedData, feature_spec, plain_labels, resolve
+from recsys.data.features.raw_types import RawType
+from recsys.data.features.resolved_data import ResolvedData, feature_spec, plain_labels, resolve, with_zones
 from recsys.data.features.steps import Params
 from recsys.data.features.value_index import SHORT, ValueIndex
 from recsys.data.features.value_types import Text, ValueType
@@ -76,6 +78,7 @@ class Fitted:
     initial_tables: for each table that starts from pretrained vectors, (rows, width) float32, NaN for rows without one
     trainings: the number of trainings that came before, of runs that this one goes on from (start_from)
     waiting: for each table, a frame (value, count, seen) of values that had no row in these trainings
+    types: the meaning of each raw column of text; None of an older folder
     """
 
     data: ResolvedData
@@ -89,6 +92,7 @@ class Fitted:
     initial_tables: dict[str, np.ndarray] = field(default_factory=dict)
     trainings: int = 0
     waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
+    types: dict[str, RawType] | None = None
 
     def __post_init__(self) -> None:
         self.labels = self.labels or plain_labels(self.data)
@@ -186,6 +190,7 @@ class Fitted:
 
     def code_indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
         """Return the index of each code, by column. values: the text of each code, by column."""
+        values = canonical_values(self.data, self.types or {}, values)
         return {name: look_up(values[name]) for name, look_up in self._lookups.items() if name in values}
 
     def apply_codes(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
@@ -307,6 +312,7 @@ class Fitted:
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         state |= {"trainings": self.trainings} if self.trainings else {}
+        state |= {} if self.types is None else {"columns": {n: t.to_json() for n, t in self.types.items()}}
         write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
 
     @classmethod
@@ -315,6 +321,8 @@ class Fitted:
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
         data = resolve(parse(DataConfig, state["data"]))
+        if (folder / RAW_SCHEMA).is_file():  # older folders do not name the zones of their times
+            data = with_zones(data, pl.read_parquet_schema(folder / RAW_SCHEMA))
         tables = {c.table for c in data.sparse_columns.values() if c.encoder.known_rows is None}
 
         def table(kind: str, name: str) -> pl.DataFrame:
@@ -336,7 +344,8 @@ class Fitted:
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
         initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}
         waiting = {f.stem: table(WAITING, f.stem) for f in sorted((folder / WAITING).glob("*.parquet"))}
-        before = (state.get("trainings", 0), waiting)
+        types = None if (c := state.get("columns")) is None else {n: RawType.from_json(t) for n, t in c.items()}
+        before = (state.get("trainings", 0), waiting, types)
         return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial, *before)
 
     @staticmethod

@@ -72,7 +72,7 @@ def grow(old: Fitted, data: ResolvedData, training: Training) -> Fitted:
         training: the new training rows.
     """
     params = {name: list(old.dense[name]) for name in data.dense_columns}
-    if not sum(partial.rows for partial in training.collect(StatisticsPass(data, params, first=True))):
+    if not sum(partial.rows for partial in training.collect(StatisticsPass(data, params, True, old.types or {}))):
         raise data.without_rows("train")
     number = old.trainings + 1
     vocabularies, waiting = {}, {}

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 
+import polars as pl
+
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import GROUP, HISTORY, ORDER, TARGETS, TIME, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
@@ -246,6 +248,16 @@ def resolve(data: DataConfig, key: str = "data", item_vectors: frozenset[str] = 
         resolved = replace(resolved, sparse={**resolved.sparse, **new})
     vars(resolved).update(key=key, item_vectors=item_vectors)
     return resolved
+
+
+def with_zones(data: ResolvedData, types: Mapping[str, pl.DataType]) -> ResolvedData:
+    """Return the config with the time zones of parts of times that it leaves to the files. types: of raw columns"""
+    dense = dict(data.dense)
+    for name, c in data.dense.items():
+        zone = getattr(types.get(c.column or name), "time_zone", None) if c is not None and c.cyclic else None
+        if c is not None and zone and not (c.time_zone or data.dense_defaults.time_zone):
+            dense[name] = replace(c, time_zone=zone)
+    return data if dense == data.dense else replace(data, dense=dense)
 
 
 def _entry(key: str, name: str, own: C, defaults: C) -> FeatureEntry[C]:

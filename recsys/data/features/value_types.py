@@ -17,7 +17,7 @@ from recsys.schema.source_schema import SourceConfig
 # 2024-01-31, 2024/01/31 or 20240131; then T or a space, 12:34, 12:34:56 or 123456, a fraction; then Z or +02:00
 ISO = (
     r"^\s*([0-9]{4})(?:-([0-9]{1,2})-|/([0-9]{1,2})/|([0-9]{2}))([0-9]{1,2})"
-    r"(?:[Tt ]\s*([0-9]{1,2}):?([0-9]{2})(?::?([0-9]{2}))?(?:[.,][0-9]*)?)?"
+    r"(?:[Tt ]\s*([0-9]{1,2}):?([0-9]{2})(?::?([0-9]{2}))?(?:[.,]([0-9]*))?)?"
     r"\s*(?:[Zz]|UTC|([+-])([0-9]{2}):?([0-9]{2})?)?\s*$"
 )
 DAY = (19_000_101, 21_991_231)  # numbers in this range are dates yyyymmdd if there is such a day
@@ -33,13 +33,14 @@ def unit_of_time(x: float) -> str | None:
 
 
 def as_time(column: str, dtype: pl.DataType) -> pl.Expr:
-    """Parse a column as Datetime (microseconds, UTC; local time if the column has a time zone), null if not a time.
+    """Parse a column as Datetime (microseconds, UTC; as they are if they have no zone), null if not a time.
 
     Numbers count from 1970 in the unit that fits their magnitude; text is ISO 8601, a date, or a number.
     """
     x = pl.col(column)
-    if dtype == pl.Datetime:
-        return x.dt.replace_time_zone(None).cast(pl.Datetime("us"))
+    if isinstance(dtype, pl.Datetime):
+        x = x if dtype.time_zone is None else x.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return x.cast(pl.Datetime("us"))
     if dtype == pl.Date:
         return x.cast(pl.Datetime("us"))
     if dtype == pl.String:
@@ -63,13 +64,15 @@ def _times_from_text(texts: pl.Series) -> pl.Series:
     numbers = frame.select(_time_from_number(x.str.strip_chars().cast(pl.Float64, strict=False))).to_series()
     if numbers.null_count() == texts.null_count():  # no text left, which takes longer to parse
         return numbers
-    parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 11, the groups of ISO
+    parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 12, the groups of ISO
     day = [pl.col("1"), pl.coalesce("2", "3", "4"), pl.col("5")]
     clock = pl.col("6", "7", "8").fill_null("0")
     local = pl.concat_str([*day, clock], separator=" ")
-    minutes = pl.col("10").cast(pl.Int64) * 60 + pl.col("11").cast(pl.Int64).fill_null(0)
-    ahead = pl.when(pl.col("9") == "-").then(-minutes).otherwise(minutes).fill_null(0)
-    moment = local.str.to_datetime("%Y %m %d %H %M %S", time_unit="us", strict=False) - pl.duration(minutes=ahead)
+    fraction = pl.col("9").fill_null("").str.head(6).str.pad_end(6, "0").cast(pl.Int64)
+    minutes = pl.col("11").cast(pl.Int64) * 60 + pl.col("12").cast(pl.Int64).fill_null(0)
+    ahead = pl.when(pl.col("10") == "-").then(-minutes).otherwise(minutes).fill_null(0)
+    moment = local.str.to_datetime("%Y %m %d %H %M %S", time_unit="us", strict=False)
+    moment += pl.duration(microseconds=fraction, minutes=-ahead)
     return parts.select(pl.coalesce(numbers, moment)).to_series()
 
 
@@ -197,19 +200,27 @@ class Moment(Number):
         dtype = schema[column]
         if dtype.is_numeric():
             return as_number(source, schema, column)
-        seconds = as_time(column, dtype).dt.epoch("us") / 1e6
+        seconds = as_time(column, dtype).dt.epoch("us") / 1e6  # an instant, whatever its zone
         return pl.coalesce(as_number(source, schema, column), seconds) if dtype == pl.String else seconds
 
 
 @dataclass(frozen=True)
 class Time(ValueType):
-    """Datetime in microseconds, null if missing."""
+    """Datetime in microseconds, null if missing.
+
+    zone: the time zone of the clock and the calendar; None for times as they are written, without a zone, or UTC
+    """
 
     reads = "time"
     not_of = Moment.not_of
+    zone: str | None = None
 
     def expr(self, source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
-        return as_time(column, schema[column])
+        dtype, moment = schema[column], as_time(column, schema[column])
+        zone = self.zone or getattr(dtype, "time_zone", None)
+        if zone is None:
+            return moment
+        return moment.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.replace_time_zone(None)
 
     def checks(self, column: str, raw: pl.Series, parsed: pl.Series) -> list[Check]:
         if parsed.null_count() == raw.null_count():

@@ -26,10 +26,12 @@ import polars.selectors as cs
 from recsys.base.console import say
 from recsys.data.features import PLACE, parse_rows
 from recsys.data.features.blocks import ELEMENT, LINE, Block
+from recsys.data.features.find_types import sampled_types
 from recsys.data.features.resolved_data import ResolvedData
-from recsys.data.features.value_types import Moment
+from recsys.data.features.value_types import Moment, Time
 from recsys.data.raw import read_sources
 from recsys.data.raw.byte_ranges import FileRange
+from recsys.data.raw.derive import FeatureInputs
 from recsys.data.raw.formats import FORMATS
 from recsys.data.raw.text import READERS, in_order
 from recsys.files import manifest
@@ -182,11 +184,15 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
     coder = TextCoder(data.text_columns)
     rows: list[int] = []
     medians: dict[str, list[Any]] = {name: [] for name in data.moments}
+    types: dict[str, Any] = {}  # of the first block's rows
+    inputs = sorted(FeatureInputs.from_config(data).raw)
     bad = lines = 0
 
     def parse_and_write(numbered: tuple[int, Block]) -> tuple[int, int, int, list[Any]]:
         """Return the number of rows, bad rows and lines, and the medians."""
         number, block = numbered
+        if not number:
+            types.update(sampled_types(data, inputs, block.frame))
         frame, bad_rows = parse_rows(data, block)
         write_rows(folder, number, coder.encode(frame.drop(LINE, ELEMENT, strict=False)))
         if bad_rows:
@@ -205,7 +211,7 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
             bad, lines = bad + wrong, max(lines, read)
             advance(good)
     write_values(folder, coder)
-    write_info(folder, {"rows": rows, "bad": bad, "lines": lines, "medians": medians})
+    write_info(folder, {"rows": rows, "bad": bad, "lines": lines, "medians": medians, "types": types})
 
 
 def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:
@@ -284,5 +290,8 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
         split = [*(split or []), "rows", data.split.rows]
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
-    moments = sorted(name for name, (_, value_type, _) in data.parsed_columns.items() if isinstance(value_type, Moment))
+    types = {name: value_type for name, (_, value_type, _) in data.parsed_columns.items()}
+    moments = sorted(name for name, t in types.items() if isinstance(t, Moment))
+    if data.moments or moments or any(isinstance(t, Time) for t in types.values()):
+        moments.append("instants, with fractions of seconds")  # before, a zone's clock was read, to the second
     return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

@@ -85,6 +85,8 @@ def read_items(
     trained = fitted.item_vocabulary.filter(pl.col("count") > 0)["value"]
     vectors = read_vectors(items, {data.item_key: trained})
     rows = _rows(data, items, vectors, codes)
+    if (kind := (fitted.types or {}).get(data.sparse_columns[name].column)) is not None:  # 7.0 in the log is 7 here
+        rows = rows.with_columns(kind.canonical(rows[ITEM]))
     key = rows[ITEM]
     if core is not None:
         left = pl.read_parquet(core, glob=False).select(pl.col("value").cast(key.dtype).alias(ITEM))

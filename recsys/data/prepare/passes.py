@@ -15,6 +15,7 @@ from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.features.blocks import LABEL, PLACE
+from recsys.data.features.find_types import find_types
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.features.grow import check_growth, grow
@@ -173,7 +174,11 @@ class Build:
         scratch = self.folder / "counts"
         with bar("fitting", sum(c.rows for c in chunks)) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
-            fitted = fit(self.data, training) if self.fitted is None else grow(self.fitted, self.data, training)
+            if self.fitted is None:
+                samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
+                fitted = fit(self.data, training, find_types(self.data, [c.values for c in chunks], samples))
+            else:
+                fitted = grow(self.fitted, self.data, training)
             fitted.vectors = read_vectors(self.data, training_values(fitted))
             old_items = None if self.fitted is None else self.fitted.items
             core = self.folder / CORE / f"{self.data.item_feature}.parquet"

@@ -287,6 +287,10 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     vector_contents = {name: digest[file] for name, file in vectors.items()}
     contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
     content = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    schema = read_sources.raw_frame(data, files[0][0]).schema
+    times = [schema.get(data.source.rename.get(c, c)) for c in data.moments.values()]
+    if any(getattr(dtype, "time_zone", None) for dtype in times):  # rows were ordered by the clock before
+        contents.append("instants")
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
@@ -320,6 +324,9 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
         config.pop(key)
     if not data.k_core:
         config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
+    for dense in (*config["dense"].values(), config["dense_defaults"], *config["items"]["dense"].values()):
+        if dense and dense.get("time_zone") is None:  # as above
+            dense.pop("time_zone", None)
     config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files", "context_files"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.base.errors import UserError
-from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.resolved_data import ResolvedData, with_zones
 from recsys.data.raw import read_sources
 from recsys.data.raw.derive import complete_rows
 from recsys.data.raw.formats import empty_frame
@@ -23,11 +23,12 @@ def completed(data: ResolvedData, file: Path) -> ResolvedData:
         joins.append(join)
     data = data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
     # the width of each dense feature whose column holds vectors: lists, or text that the feature says how to split
-    if not any(c is None or (c.width is None and c.vectors is None and not c.cyclic) for c in data.dense.values()):
+    if not any(c is None or (c.width is None and c.vectors is None) for c in data.dense.values()):
         return data
     sides = [(join, read_sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
     raw = read_sources.rename_columns(data.source, file, read_sources.raw_frame(data, file))
     types = complete_rows(raw, sides, data.derive).schema
+    data = with_zones(data, types)
     wanted = {
         name: (c and c.column) or name
         for name, c in data.dense.items()

@@ -17,7 +17,6 @@ from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
 from recsys.online.fast_queries import FastQueries
-from recsys.online.python_values import integer_bounds
 from recsys.online.queries import Queries, in_batches
 from recsys.online.query_parameters import unknown_candidates
 from recsys.online.raw_rows import RowFrames
@@ -65,8 +64,8 @@ class ServedRetrieval:
         self.item_type = self._types.get(self._item, pl.String())  # in raw rows
         self._unknown_item: Any = UNKNOWN if self.item_type == pl.String else None
         if self.item_type.is_integer():  # a number that no vocabulary holds
-            least, largest = integer_bounds(self.item_type)
-            self._unknown_item = least if least < 0 else largest
+            bounds = np.iinfo(str(self.item_type).lower())
+            self._unknown_item = bounds.min if bounds.min < 0 else bounds.max
         if not self._items < about["candidates"] or self._items > len(self._candidates):
             raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 

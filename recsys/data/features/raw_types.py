@@ -1,0 +1,448 @@
+"""What the values of a raw column mean. It is fixed when the training rows are read; each door converts its own types.
+
+`convert` takes a column of any type, of a file or a data frame, and `read` one value of Python or JSON. Both return
+what the training files would have held, so that joins, SQL and features see the same value, or refuse the value.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from recsys.data.features.blocks import BLANK
+from recsys.data.features.row_sources import lists
+from recsys.data.features.value_types import ISO, as_time, as_value, parts_of
+
+WHOLE = r"^(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"  # a whole number without leading zeros
+WRITTEN = [
+    f"{day}{clock}{fraction}{zone}"
+    for day, clock in (("%Y-%m-%d", ""), ("%Y-%m-%d", " %H:%M:%S"), ("%Y-%m-%d", "T%H:%M:%S"))
+    for fraction in (("", "%.3f", "%.6f") if clock else ("",))
+    for zone in (("", "Z", "+00:00") if clock else ("",))
+]
+FLOAT64_MAX = sys.float_info.max
+STYLES: dict[str, Callable[[str], str]] = {"lower": str.lower, "title": str.title, "upper": str.upper}
+ZONE = r"[Tt ]\s*[0-9:.,]+\s*(?:[Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)\s*$"  # after the clock
+
+
+@dataclass(frozen=True)
+class RawType(ABC):
+    """The meaning of a raw column.
+
+    dtype: the type of the column in the training files; String in CSV and JSON
+    """
+
+    name: ClassVar[str]
+    refuses: ClassVar[str]  # what is wrong with a value that it refuses
+    dtype: pl.DataType
+
+    @classmethod
+    def of_dtype(cls, dtype: pl.DataType) -> RawType:
+        """Return the meaning of a column that has a type in the training files; text is text."""
+        if isinstance(dtype, pl.List | pl.Array):
+            return RawList(dtype, cls.of_dtype(dtype.inner))  # type: ignore[arg-type]
+        if dtype.is_integer():
+            return RawWhole(dtype)
+        if dtype.is_float() or dtype.is_decimal():
+            return RawNumber(dtype)
+        if dtype == pl.Boolean:
+            return RawBoolean(dtype)
+        if isinstance(dtype, pl.Datetime | pl.Date):
+            return RawTime(dtype, aware=getattr(dtype, "time_zone", None) is not None)
+        return RawText(pl.String())
+
+    def convert(self, values: pl.Series) -> pl.Series:
+        """Return values of any type as the training files hold them, null if missing or refused.
+
+        Raises TypeError for a type of which no value can be read.
+        """
+        return self._converted(_plain(values))
+
+    @abstractmethod
+    def _converted(self, x: pl.Series) -> pl.Series:
+        """Convert text, numbers without NaN, booleans and times."""
+
+    def read(self, value: Any) -> Any:
+        """Return a value of Python or JSON as the training files hold it, None if missing; equal to `convert`.
+
+        Raises ValueError if it is refused.
+        """
+        if value is None:
+            return None
+        quick = self._quick(value)
+        return self._slow(value) if quick is NotImplemented else quick
+
+    def _quick(self, value: Any) -> Any:
+        """Convert the usual values without polars; NotImplemented for the others."""
+        return NotImplemented
+
+    def _slow(self, value: Any) -> Any:
+        try:
+            given = pl.Series([_series_value(value)])
+            converted = self.convert(given)
+        except UnicodeError as e:
+            raise ValueError("is not UTF-8 text") from e
+        except OverflowError as e:
+            raise ValueError(f"is out of the range of {self.dtype}") from e
+        except (TypeError, pl.exceptions.PolarsError) as e:
+            kind = type(value).__name__
+            plain = isinstance(self, RawList) or isinstance(value, str | int | float)
+            why = self.refuses if plain else f"has type {kind}, which a column of type {self.name} cannot hold"
+            raise ValueError("is a list, not one value" if kind in ("list", "tuple") else why) from e
+        if self.refused(given, converted).any():
+            raise ValueError(self.why(given))
+        return converted.to_list()[0]
+
+    def why(self, given: pl.Series) -> str:
+        """Return why values (n,) were refused."""
+        return self.refuses
+
+    def refused(self, given: pl.Series, converted: pl.Series) -> pl.Series:
+        """Return which values were refused: those that were given and are null."""
+        if converted.null_count() == given.null_count():
+            return pl.Series([False]).new_from_index(0, len(given))
+        missing = _plain(given)
+        if missing.dtype == pl.String:
+            return converted.is_null() & ~missing.str.strip_chars(BLANK).str.to_lowercase().is_in(
+                ["", "nan"]
+            ).fill_null(True)
+        return converted.is_null() & missing.is_not_null()
+
+    def canonical(self, texts: pl.Series) -> pl.Series:
+        """Return text of the training files in the one form that each value has. No type but text has several."""
+        return texts
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads, for a column of text."""
+        return {"type": self.name} | {k: v for k, v in asdict(self).items() if k != "dtype"}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> RawType:
+        """Return the type of a column of text."""
+        return TYPES[value["type"]](pl.String(), **{k: v for k, v in value.items() if k != "type"})
+
+
+@dataclass(frozen=True)
+class RawText(RawType):
+    """Text, compared exactly: 7 is not "0007". Whole floats are written without a point."""
+
+    name = "text"
+    refuses = "cannot be text"
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if isinstance(x.dtype, pl.List | pl.Array):
+            raise TypeError(f"holds {x.dtype}, not one value a row")
+        if x.dtype in (pl.Datetime, pl.Date):
+            return RawTime(self.dtype, aware=getattr(x.dtype, "time_zone", None) is not None).convert(x)
+        return _text(x)
+
+    def _quick(self, value: Any) -> Any:
+        if type(value) is str and value.isascii():
+            return value
+        return str(value) if type(value) is int else NotImplemented
+
+
+@dataclass(frozen=True)
+class UntypedText(RawText):
+    """Text of runs that were prepared before columns had types: their servers read 7.0 as "7.0"."""
+
+    def _quick(self, value: Any) -> Any:
+        return repr(value) if type(value) is float and value == value else super()._quick(value)
+
+
+@dataclass(frozen=True)
+class RawWhole(RawType):
+    """Whole numbers: 7, 7.0, "7" and true (1) are numbers. Other text is an unknown value where files are text.
+
+    point: text of the training files is written as 7.0
+    """
+
+    name = "whole number"
+    refuses = "is not a whole number"
+    point: bool = False
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if x.dtype in (pl.Datetime, pl.Date):
+            raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
+        if self.dtype == pl.String:
+            return self.canonical(_text(x.cast(pl.Int8) if x.dtype == pl.Boolean else x))
+        if x.dtype == pl.String:
+            x = x.str.strip_chars(BLANK)
+            whole = x.cast(self.dtype, strict=False)
+            return whole if whole.null_count() == x.null_count() else whole.fill_null(self._whole(_number(x)))
+        return self._whole(x) if x.dtype.is_float() else _cast(x, self.dtype)
+
+    def why(self, given: pl.Series) -> str:
+        numbers = _plain(given)
+        numbers = _number(numbers) if numbers.dtype == pl.String else numbers.cast(pl.Float64)
+        if numbers.is_null().any():
+            return "is not a number"
+        bounds = np.iinfo(str(self.dtype).lower())
+        whole = bool((numbers == numbers.floor()).all())
+        return f"is not between {bounds.min} and {bounds.max}" if whole else self.refuses
+
+    def _whole(self, x: pl.Series) -> pl.Series:
+        return pl.select(pl.when(x == x.floor()).then(x).cast(self.dtype, strict=False).alias(x.name)).to_series()
+
+    def canonical(self, texts: pl.Series) -> pl.Series:
+        if not self.point and not texts.str.contains_any([".", " ", "\t"]).any():
+            return texts
+        digits = texts.str.strip_chars(BLANK).str.extract(WHOLE, 1).replace("-0", "0")
+        return (digits + ".0" if self.point else digits).fill_null(texts).alias(texts.name)
+
+    def _quick(self, value: Any) -> Any:
+        if self.dtype != pl.String:
+            fits = type(value) is int and self.dtype == pl.Int64 and abs(value) < 2**63
+            return value if fits else NotImplemented
+        if type(value) is int or (type(value) is str and value.isascii() and value.isdigit() and value[0] != "0"):
+            return f"{value}.0" if self.point else str(value)
+        return value if value == "" else NotImplemented
+
+    @classmethod
+    def held(cls, texts: pl.Series) -> RawWhole | None:
+        """Return the type if all values are whole numbers without leading zeros."""
+        if not texts.str.contains(WHOLE).all():
+            return None
+        return cls(pl.String(), point=bool(texts.str.ends_with(".0").all()))
+
+
+@dataclass(frozen=True)
+class RawNumber(RawType):
+    """Numbers. decimal: the mark in text"""
+
+    name = "number"
+    refuses = "is not a number"
+    decimal: str = "."
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if x.dtype in (pl.Datetime, pl.Date):
+            raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
+        x = x.cast(pl.Int8) if x.dtype == pl.Boolean else x
+        if self.dtype != pl.String:
+            return (_number(x) if x.dtype == pl.String else _cast(x, pl.Float64())).cast(self.dtype, strict=False)
+        return x if x.dtype == pl.String else x.cast(pl.String).str.replace(".", self.decimal, literal=True)
+
+    def _quick(self, value: Any) -> Any:
+        if self.dtype == pl.String:
+            if type(value) is float and value == value:
+                return repr(value).replace(".", self.decimal)
+            return value if type(value) is str and value.isascii() else NotImplemented
+        quick = type(value) is float or (type(value) is int and abs(value) < 2**53)
+        return float(value) if quick and self.dtype == pl.Float64 else NotImplemented
+
+    @classmethod
+    def held(cls, texts: pl.Series, decimal: str) -> RawNumber | None:
+        """Return the type if all values are numbers."""
+        numbers = texts if decimal == "." else texts.str.replace(decimal, ".", literal=True)
+        return None if _number(numbers).null_count() else cls(pl.String(), decimal)
+
+
+@dataclass(frozen=True)
+class RawBoolean(RawType):
+    """True and False, whatever their case; 1 and 0. style: how the training files write them: lower | title | upper"""
+
+    name = "boolean"
+    refuses = "is neither true nor false"
+    style: str = "lower"
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if x.dtype in (pl.Datetime, pl.Date):
+            raise TypeError(f"holds {x.dtype}, and booleans in the training rows")
+        text = _text(x)
+        bare = text.str.strip_chars(BLANK).str.to_lowercase()
+        if self.dtype != pl.String:
+            named = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+            return bare.replace_strict(named, default=None, return_dtype=pl.Boolean)
+        names = {n: STYLES[self.style]("true") for n in ("true", "1", "1.0")}
+        names |= {n: STYLES[self.style]("false") for n in ("false", "0", "0.0")}
+        return bare.replace_strict(names, default=None, return_dtype=pl.String).fill_null(text).alias(x.name)
+
+    def canonical(self, texts: pl.Series) -> pl.Series:
+        return self._converted(texts)
+
+    def _quick(self, value: Any) -> Any:
+        if type(value) is not bool:
+            return NotImplemented
+        return STYLES[self.style](str(value)) if self.dtype == pl.String else value
+
+    @classmethod
+    def held(cls, texts: pl.Series) -> RawBoolean | None:
+        """Return the type if all values are true or false."""
+        if len(texts) > 6 or not set(texts.str.to_lowercase()) <= {"true", "false"}:
+            return None
+        styles = [name for name, style in STYLES.items() if all(style(t) == t for t in texts)]
+        return cls(pl.String(), styles[0] if len(styles) == 1 else "lower")
+
+
+@dataclass(frozen=True)
+class RawTime(RawType):
+    """Times: instants, if they have a zone (aware), else local times. A zone that meets none is read as UTC.
+
+    written: how the training files write them, for columns of text
+    """
+
+    name = "time"
+    refuses = "is not a time"
+    aware: bool = False
+    written: str = "%Y-%m-%d %H:%M:%S%.6f"
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if x.dtype == pl.Boolean:
+            raise TypeError(f"holds {x.dtype}, and times in the training rows")
+        temporal = x.dtype in (pl.Datetime, pl.Date)
+        if self.dtype == pl.String and not temporal:
+            return _text(x)
+        if isinstance(x.dtype, pl.Datetime) and x.dtype.time_zone is not None:
+            x = x.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        moments = x.to_frame("x").select(as_time("x", x.dtype)).to_series().alias(x.name)
+        if x.dtype.is_numeric():  # no count since 1970, and no day
+            likely = moments.is_between(datetime(1980, 1, 1), datetime(2100, 1, 1)).fill_null(False)
+            moments = moments.zip_with(likely, moments.clear(len(x)))
+        if self.dtype == pl.String:
+            texts = moments.dt.strftime(self.written).alias("x")
+            fits = texts.to_frame().select(as_time("x", pl.String())).to_series() == moments
+            precise = moments.dt.strftime("%Y-%m-%d %H:%M:%S%.6f" + "Z" * self.aware)  # files may hold days, or seconds
+            return texts.zip_with(fits.fill_null(True), precise).alias(x.name)
+        if isinstance(self.dtype, pl.Datetime) and self.dtype.time_zone is not None:
+            moments = moments.dt.replace_time_zone("UTC").dt.convert_time_zone(self.dtype.time_zone)
+        return moments.cast(self.dtype)
+
+    def mixes_zones(self, given: pl.Series) -> bool:
+        """Return whether times with a zone meet times without one."""
+        if isinstance(given.dtype, pl.Datetime):
+            return (given.dtype.time_zone is not None) != self.aware
+        if given.dtype != pl.String or given.null_count() == len(given):
+            return False
+        return bool((given.str.contains(ZONE) != self.aware).any())
+
+    def _quick(self, value: Any) -> Any:
+        return value if self.dtype == pl.String and type(value) is str and value.isascii() else NotImplemented
+
+    @classmethod
+    def held(cls, texts: pl.Series) -> RawTime | None:
+        """Return the type if all values are times."""
+        if not texts.str.contains(ISO).all():
+            return None
+        moments = texts.to_frame("x").select(as_time("x", pl.String())).to_series()
+        aware = bool(texts.str.contains(ZONE).any())
+        formats = (f for f in WRITTEN if (moments.dt.strftime(f) == texts).fill_null(False).all())
+        default = "%Y-%m-%d %H:%M:%S%.6f" + "Z" * aware
+        return None if moments.null_count() else cls(pl.String(), aware, next(formats, default))
+
+
+@dataclass(frozen=True)
+class RawJoined(RawType):
+    """Lists of values of one type that are written as text, which a separator divides."""
+
+    name = "joined"
+    refuses = "cannot be text"
+    separator: str
+    element: RawType
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if isinstance(x.dtype, pl.List | pl.Array):
+            elements = self.element.convert(x.explode(empty_as_null=False, keep_nulls=False))
+            return _regrouped(elements, x).list.join(self.separator, ignore_nulls=True)
+        if x.dtype != pl.String:
+            return self.element.convert(x)
+        if not isinstance(self.element, RawWhole | RawBoolean):
+            return x
+        return self._converted(x.to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name))
+
+    def _quick(self, value: Any) -> Any:
+        plain = type(value) is str and value.isascii() and not isinstance(self.element, RawWhole | RawBoolean)
+        return value if plain else NotImplemented
+
+
+@dataclass(frozen=True)
+class RawList(RawType):
+    """Lists of values of one type."""
+
+    name = "list"
+    refuses = "is not a list"
+    element: RawType
+
+    def _converted(self, x: pl.Series) -> pl.Series:
+        if x.dtype == pl.Null:
+            return x.cast(self.dtype)
+        if not isinstance(x.dtype, pl.List | pl.Array):
+            raise TypeError(f"holds {x.dtype}, and lists in the training rows")
+        given = x.explode(empty_as_null=False, keep_nulls=False)
+        converted = self.element.convert(given)
+        whole = _regrouped(converted, x)
+        if (refused := self.element.refused(given, converted)).any():
+            bad = _regrouped(refused, x).list.any()
+            whole = pl.select(pl.when(~bad.fill_null(False)).then(whole).alias(x.name)).to_series()
+        return whole.cast(self.dtype, strict=False)
+
+    def why(self, given: pl.Series) -> str:
+        return self.element.refuses if isinstance(given.dtype, pl.List | pl.Array) else self.refuses
+
+
+TYPES: dict[str, type[RawType]] = {t.name: t for t in (RawText, RawWhole, RawNumber, RawBoolean, RawTime)}
+
+
+def _plain(x: pl.Series) -> pl.Series:
+    """Return the series as text, numbers without NaN, booleans, times or lists. Raises TypeError for other types."""
+    dtype = x.dtype
+    if dtype in (pl.Categorical, pl.Enum, pl.Binary):
+        return x.cast(pl.String, strict=False)
+    if dtype.is_decimal():  # 7.00 is 7
+        return x.cast(pl.String).str.replace(r"(\.[0-9]*?)0+$", "$1").str.strip_chars_end(".")
+    if dtype.is_float():
+        return x.fill_nan(None)
+    if dtype in (pl.Duration, pl.Time, pl.Struct, pl.Object):
+        raise TypeError(f"holds {dtype}")
+    return x
+
+
+def _series_value(value: Any) -> Any:
+    """Return a value, or a list without mixed types, of which polars makes a series."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        values = [None if isinstance(v, list | tuple) else _series_value(v) for v in value]
+        kinds = {type(v) for v in values if v is not None}
+        return values if len(kinds) < 2 else [None if v is None else str(v) for v in values]
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str):
+        value.encode()  # raises for surrogates
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    elif isinstance(value, Decimal) and not value.is_finite():
+        return math.nan if value.is_nan() else float(value)
+    elif type(value) is int and abs(value) > FLOAT64_MAX:
+        raise OverflowError
+    elif not (value is None or isinstance(value, date | int | float | Decimal)):
+        raise TypeError
+    return value
+
+
+def _text(x: pl.Series) -> pl.Series:
+    """Return values as text, whole floats without a point."""
+    return x.to_frame("x").select(as_value(pl.Schema({"x": x.dtype}), "x")).to_series().alias(x.name)
+
+
+def _number(texts: pl.Series) -> pl.Series:
+    return texts.str.strip_chars(BLANK).cast(pl.Float64, strict=False).fill_nan(None)
+
+
+def _cast(x: pl.Series, dtype: pl.DataType) -> pl.Series:
+    return x.cast(dtype, strict=False)
+
+
+def _regrouped(elements: pl.Series, like: pl.Series) -> pl.Series:
+    """Return the elements of lists as lists of the same lengths; null where `like` is."""
+    rows = like.arr.to_list() if isinstance(like.dtype, pl.Array) else like
+    grouped = lists(elements, rows.list.len().fill_null(0).to_numpy())
+    return pl.select(pl.when(rows.is_not_null()).then(grouped).alias(like.name)).to_series()
