@@ -111,9 +111,10 @@ class TrainedRun(Run):
 
         Args:
             rows: a data frame of polars or pandas, whose columns are named as in the raw files. The result is of the
-                same library.
+                same library, with the frame's index.
         """
-        return _like(rows, self.predictor.predict(_polars(rows)))
+        predictions = _like(rows, self.predictor.predict(_polars(rows)))
+        return predictions.set_axis(rows.index) if _is_of_pandas(rows) else predictions
 
     def recommend(self, rows: object = None, *, user: object = None, k: int | None = None) -> Any:
         """Return the best items for one user, or the lists of items for all users in a data frame.
@@ -184,10 +185,30 @@ def _polars(rows: object) -> pl.DataFrame:
     if isinstance(rows, pl.LazyFrame):
         return rows.collect()
     if _is_of_pandas(rows):
-        return pl.DataFrame({str(name): pl.from_pandas(rows[name], nan_to_null=True) for name in rows.columns})
+        names = [str(name) for name in rows.columns]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"rows: two columns are named {twice}; rename one of them, or drop it")
+        return pl.DataFrame([_series(name, rows.iloc[:, i]) for i, name in enumerate(names)])
     if isinstance(rows, list | dict):
         return pl.DataFrame(rows)
     raise UserError(f"rows: must be a data frame of polars or pandas, not {type(rows).__name__}")
+
+
+def _series(name: str, values: pd.Series) -> pl.Series:
+    """Return a column of pandas; values of several types become text."""
+    import polars as pl
+
+    from recsys.files.text_values import text_of
+
+    if len(values) == 0:
+        return pl.Series(name, [], pl.Null)
+    try:
+        return pl.from_pandas(values, nan_to_null=True).alias(name)
+    except (TypeError, ValueError, pl.exceptions.PolarsError):  # pyarrow's errors are of these types, too
+        try:
+            return pl.Series(name, [text_of(v) for v in values.astype(object).where(values.notna(), None)], pl.String)
+        except ValueError as e:
+            raise UserError(f"rows: column {name} holds values of several types, one of which {e}") from e
 
 
 def _like(rows: object, result: Any) -> Any:

@@ -22,7 +22,7 @@ from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
 from recsys.data.features.raw_types import RawText, RawTime
 from recsys.data.features.value_index import ValueIndex
-from recsys.data.features.value_types import Text, Time, Vector
+from recsys.data.features.value_types import Text, Time, Vector, as_value
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, clean, filter_rows, join_side_table, steps
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.row_sql import parse_sql
@@ -46,7 +46,8 @@ class SideTable:
     @classmethod
     def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
         """Index a table by join.key."""
-        keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
+        keys = table.select(as_value(table.schema, join.key)).to_series()
+        places = pl.int_range(table.height, eager=True)
         return cls(join, table, ValueIndex(keys, places, -1))
 
     def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -54,7 +55,8 @@ class SideTable:
         table = self.table
         # equal floats may have different text, so they cannot be looked up by text
         if not table[self.join.key].dtype.is_float():
-            places = self.rows.look_up(frame[self.join.key].cast(pl.String)).to_list()
+            keys = frame.select(as_value(frame.schema, self.join.key)).to_series()
+            places = self.rows.look_up(keys).to_list()
             table = table[sorted({place for place in places if place >= 0})]
         return join_side_table(frame, self.join, table)
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.value_types import as_time
+from recsys.files.text_values import as_text
 from recsys.files.user_files import problem_of
 from recsys.schema.pipeline_schema import TableConfig
 
@@ -48,7 +49,7 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
         if name not in frame.columns:
             hint = did_you_mean(name, frame.columns)
             raise UserError(f"{key}: {files[0]} has no column {name}{hint}; rename one with {key}.columns.{name}=NAME")
-    return frame.with_columns(pl.col(n).cast(pl.String) for n in needs).drop_nulls(needs)
+    return frame.with_columns(as_text(pl.col(n), frame.schema[n]) for n in needs).drop_nulls(needs)
 
 
 def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:

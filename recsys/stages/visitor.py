@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.files.text_values import text_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Row
 
@@ -76,6 +77,6 @@ def as_key(value: object, column: str) -> str | None:
     """
     if value is None or value == "":
         return None
-    if not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise RowError(column, value, "must be text or a whole number", None)
-    return str(value)
+    return text_of(value)

@@ -22,6 +22,7 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import did_you_mean
+from recsys.files.text_values import as_text
 from recsys.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.store.fitting import check_rejected, reject
 from recsys.store.materialise import ALL, STREAM, EventMerger, check_definition, entries
@@ -169,7 +170,7 @@ class Follower:
             raise ValueError(f"{wrong}={rows[0][wrong]}: is infinite, or too large to be summed")
         dtype = self._schema[self.view.time]
         tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
-        return frame.with_columns(pl.col(self.view.key).cast(pl.String), tick)
+        return frame.with_columns(as_text(pl.col(self.view.key), self._schema[self.view.key]), tick)
 
 
 def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:

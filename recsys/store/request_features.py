@@ -8,16 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import polars as pl
-
-from recsys.data.features.raw_types import RawText
+from recsys.files.text_values import text_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
 from recsys.store.aggregates import PER_SECOND, TICK, at_time, seconds_of_age
 from recsys.store.stores import FeatureStore, Values, events_of
 from recsys.store.views import View
-
-KEYS = RawText(pl.String())  # keys are stored as text, whole floats without a point
 
 
 class OnlineFeatures:
@@ -77,7 +73,7 @@ def _read_key(value: object, column: str, row: int | None) -> str | None:
     if value is None or type(value) is str:  # the most common ones
         return value or None
     try:
-        key: str | None = KEYS.read(value) or None
+        key = text_of(value) or None
     except ValueError as e:
         raise RowError(column, value, str(e), row) from e
     return key

@@ -17,6 +17,7 @@ import polars as pl
 
 from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
+from recsys.files.text_values import as_text
 from recsys.files.user_files import copies_of, problem_of
 from recsys.store.aggregates import (
     EVENTS,
@@ -119,7 +120,7 @@ class View:
         if large := self.too_large(types):
             frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
         frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
-        return frame.with_columns(pl.col(self.key).cast(pl.String))
+        return frame.with_columns(as_text(pl.col(self.key), types[self.key]))
 
     @property
     def _incomplete(self) -> pl.Expr:
@@ -204,7 +205,8 @@ class View:
             values = self.scan().collect(engine="streaming")
         dtype = self.compared(time, rows.schema[time], values.schema[self.time])
         values = values.with_columns(pl.col(self.time).cast(dtype))
-        asked = rows.select(pl.col(self.key).cast(pl.String).alias(KEY), pl.col(time).cast(dtype).alias(TIME))
+        key = as_text(pl.col(self.key), rows.schema[self.key])
+        asked = rows.select(key.alias(KEY), pl.col(time).cast(dtype).alias(TIME))
         parts = [rows]
         if self.columns:
             latest = values.select(pl.col(self.key).alias(KEY), pl.col(self.time).alias(TIME), *self.columns)

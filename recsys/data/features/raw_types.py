@@ -20,7 +20,8 @@ import polars as pl
 
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.row_sources import lists
-from recsys.data.features.value_types import ISO, as_time, as_value, parts_of
+from recsys.data.features.value_types import ISO, as_time, parts_of
+from recsys.files.text_values import as_text
 
 WHOLE = r"^(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"  # a whole number without leading zeros
 WRITTEN = [
@@ -430,7 +431,7 @@ def _series_value(value: Any) -> Any:
 
 def _text(x: pl.Series) -> pl.Series:
     """Return values as text, whole floats without a point."""
-    return x.to_frame("x").select(as_value(pl.Schema({"x": x.dtype}), "x")).to_series().alias(x.name)
+    return x.to_frame("x").select(as_text(pl.col("x"), x.dtype)).to_series().alias(x.name)
 
 
 def _number(texts: pl.Series) -> pl.Series:

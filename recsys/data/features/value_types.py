@@ -11,6 +11,7 @@ import polars as pl
 
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.vectors import normalise
+from recsys.files.text_values import as_text
 from recsys.ranges import FLOAT32_MAX
 from recsys.schema.source_schema import SourceConfig
 
@@ -109,15 +110,7 @@ def as_number(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
 
 def as_value(schema: pl.Schema, column: str) -> pl.Expr:
     """Return the column as text: the form in which values are looked up."""
-    dtype, values = schema[column], pl.col(column)
-    if dtype == pl.String:
-        return values
-    if not dtype.is_float():
-        return values.cast(pl.String)
-    # 7.0 is 7: a column of whole numbers with missing values is stored as floats
-    values = values.fill_nan(None)
-    whole = values.cast(pl.Int64, strict=False)
-    return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
+    return as_text(pl.col(column), schema[column])
 
 
 def parts_of(x: pl.Expr, separator: str) -> pl.Expr:

@@ -8,6 +8,7 @@ import polars as pl
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features.blocks import BLANK, LINE, one_line
 from recsys.data.features.resolved_data import ResolvedData
+from recsys.data.features.value_types import as_value
 from recsys.data.raw.row_sql import FAILURES, parse_sql
 from recsys.schema.source_schema import JoinConfig, TextConfig
 
@@ -77,11 +78,10 @@ def complete_rows(
 
 def join_side_table(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     """Add the side table's columns, null in rows whose key it lacks."""
-    key = pl.col(join.key)
     if frame.schema[join.key] == side.schema[join.key]:
         return frame.join(side, on=join.key, how="left", maintain_order="left")
-    left = key.cast(pl.String).alias("__key__")  # the types differ, such as 7 and "7"
-    side = side.select(left, pl.exclude(join.key))
+    left = as_value(frame.schema, join.key).alias("__key__")  # the types differ, such as 7, 7.0 and "7"
+    side = side.select(as_value(side.schema, join.key).alias("__key__"), pl.exclude(join.key))
     return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
 
 
