@@ -106,28 +106,33 @@ class TrainedRun(Run):
 
         return Recommender.load(str(self.path))
 
-    def predict(self, rows: object) -> Any:
+    def predict(self, rows: object, *, allow_unknown: bool = False) -> Any:
         """Return the predictions for raw rows: a Series, or a data frame if the run predicts several numbers a row.
 
         Args:
             rows: a data frame of polars or pandas, whose columns are named as in the raw files. The result is of the
                 same library, with the frame's index.
+            allow_unknown: whether nearly all values of a column may be ones that the training rows do not hold, which
+                is an error otherwise.
         """
-        predictions = _like(rows, self.predictor.predict(_polars(rows)))
+        predictions = _like(rows, self.predictor.predict(_polars(rows), allow_unknown=allow_unknown))
         return predictions.set_axis(rows.index) if _is_of_pandas(rows) else predictions
 
-    def recommend(self, rows: object = None, *, user: object = None, k: int | None = None) -> Any:
+    def recommend(
+        self, rows: object = None, *, user: object = None, k: int | None = None, allow_unknown: bool = False
+    ) -> Any:
         """Return the best items for one user, or the lists of items for all users in a data frame.
 
         Args:
             rows: histories, a data frame of polars or pandas; the result has a row for each user.
             user: the user's key; the history is then read from the raw files of the run.
             k: number of items; by default the largest k of the run's protocol.
+            allow_unknown: whether nearly all items of `rows` may be unknown, which is an error otherwise.
         """
         if (rows is None) == (user is None):
             raise UserError("recommend: give either rows, a data frame of histories, or user, the key of one user")
         if rows is not None:
-            return _like(rows, self.recommender.recommend(_polars(rows), k))
+            return _like(rows, self.recommender.recommend(_polars(rows), k, allow_unknown=allow_unknown))
         from recsys.data.prepare.prepared import raw_files
         from recsys.training.run_dir import open_run
 
@@ -203,7 +208,7 @@ def _series(name: str, values: pd.Series) -> pl.Series:
     if len(values) == 0:
         return pl.Series(name, [], pl.Null)
     try:
-        return pl.from_pandas(values, nan_to_null=True).alias(name)
+        return pl.Series(name, pl.from_pandas(values, nan_to_null=True))
     except (TypeError, ValueError, pl.exceptions.PolarsError):  # pyarrow's errors are of these types, too
         try:
             return pl.Series(name, [text_of(v) for v in values.astype(object).where(values.notna(), None)], pl.String)

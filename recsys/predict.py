@@ -60,19 +60,18 @@ def _command(cfg: PredictConfig) -> None:
             if getattr(cfg, key) is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
                 raise UserError(f"{key}={getattr(cfg, key)}: {why}")
-        how: dict[str, Any] = {"checkpoint": cfg.checkpoint, "batch_size": size}
+        how: dict[str, Any] = {"checkpoint": cfg.checkpoint, "batch_size": size, "allow_unknown": cfg.allow_unknown}
         scored = predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how)
         _report_scores(cfg, scored)
     else:
         from recsys.online.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
+        how["allow_unknown"] = cfg.allow_unknown
         summary = recommend_files(first, files, output, **how)
         if summary["bad_rows"]:
             reasons = f"were left out of the histories; {summary['bad_rows_file']} has the reasons"
             say(f"{summary['bad_rows']} rows could not be read and {reasons}")
-        if summary["cold"]:
-            say(f"{summary['cold']:,} of {summary['groups']:,} groups have no known item in their history")
         say(f"{summary['groups']:,} lists of at most {summary['k']} items written to {cfg.output}")
 
 

@@ -18,6 +18,7 @@ from recsys.base.errors import UserError
 from recsys.files.atomic import whole_file
 from recsys.files.user_files import problem_of
 from recsys.labels import Label, columns, predict
+from recsys.online.unknown_values import UnknownValues
 
 if TYPE_CHECKING:
     from recsys.data.features import Fitted
@@ -34,6 +35,7 @@ class Predictor:
     labels: tuple[Label, ...] = ()  # with their calibration; by default, the labels of `rows`
 
     def __post_init__(self) -> None:
+        self._said: set[str] = set()  # features of whose unknown values a line was printed
         self.labels = self.labels or self.rows.fitted.labels
 
     @property
@@ -60,7 +62,7 @@ class Predictor:
         module = restore(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(module, rows, load_calibration(path, rows.fitted.labels))
 
-    def predict(self, raw: pl.DataFrame) -> pl.Series | pl.DataFrame:
+    def predict(self, raw: pl.DataFrame, *, allow_unknown: bool = False) -> pl.Series | pl.DataFrame:
         """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.
 
         If the rows have several labels, or one that is not binary, return a data frame with a column for each
@@ -68,20 +70,25 @@ class Predictor:
 
         Columns are named as in the raw files or as in the YAML. The side tables of training are joined, except for
         joined columns that the frame already has. Columns that no feature needs are ignored. Raises UserError for a
-        missing column.
+        missing column, and for one of whose values nearly all are unknown, unless `allow_unknown`.
         """
         from recsys.data.features.blocks import LINE
 
-        scores, _ = self.score(self.rows.in_context(self.rows.parse_frame(raw)[0]))
+        unknown = UnknownValues(self.fitted, allow_unknown)
+        scores = self.score(self.rows.in_context(self.rows.parse_frame(raw)[0]), unknown)[0]
+        unknown.check(self._said)
         lines = pl.DataFrame({LINE: pl.int_range(raw.height, dtype=pl.Int64, eager=True)})
         scores = lines.join(scores, on=LINE, how="left", maintain_order="left").drop(LINE)
         return scores["probability"] if scores.columns == ["probability"] else scores
 
-    def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def score(self, frame: pl.DataFrame, counts: UnknownValues | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return two data frames: line and predictions of each row, and shares of out-of-vocabulary ids.
 
-        The second has a column for each sparse feature, with the share of its ids that are 0. `frame` has parsed rows
-        with group features.
+        The second has a column for each sparse feature, with the share of its ids that are 0.
+
+        Args:
+            frame: parsed rows with group features.
+            counts: counts the unknown values, if it is given.
         """
         import torch
 
@@ -90,6 +97,8 @@ class Predictor:
 
         applied = self.fitted.apply(frame)
         features = self.fitted.features
+        if counts is not None:
+            counts.add(frame, {f.name: applied[f.name] for f in features.sparse})
         if frame.height:
             with torch.no_grad():
                 _, logits = self.module.dmp(batch_of(applied, features, self.fitted.matrices))
@@ -105,7 +114,14 @@ class Predictor:
 
 
 def predict_files(
-    run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int, bad_rows: Path | None = None
+    run: str,
+    files: list[Path],
+    output: Path,
+    *,
+    checkpoint: str,
+    batch_size: int,
+    bad_rows: Path | None = None,
+    allow_unknown: bool = False,
 ) -> dict[str, Any]:
     """Score raw files and write one Parquet file with the columns file, line and probability (see Predictor.predict).
 
@@ -113,7 +129,8 @@ def predict_files(
 
     The predictions of a row that cannot be read are null, and `bad_rows`, by default a file next to the output, has the
     reasons. Returns the numbers of rows and of bad rows and, for each
-    sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
+    sparse feature with a vocabulary, the share of its ids that are out of vocabulary. Raises UserError if nearly all
+    values of a column are, unless `allow_unknown`.
     """
     from recsys.data.features.blocks import ELEMENT, LINE
     from recsys.data.prepare.writer import Output
@@ -128,10 +145,13 @@ def predict_files(
     rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
+    counts = UnknownValues(fitted, allow_unknown)
     with out, bar("predicting", unit="rows") as shown:
         for file in files:
             for frame, wrong in file_blocks(predictor.rows, file):
-                pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
+                pieces = [
+                    predictor.score(p, counts) for p in (frame.iter_slices(batch_size) if frame.height else [frame])
+                ]
                 scores = pl.concat([scored for scored, _ in pieces])
                 places = {LINE: [b.line for b in wrong]}
                 if ELEMENT in frame.columns:
@@ -150,6 +170,7 @@ def predict_files(
                     for name in unknown if scored.height else ():
                         unknown[name] += (share[name].item() or 0.0) * scored.height
                 shown.advance(frame.height)
+        counts.check(set(fitted.data.sparse))  # a table has the shares
     if rows == 0:
         raise UserError(f"input: {out.without_rows()}")
     return {
@@ -161,7 +182,13 @@ def predict_files(
 
 
 def predict_mean(
-    runs: Sequence[str], files: list[Path], output: Path, *, checkpoint: str, batch_size: int
+    runs: Sequence[str],
+    files: list[Path],
+    output: Path,
+    *,
+    checkpoint: str,
+    batch_size: int,
+    allow_unknown: bool = False,
 ) -> dict[str, Any]:
     """Score raw files with several runs, and write the mean of their predictions as `predict_files` does.
 
@@ -173,6 +200,7 @@ def predict_mean(
         output: the Parquet file to write.
         checkpoint: best, last or the name of a checkpoint, of each run.
         batch_size: rows that are scored at a time.
+        allow_unknown: whether nearly all values of a column may be unknown.
 
     Raises:
         UserError: the runs predict other labels.
@@ -181,6 +209,7 @@ def predict_mean(
 
     make_parent(output)
     how: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "bad_rows": bad_rows_file(output)}
+    how["allow_unknown"] = allow_unknown
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         parts, part = list[pl.DataFrame](), Path(folder) / "part.parquet"
         for run in runs:

@@ -19,11 +19,12 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.base.console import bar
+from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import GROUP
 from recsys.job.kinds import ClosedFormKind, ModelKind, RetrievalKind
 from recsys.online.queries import answers, in_batches
+from recsys.online.unknown_values import UnknownValues
 
 if TYPE_CHECKING:
     from recsys.batch import Batch
@@ -63,6 +64,9 @@ class Recommender:
     items: Tensor | None = None
     model: Any = None
 
+    def __post_init__(self) -> None:
+        self._said: set[str] = set()  # features of whose unknown values a line was printed
+
     @property
     def fitted(self) -> Fitted:
         return self.rows.fitted
@@ -95,7 +99,14 @@ class Recommender:
             model,
         )
 
-    def recommend(self, raw: pl.DataFrame, k: int | None = None, *, filter_history: bool | None = None) -> pl.DataFrame:
+    def recommend(
+        self,
+        raw: pl.DataFrame,
+        k: int | None = None,
+        *,
+        filter_history: bool | None = None,
+        allow_unknown: bool = False,
+    ) -> pl.DataFrame:
         """Return one row for each group, in the order of their first rows.
 
         Its columns are the group's key (named as data.group.by), items and scores. Each list is sorted by descending
@@ -108,11 +119,14 @@ class Recommender:
             k: length of the lists; by default the largest k of the run's protocol.
             filter_history: whether to leave out the items of the history; by default, the run's
                 protocol.filter_history.
+            allow_unknown: whether nearly all items of the histories may be unknown, which is an error otherwise.
         """
         rows, _ = self.rows.parse_frame(raw, past=True)
-        answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
+        self.check_items(rows, allow_unknown)
+        answers = list(self.answers(rows, self.length(k), filter_history))
         if answers:
-            return pl.concat(answers)
+            self.say_cold(sum(cold for _, cold in answers), sum(frame.height for frame, _ in answers))
+            return pl.concat([frame for frame, _ in answers])
         nothing = torch.zeros(0, 1)
         return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
 
@@ -133,8 +147,22 @@ class Recommender:
             raise UserError(
                 f"user={user}: no row has this {data.group.by} in {files[0]}" + (", ..." if len(files) > 1 else "")
             )
-        [(lists, _)] = self.answers(rows, k)
+        [(lists, cold)] = self.answers(rows, k)
+        self.say_cold(cold, 1)
         return lists.drop(data.group.by).explode("items", "scores").rename({"items": "item", "scores": "score"})
+
+    def check_items(self, rows: pl.DataFrame, allow_unknown: bool) -> None:
+        """Say how many items of histories are unknown; UserError if nearly all are. rows: parsed rows"""
+        item = self.fitted.data.item_feature or ""
+        unknown = UnknownValues(self.fitted, allow_unknown)
+        unknown.add(rows, {item: self.fitted.candidate_ids(rows[item])})
+        unknown.check(self._said)
+
+    @staticmethod
+    def say_cold(cold: int, groups: int) -> None:
+        """Say how many groups have no known item, if any."""
+        if cold:
+            say(f"{cold:,} of {groups:,} groups have no known item in their history, and get the list of such groups")
 
     def read(self, files: list[Path]) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
         """Yield blocks of the files' rows, and of their bad rows. Raises UserError for a missing column."""
@@ -274,6 +302,7 @@ def recommend_files(
     k: int | None,
     filter_history: bool | None,
     batch_size: int,
+    allow_unknown: bool = False,
 ) -> dict[str, Any]:
     """Recommend items for the groups in all files (a group's rows may be in several) and write one Parquet file.
 
@@ -288,6 +317,7 @@ def recommend_files(
         k: number of items of each group; None for the largest k of the run's metrics.
         filter_history: whether to leave out the items of a group's history; None for the run's own setting.
         batch_size: groups that are scored at a time.
+        allow_unknown: whether nearly all items of the histories may be unknown.
     """
     from recsys.data.prepare.writer import Output
 
@@ -302,10 +332,12 @@ def recommend_files(
     if rows.is_empty():
         left_out = recommender.fitted.data.where is not None and not out.bad
         raise UserError(f"input: {'data.where filters out all rows' if left_out else out.without_rows()}")
+    recommender.check_items(rows, allow_unknown)
     groups = cold = 0
     with out, bar("recommending", unit="groups") as shown:
         for frame, without in recommender.answers(rows, k, filter_history, batch_size):
             out.write(frame)
             groups, cold = groups + frame.height, cold + without
             shown.advance(frame.height)
+    recommender.say_cold(cold, groups)
     return {"k": k, "groups": groups, "cold": cold, "bad_rows": out.bad, "bad_rows_file": str(out.bad_rows)}

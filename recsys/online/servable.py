@@ -94,6 +94,9 @@ class Servable(Protocol):
     def unknown_shares(self, features: Features) -> dict[str, float]:
         """Return the share of out-of-vocabulary ids of each sparse feature."""
 
+    def known_items(self, query: Query) -> tuple[int, int] | None:
+        """Return the number of items of a history that the model knows, and of all; None for models without one."""
+
     def recommend(self, queries: Sequence[Query]) -> Sequence[tuple[list[Any], ...]]:
         """Return the lists of each query that `outputs` names: items, best first, and scores.
 

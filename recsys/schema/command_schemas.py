@@ -127,6 +127,9 @@ class PredictConfig:
     user: Any = field(
         None, "retrieval models: print the items for one user; input is then the run's own raw files by default"
     )
+    allow_unknown: bool = field(
+        False, "go on where nearly all values of a column are ones that the training rows do not hold"
+    )
 
 
 @dataclass(config=CHECKED)

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recsys.base.errors import did_you_mean
+from recsys.online.servable import Query
 from recsys.schema.command_schemas import ServeConfig
 from recsys.server.batcher import Work
 from recsys.server.feedback import LONGEST_ID, FeedbackLog
 from recsys.server.hosts import Hosts
 from recsys.server.logs import log, log_failure
-from recsys.server.payloads import Payload, TensorsPayload
+from recsys.server.payloads import Payload, QueriesPayload, TensorsPayload
 from recsys.server.prometheus import Metrics
 from recsys.server.request_error import RequestError, one_line, status_of
 from recsys.server.request_log import RequestLog
@@ -199,6 +200,8 @@ class Core:
                 why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
                 message = f"rows[{row}]: output {name} is not a finite number; {why}"
                 raise RequestError(400 if sent else 500, message)
+        if isinstance(payload, QueriesPayload):
+            payload.known = self.count_known(loaded, payload.queries)
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)
@@ -210,6 +213,24 @@ class Core:
         if self.request_log is not None:
             self.request_log.offer(call, payload, outputs)
         return outputs
+
+    def count_known(self, loaded: LoadedVersion, queries: Sequence[Query]) -> list[int | None]:
+        """Return the number of items of each history that the model knows, None for models without items.
+
+        Shares of unknown items go into the metrics; a line says once that a history has no known item.
+        """
+        numbers: list[int | None] = []
+        for query in queries:
+            counted = loaded.servable.known_items(query)
+            known, given = counted or (0, 0)
+            numbers.append(known if counted else None)
+            if given:
+                loaded.metrics.sample({"history": 1 - known / given}, None)
+            if given and not known and (loaded.name, "") not in self._unread:
+                self._unread.add((loaded.name, ""))
+                message = f"a history has {given} items, none of which the model knows; its list is that of nobody"
+                log("warning", "unknown items", model=loaded.name, message=message)
+        return numbers
 
     def finish(self, call: Call, error: BaseException | None = None) -> None:
         """Count and log a request that has its answer."""

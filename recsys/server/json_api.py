@@ -65,6 +65,8 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
     """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers.
 
+    `known_items` is the number of items of the history that the model knows: 0 answers with the list of nobody.
+
     Args:
         core, call, name, version, body: as for `predict`.
     """
@@ -85,6 +87,8 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
             core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if is_list else "history[0]")
     lists = await core.compute(call, loaded, payload, explicit=version is not None)
     answers = [dict(zip(LISTS, values, strict=False)) for values in lists]
+    for own, known in zip(answers, payload.known, strict=True):
+        own |= {} if known is None else {"known_items": known}
     answer = {"recommendations": answers} if is_list else answers[0]
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
 

@@ -141,10 +141,12 @@ class QueriesPayload:
     """Requests for items.
 
     start: the place of the first one in a request that was divided
+    known: the number of known items of each history, once the queries have been answered
     """
 
     queries: list[Query]
     start: int | None = None
+    known: list[int | None] = field(default_factory=list)
     count: int = field(init=False)
     weight: int = field(init=False)
 

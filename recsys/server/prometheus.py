@@ -16,7 +16,7 @@ from prometheus_client.samples import Sample
 
 from recsys.online.servable import Servable
 from recsys.server.batcher import Work
-from recsys.server.logs import log_failure
+from recsys.server.logs import log, log_failure
 from recsys.server.payloads import Result
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client; the supervisor sets it
@@ -143,6 +143,8 @@ def metrics() -> Metrics:
 
 
 SAMPLE_SHARE = 0.01  # of the time that batches take
+SAID_AFTER = 100  # rows of samples in which unknown values are looked for
+NEARLY_ALL = 0.95  # of them
 AT_MOST_EVERY = 0.1  # seconds between two sampled batches
 
 
@@ -153,6 +155,7 @@ class Observer:
         self._servable, self._metrics = servable, metrics
         self._busy = self._sampling = self._last = 0.0
         self._failed = False
+        self._seen: dict[str, list[float]] = {}  # of each column: rows of samples, and unknown ones
 
     def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> Callable[[], None] | None:
         metrics = self._metrics
@@ -177,9 +180,23 @@ class Observer:
             unknown: dict[str, Any] = {}
             if result.features is not None:
                 unknown = self._servable.unknown_shares(result.features)
+                self._say_unknown(unknown, result.features.rows)
             self._metrics.sample(unknown, result.outputs)
         except Exception as e:
             if not self._failed:
                 log_failure("sampling", e)
             self._failed = True
         self._sampling += perf_counter() - started
+
+    def _say_unknown(self, shares: Mapping[str, float], rows: int) -> None:
+        """Log a column, once, if nearly all of its values in the first sampled rows are unknown."""
+        for column, share in shares.items():
+            seen = self._seen.setdefault(column, [0.0, 0.0])
+            if seen[0] >= SAID_AFTER:
+                continue
+            seen[0] += rows
+            seen[1] += rows * share
+            if seen[0] >= SAID_AFTER and seen[1] >= NEARLY_ALL * seen[0]:
+                counted = f"{seen[1]:.0f} of {seen[0]:.0f} sampled rows"
+                message = f"column {column}: the model does not know the values of {counted}"
+                log("warning", "unknown values", model=self._servable.name, message=message)

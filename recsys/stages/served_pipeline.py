@@ -104,6 +104,9 @@ class PipelineServable:
 
     features_of_columns = run = run_tensors = features
 
+    def known_items(self, query: Query) -> None:
+        """Return None: the models of a pipeline have their own vocabularies."""
+
     def unknown_shares(self, features: Features) -> dict[str, float]:
         """Return nothing: the models of a pipeline have their own vocabularies."""
         return {}

@@ -439,9 +439,13 @@ def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
     assert message == "data.where=bought: keeps no row to compare; name files with rows=FILES"
     assert export_run(run, tmp_path / "artefact") is None
     model = load(tmp_path / "artefact")
-    histories = [[{"user": 3}], *([{"user": 3, "item": 2, "bought": bought}] for bought in (True, False))]
+    histories = [[{"user": 3, "item": None}], *([{"user": 3, "item": 2, "bought": bought}] for bought in (True, False))]
     (nothing, _), (known, _), (left_out, _) = model.recommend([Query(history, 3) for history in histories])
     assert len(nothing) == 3 and all(isinstance(i, int) for i in nothing) and 2 not in known and left_out == nothing
+    with pytest.raises(UserError, match=r'^history\[0\]: has no column item; .*send \{"item": null, \.\.\.\}$'):
+        model.recommend([Query([{"user": 3}])])
+    unknown = Query([{"item": "7"}, {"item": 2.0}, {"item": None}])
+    assert model.known_items(unknown) == (1, 2) and model.known_items(Query([])) == (0, 0)
 
 
 @pytest.mark.slow

@@ -118,6 +118,9 @@ class Scorer:
     def unknown_shares(self, features: FakeFeatures) -> dict[str, float]:
         return {"b": float((features.values[:, 1] == 0).mean())}
 
+    def known_items(self, query: Query) -> None:
+        return None
+
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         raise UserError("this model scores rows; use predict")
 

@@ -102,6 +102,9 @@ class ServedRanking:
                 shares[f.name] = float((ids == 0).sum() / max(present.sum(), 1))
         return shares
 
+    def known_items(self, query: Query) -> None:
+        """Return None: the model scores rows."""
+
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Raise UserError: the model scores rows."""
         raise UserError(f"model {self.name} scores rows and cannot recommend items; send rows to /predict")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from recsys.base.errors import UserError
+from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import GROUP, ORDER, Fitted
 from recsys.data.features.blocks import LINE
 from recsys.export.artefact.compare_examples import apart, same_items
@@ -61,6 +61,7 @@ class ServedRetrieval:
         self._item = data.sparse_columns[data.item_feature].column
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self.fitted.candidates
+        self._item_column = next(c for c in self._frames.columns if c.name == self._item)
         self.item_type = self._types.get(self._item, pl.String())  # in raw rows
         self._unknown_item: Any = UNKNOWN if self.item_type == pl.String else None
         if self.item_type.is_integer():  # a number that no vocabulary holds
@@ -105,8 +106,16 @@ class ServedRetrieval:
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
 
-        Raises UserError for a row that cannot be read, a k that is out of range, and candidates that are all unknown.
+        Raises UserError for a row that cannot be read or lacks the item, a k that is out of range, and candidates that
+        are all unknown.
         """
+        for query in queries:
+            for i, row in enumerate(query.rows):
+                if not any(key in row for key in self._item_column.keys):
+                    name = self._item_column.keys[0]
+                    hint = f'; for a user without items, send {{"{name}": null, ...}}'
+                    hint = near if "did you mean" in (near := did_you_mean(name, row)) else hint
+                    raise UserError(f"history[{i}]: has no column {name}{hint}")
         answers = []
         for places, scores in self.find(queries):
             names = self._candidates[places]
@@ -209,9 +218,16 @@ class ServedRetrieval:
             owner += [i] * len(given)
         return rows, owner, unordered
 
+    def known_items(self, query: Query) -> tuple[int, int]:
+        """Return the number of items of a history that the model knows, and of all."""
+        items = [item for row in query.rows if (item := self._item_column.value(row, None)) not in (None, "")]
+        known = self.fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String))
+        return int((known > 0).sum()), len(items)
+
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Return the places of those items that the model can rank among the scores."""
-        known = self.fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String)).to_numpy()
+        texts = [str(self._item_column.read(i)) for i in items]
+        known = self.fitted.candidate_ids(pl.Series(texts, dtype=pl.String)).to_numpy()
         places: np.ndarray = known[(known > 0) & (known <= self._items)] - 1
         return places
 
@@ -234,7 +250,7 @@ class ServedRetrieval:
         return self.run(check_feed(tensors, self.tensors, self.fitted.features, longest_lists(self.fitted.data)))
 
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
-        """Return nothing: histories may hold unknown items."""
+        """Return nothing: see `known_items`."""
         return {}
 
 
