@@ -80,6 +80,8 @@ class RawRows:
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
         here = {ours: name for name, ours in data.source.rename.items()}
         self._optional = {here.get(n, n) for n in data.source.optional_columns}
+        # by which features choose earlier rows (`where`), which must have them
+        self.chosen_by = FeatureInputs.of_columns(data, {*data.conditions}).raw - self._optional
         self._parser = RowParser(data, self.complete(no_rows), labelled=False)
 
     @classmethod
@@ -154,7 +156,7 @@ class RawRows:
         present = {*raw.columns, *self._optional}
         missing = [n for n in self.types if n not in present and not self._only_joins(n, brought)]
         data, others = self.fitted.data, [c for c in raw.columns if c not in self.types]
-        keys = set() if data.group is None else {data.group.by, data.group.order}
+        keys = self.chosen_by | (set() if data.group is None else {data.group.by, data.group.order or data.group.by})
         keys |= {data.sparse_columns[data.item_feature].column} if data.item_feature else set()
         for name in missing:
             near = did_you_mean(name, others)
@@ -216,6 +218,7 @@ class RowFrames:
         """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
+        self._check_chosen(history)
         parsed = self.parsed([*history, *given], alone and not history)
         return self.fitted.apply(self.rows.in_context(parsed).tail(len(given)))
 
@@ -234,6 +237,8 @@ class RowFrames:
             if not isinstance(row, Mapping):
                 where = "" if place is None else f"rows[{place}]: "
                 raise UserError(f"{where}a row is a dict of columns and values, not {type(row).__name__}")
+        if past:
+            self._check_chosen(rows)
         values = [
             (i, *(c.value(row, p) for c in self.columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
         ]
@@ -253,3 +258,9 @@ class RowFrames:
             first = bad[0]
             raise RowError(first.column, raw[first.column][first.line], first.problem, None if alone else first.line)
         return parsed
+
+    def _check_chosen(self, history: Sequence[Row]) -> None:
+        """Raise UserError if an earlier row lacks a column by which features choose among earlier rows."""
+        for c in self.columns if self.rows.chosen_by else ():
+            if c.name in self.rows.chosen_by and (lack := [i for i, x in enumerate(history) if not {*c.keys} & {*x}]):
+                raise UserError(f"history[{lack[0]}]: has no column {c.keys[0]}, which `where` of a feature reads")

@@ -314,6 +314,8 @@ class Fitted:
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
+        if group := state["data"].get("group"):
+            group.setdefault("ties", "order")  # a folder from before this key
         data = resolve(parse(DataConfig, state["data"]))
         tables = {c.table for c in data.sparse_columns.values() if c.encoder.known_rows is None}
 
