@@ -1,6 +1,7 @@
 """Rows by group: against plain Python, in little memory, and never with a look at what comes later."""
 
 from collections import defaultdict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,31 @@ def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
 EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(EVENTS, st.integers(1, 3), st.none() | st.integers(0, 9))
-def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
+TIED = st.lists(st.tuples(st.sampled_from("uv"), st.sampled_from("abcd"), st.integers(0, 3)), max_size=12)
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(EVENTS | TIED, st.integers(1, 3), st.none() | st.integers(0, 9), st.booleans())
+def test_rows_before(events: list[Event], k: int, gap: int | None, moments: bool) -> None:
+    """Features take rows that are strictly before, or with ties=order those before in the files."""
     data = config(f"""
-        group: {{by: user, order: t, gap: {"null" if gap is None else gap}}}
+        group: {{by: user, order: t, gap: {"null" if gap is None else gap}, ties: {"null" if moments else "order"}}}
         split: {{by: leave_one_out}}
         dense: {{x: {{lag: {k}}}, d: {{column: x, difference: {k}}}}}
-        sparse: {{item: {{}}, before: {{column: item, lag: {k}}}, history: {{column: item, last: {k}}}}}
+        sparse:
+          item: {{}}
+          before: {{column: item, lag: {k}}}
+          history: {{column: item, last: {k}}}
+          chosen: {{column: item, last: {k}, where: "item <> 'a'"}}
+          ages: {{column: x, last: {k}, age: true, quantiles: 2, where: "item <> 'a'"}}
     """)
     x = [None if e[2] % 7 == 0 else float(e[2]) for e in events]
     items = [e[1] for e in events]
-    done = arrange(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
+    assert data.has_moments == moments and len(data.conditions) == 2
+    columns = {**dict.fromkeys("xd", x), **dict.fromkeys(("before", "history", "chosen"), items), "ages": x}
+    conditions = {n: [i != "a" for i in items] for n in data.conditions}
+    types = {"x": pl.Float64, "d": pl.Float64, "ages": pl.Float64, **dict.fromkeys(conditions, pl.Boolean)}
+    done = arrange(data, typed_rows(events, **columns, **conditions).cast(types)).sort(PLACE)
     expected: dict[int, Any] = {}
     splits = {
         p: 0 if len(rows) < 3 else {len(rows) - 1: 2, len(rows) - 2: 1}.get(i, 0)
@@ -82,14 +96,35 @@ def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     }
     for group in by_user(events, gap):
         for i, place in enumerate(group):
-            lagged = x[group[i - k]] if i >= k else None
+            past = [p for p in group[:i] if not moments or events[p][2] < events[place][2]]
+            chosen = [p for p in past if items[p] != "a"][-k:]
+            nth = past[-k] if len(past) >= k else None
+            lagged = None if nth is None else x[nth]
             less = None if lagged is None or x[place] is None else x[place] - lagged  # type: ignore[operator]
-            split = splits[place]
+            ages = [None if x[place] is None or x[p] is None else x[place] - x[p] for p in chosen]  # type: ignore[operator]
             expected[place] = (
-                lagged, less, items[group[i - k]] if i >= k else None, [items[p] for p in group[max(0, i - k) : i]], split
+                lagged, less, None if nth is None else items[nth], [items[p] for p in past[-k:]],
+                [items[p] for p in chosen], ages, splits[place],
             )  # fmt: skip
-    found = done.select("x", "d", "before", "history", SPLIT).rows()
+    found = done.select("x", "d", "before", "history", "chosen", "ages", SPLIT).rows()
     assert found == [expected[i] for i in range(len(events))]
+
+
+def test_the_order_of_a_moment_s_rows_in_the_files_is_all_the_same_to_them() -> None:
+    """All orders of six rows: two moments of two and three rows, and one row before them."""
+    data = config("""
+        group: {by: user, order: t}
+        split: {by: time, column: t}
+        sparse: {item: {}, before: {column: item, lag: 1}, history: {column: item, last: 9}}
+    """)
+    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2), ("u", "e", 2), ("u", "f", 2)]
+    for order in permutations(events):
+        items = [e[1] for e in order]
+        rows = typed_rows(list(order), before=items, history=items).with_columns(pl.lit(0, pl.UInt8).alias(SPLIT))
+        for item, before, history in arrange(data, rows).select("item", "before", "history").iter_rows():
+            past = [i for i in items if i < min(item, "b")], [i for i in items if i in "bc" and item in "def"]
+            assert history == past[0] + past[1] if item > "a" else history == []
+            assert before == (history[-1] if history else None)
 
 
 @settings(max_examples=examples(80), deadline=None)
