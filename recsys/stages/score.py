@@ -64,7 +64,7 @@ def moved(moment: object, step: int) -> object:
     """Return a raw number plus `step`, or a raw time that is later by so many seconds, or days of dates."""
     if isinstance(moment, str):
         for read in (int, float, datetime.fromisoformat):
-            with suppress(ValueError):
+            with suppress(ValueError, OverflowError):
                 return str(moved(read(moment), step))
         return moment
     if isinstance(moment, date):

@@ -31,7 +31,7 @@ CONFIGS = {
     "ties": CONFIG.replace("order: t", "order: t, ties: order"),
     "as_given": CONFIG.replace(", order: t", ""),
     "with_polars": CONFIG + "  jump: {column: price, difference: 1, quantiles: 4}\n",
-    "chosen": CONFIG + "  late: {column: item, table: item, last: 2, where: \"TRY_CAST(t AS DOUBLE) > 0\"}\n",
+    "chosen": CONFIG + '  late: {column: item, table: item, last: 2, where: "TRY_CAST(t AS DOUBLE) > 0"}\n',
 }
 
 
