@@ -322,6 +322,18 @@ MISTAKES = [
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "needs a sparse feature of the items"),
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),
     ("sparse: {x: {per: group}}", "applies only with data.sequences"),
+    ("group: {by: u, ties: moment}\nsparse: {x: {}}", "data.group.ties=moment: needs data.group.order; remove it"),
+    (
+        "group: {by: u, order: t, ties: moment}\nsequences: {max_length: 3}\nsparse: {x: {}}",
+        "data.group.ties=moment: does not apply to sequences and retrieval; remove it",
+    ),
+    ("group: {by: u}\nsparse: {x: {where: 'y = 1'}}", "x.where='y = 1': chooses among earlier rows; set lag,"),
+    ("group: {by: u}\nsparse_defaults: {where: 'y = 1'}\nsparse: {x: {}}", "sparse_defaults.where: cannot be"),
+    (
+        "label: {column: y}\ngroup: {by: u}\nsparse: {x: {column: y, lag: 1}}",
+        "data.sparse.x: reads y, the column of the label; choose another column; last and lag take other columns of "
+        'the earlier rows that where chooses: where: "y = 1"',
+    ),
     ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: cannot be a default"),
 ]
 
@@ -331,6 +343,48 @@ def test_mistakes(text: str, expected: str) -> None:
     with pytest.raises(UserError) as e:
         config(text)
     assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("y = 1", "'y = 1': cannot compare string with numeric type (i32); the file's columns are text: write CAST("),
+        ("z = '1'", "\"z = '1'\": there is no column z"),
+        ("item", "'item': is String, not a condition; write one such as rating >= 4"),
+        ("(y", "'(y': "),
+    ],
+)
+def test_conditions_that_are_wrong(tmp_path: Path, sql: str, expected: str) -> None:
+    root = write(tmp_path / "raw", many(3))
+    text = "label: {column: y}\ngroup: {by: user, order: t}\nsparse: {item: {}, h: {column: item, last: 2}}"
+    data = data_from(text, {"root": str(root), "prepared": str(tmp_path / "p"), "sparse": {"h": {"where": sql}}})
+    with pytest.raises(UserError) as e:
+        prepare(data)
+    assert str(e.value).startswith(f"data.sparse.h.where: {expected}") and "\n" not in str(e.value)
+
+
+def test_rows_that_share_their_time_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once, over all piles, and only where features of rows with labels look back in time."""
+    monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
+    root = write(tmp_path / "raw", [(u, i, t // 2) for u, i, t in many(20)] + [("u1", "i1", 0), ("u1", "i2", 0)])
+    said = {}
+    for ties in ("null", "order"):
+        for feature in ("lag: 1", "min_count: 2"):
+            text = f"""
+                label: {{column: y}}
+                group: {{by: user, order: t, ties: {ties}}}
+                split: {{by: time, column: t}}
+                sparse: {{item: {{}}, before: {{column: item, {feature}}}}}
+            """
+            prepare(config(text, root=str(root), prepared=str(tmp_path / f"{ties}{feature}")))
+            said[ties, feature] = [line for line in capfd.readouterr().err.splitlines() if "share their" in line]
+    start = "3 of 146 rows share their t with another row of their user: they "
+    moment = start + "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
+    order = start + "see each other in the order of the files (data.group.ties=moment: they do not)"
+    assert said["null", "lag: 1"] == [moment] and said["order", "lag: 1"] == [order]
+    assert said["null", "min_count: 2"] == said["order", "min_count: 2"] == []
 
 
 def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
