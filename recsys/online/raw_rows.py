@@ -16,7 +16,7 @@ import polars as pl
 from recsys.base.console import say_once
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import Fitted, parse_rows
-from recsys.data.features.blocks import LINE, BadRow, Block, one_line
+from recsys.data.features.blocks import GROUP, LINE, ORDER, BadRow, Block, one_line
 from recsys.data.features.fitted import RAW_SCHEMA
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
@@ -218,8 +218,11 @@ class RowFrames:
         """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
-        self._check_chosen(history)
-        parsed = self.parsed([*history, *given], alone and not history)
+        parsed, first = self.parsed([*history, *given], alone and not history), len(history)
+        if self.rows.chosen_by:
+            seen = parsed.filter(pl.col(ORDER) < pl.col(ORDER).max().over(GROUP))[LINE].to_list()
+            earlier = {f"history[{i}]": row for i, row in enumerate(history)}
+            self._check_chosen(earlier | {f"rows[{i - first}]": given[i - first] for i in seen if i >= first})
         return self.fitted.apply(self.rows.in_context(parsed).tail(len(given)))
 
     def parsed(self, rows: Sequence[Row], alone: bool = False, *, past: bool = False) -> pl.DataFrame:
@@ -238,7 +241,7 @@ class RowFrames:
                 where = "" if place is None else f"rows[{place}]: "
                 raise UserError(f"{where}a row is a dict of columns and values, not {type(row).__name__}")
         if past:
-            self._check_chosen(rows)
+            self._check_chosen({f"history[{i}]": row for i, row in enumerate(rows)})
         values = [
             (i, *(c.value(row, p) for c in self.columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
         ]
@@ -259,8 +262,8 @@ class RowFrames:
             raise RowError(first.column, raw[first.column][first.line], first.problem, None if alone else first.line)
         return parsed
 
-    def _check_chosen(self, history: Sequence[Row]) -> None:
-        """Raise UserError if an earlier row lacks a column by which features choose among earlier rows."""
-        for c in self.columns if self.rows.chosen_by else ():
-            if c.name in self.rows.chosen_by and (lack := [i for i, x in enumerate(history) if not {*c.keys} & {*x}]):
-                raise UserError(f"history[{lack[0]}]: has no column {c.keys[0]}, which `where` of a feature reads")
+    def _check_chosen(self, earlier: Mapping[str, Row]) -> None:
+        """Raise UserError if a row that others look back to lacks a column by which features choose (where)."""
+        for c in (c for c in self.columns if c.name in self.rows.chosen_by):
+            if lack := next((place for place, row in earlier.items() if not {*c.keys} & {*row}), None):
+                raise UserError(f"{lack}: has no column {c.keys[0]}, which `where` of a feature reads")

@@ -345,6 +345,20 @@ def test_mistakes(text: str, expected: str) -> None:
     assert expected in str(e.value) and "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("ties", ["moment", "order"])
+def test_validation_rows_that_are_drawn_at_random(ties: str) -> None:
+    """With moments they are rows like others; where the files' order counts, they follow the training rows."""
+    data = config(f"""
+        group: {{by: user, order: t, ties: {ties}}}
+        split: {{by: files, train_files: [a], test_files: [b], validation_rows: random}}
+        sparse: {{item: {{}}, history: {{column: item, last: 9}}}}
+    """)
+    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2)]
+    rows = typed_rows(events, history=list("abcd")).with_columns(pl.Series(SPLIT, [0, 1, 0, 0], dtype=pl.UInt8))
+    histories = ["".join(h) for h in arrange(data, rows).sort(PLACE)["history"].to_list()]
+    assert histories == (["", "a", "a", "abc"] if ties == "moment" else ["", "acd", "a", "ac"])
+
+
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [

@@ -113,6 +113,8 @@ def test_the_column_of_a_condition_must_be_known_of_earlier_rows(home: Path) -> 
     transforms, without = RowTransforms.load(home / "run"), [{n: e[n] for n in ("user", "item", "ts")} for e in EVENTS]
     with pytest.raises(UserError, match=r"history\[0\]: has no column click, which `where` of a feature reads"):
         transforms.arrays(CANDIDATES, without)
+    with pytest.raises(UserError, match=r"rows\[0\]: has no column click, which `where` of a feature reads"):
+        transforms.arrays([*without, *CANDIDATES])
     assert transforms.arrays(CANDIDATES).lengths["clicked"].tolist() == [0] * 3
     frame = pl.DataFrame(without)
     with pytest.raises(UserError, match="the data frame has no column click"):
