@@ -277,6 +277,9 @@ def load_config(path: Path) -> DictConfig:
     model, loader = values["model"], values.setdefault("loader", {})
     if isinstance(model, dict) and "unknown_users" not in model and isinstance(loader, dict):
         loader.setdefault("unknown", 0.0)  # a run from before this key is resumed as it began
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("group"), dict):
+        data["group"].setdefault("ties", "order")  # as above
     try:
         return typed(values)
     except UserError as e:

@@ -31,6 +31,7 @@ class GroupFeatures:
     group: the column that names the group, and its place among the cells
     order: parses the column by which rows are ordered, with its place; None keeps their order
     gap: a longer one begins a new session
+    moments: rows with an equal order do not see each other
     lags: for each such feature, its place in `Arrays.ids`, its lookup, and how many rows before it reads
     lasts: for each such feature, its name, its lookup, and the most rows that it has
     lookups, size: the lookups that were added, and their number
@@ -39,6 +40,7 @@ class GroupFeatures:
     group: tuple[RawColumn, int]
     order: tuple[NumberParser, int] | None
     gap: float | None
+    moments: bool
     lags: list[tuple[int, int, int]] = field(default_factory=list)
     lasts: list[tuple[str, int, int]] = field(default_factory=list)
     lookups: LookupFeatures = field(default_factory=LookupFeatures)
@@ -69,6 +71,9 @@ class GroupFeatures:
             new[1:] |= np.diff(numbers[order]) > self.gap
         at = np.argsort(order)  # the place of each row among the ordered ones
         starts = np.maximum.accumulate(np.where(new, rows, 0))[at]
+        if self.moments:  # each row looks back from the first one of its moment
+            new[1:] |= np.diff(numbers[order]) > 0
+            at = np.maximum.accumulate(np.where(new, rows, 0))[at]
         ids, missing = self._ids(cells, arrays.rows)[order], self._ids([[None]] * len(cells), 1)[0]
         for target, lookup, lag in self.lags:
             arrays.ids[:, target] = np.where(at - lag >= starts, ids[np.maximum(at - lag, 0), lookup], missing[lookup])
@@ -144,11 +149,11 @@ class ColumnFeatures:
         if not known or text_cleaner(data.source, c.by) is not None:  # which may make names missing
             return None
         if c.order is None:
-            return GroupFeatures((raw, self._place(c.by)), None, c.gap)
+            return GroupFeatures((raw, self._place(c.by)), None, c.gap, data.has_moments)
         if (by := self._raw.get(c.order)) is None or not by.holds_numbers:
             return None
         parser = NumberParser.from_column(data.source, c.order, by.dtype)
-        return GroupFeatures((raw, self._place(c.by)), (parser, self._place(c.order)), c.gap)
+        return GroupFeatures((raw, self._place(c.by)), (parser, self._place(c.order)), c.gap, data.has_moments)
 
     def _add_dense(self, name: str, c: DenseColumn) -> bool:
         """Add a dense feature; return False if it cannot be added."""
@@ -185,7 +190,8 @@ class ColumnFeatures:
         if raw is None or isinstance(c.source, Cross) or not c.model or name == data.item_feature:
             return False
         is_text = isinstance(c.value_type, Text)
-        if (past is not None or c.sequence) and (self.groups is None or not is_text or c.sequence):
+        looks_up = self.groups is not None and is_text and (past is None or past.condition is None)
+        if (past is not None or c.sequence) and (not looks_up or c.sequence):
             return False
         if c.source.is_list:
             return self._remember(name, raw)

@@ -16,7 +16,7 @@ import polars as pl
 from recsys.base.console import say, say_once
 from recsys.base.errors import UserError, did_you_mean
 from recsys.data.features import Fitted, parse_rows
-from recsys.data.features.blocks import LINE, BadRow, Block, one_line
+from recsys.data.features.blocks import GROUP, LINE, ORDER, BadRow, Block, one_line
 from recsys.data.features.fitted import RAW_SCHEMA
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
@@ -89,6 +89,8 @@ class RawRows:
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
         here = {ours: name for name, ours in data.source.rename.items()}
         self._optional = {here.get(n, n) for n in data.source.optional_columns}
+        # by which features choose earlier rows (`where`), which must have them
+        self.chosen_by = FeatureInputs.of_columns(data, {*data.conditions}).raw - self._optional
         self._parser = RowParser(data, self.complete(no_rows), labelled=False)
 
     @classmethod
@@ -201,7 +203,7 @@ class RawRows:
         present = {*raw.columns, *self._optional}
         missing = [n for n in self.types if n not in present and not self._only_joins(n, brought)]
         data, others = self.fitted.data, [c for c in raw.columns if c not in self.types]
-        keys = set() if data.group is None else {data.group.by, data.group.order}
+        keys = self.chosen_by | (set() if data.group is None else {data.group.by, data.group.order or data.group.by})
         keys |= {data.sparse_columns[data.item_feature].column} if data.item_feature else set()
         for name in missing:
             near = did_you_mean(name, others)
@@ -275,7 +277,11 @@ class RowFrames:
         """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
-        parsed = self.parsed([*history, *given], alone and not history)
+        parsed, first = self.parsed([*history, *given], alone and not history), len(history)
+        if self.rows.chosen_by:
+            seen = parsed.filter(pl.col(ORDER) < pl.col(ORDER).max().over(GROUP))[LINE].to_list()
+            earlier = {f"history[{i}]": row for i, row in enumerate(history)}
+            self._check_chosen(earlier | {f"rows[{i - first}]": given[i - first] for i in seen if i >= first})
         return self.fitted.apply(self.rows.in_context(parsed).tail(len(given)))
 
     def parsed(self, rows: Sequence[Row], alone: bool = False, *, past: bool = False) -> pl.DataFrame:
@@ -293,6 +299,8 @@ class RowFrames:
             if not isinstance(row, Mapping):
                 where = "" if place is None else f"rows[{place}]: "
                 raise UserError(f"{where}a row is a dict of columns and values, not {type(row).__name__}")
+        if past:
+            self._check_chosen({f"history[{i}]": row for i, row in enumerate(rows)})
         values = [
             (i, *(c.value(row, p) for c in self.columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
         ]
@@ -312,3 +320,9 @@ class RowFrames:
             first = bad[0]
             raise RowError(first.column, raw[first.column][first.line], first.problem, None if alone else first.line)
         return parsed
+
+    def _check_chosen(self, earlier: Mapping[str, Row]) -> None:
+        """Raise UserError if a row that others look back to lacks a column by which features choose (where)."""
+        for c in (c for c in self.columns if c.name in self.rows.chosen_by):
+            if lack := next((place for place, row in earlier.items() if not {*c.keys} & {*row}), None):
+                raise UserError(f"{lack}: has no column {c.keys[0]}, which `where` of a feature reads")

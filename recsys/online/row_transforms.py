@@ -82,7 +82,7 @@ class RowTransforms:
 
         Args:
             rows: one row or several. Features that read earlier rows of a group (lags, last values) also read earlier
-                rows of the same call.
+                rows of the same call, unless they are of the same time (data.group.ties).
             history: earlier rows, which such features read (lags, last values); no features are returned for them.
         """
         given: Sequence[Row] = [rows] if isinstance(rows, Mapping) else rows

@@ -21,8 +21,11 @@ class GroupConfig:
     """Rows that belong together, in order. `lag`, `difference`, `last`, sequences and leave_one_out need it."""
 
     by: str = field("", "column, such as a user or a device; empty: rows are independent")
-    order: str | None = field(
-        None, "column, a number or a time; rows with equal values, or all rows if null, keep their order in the files"
+    order: str | None = field(None, "column, a number or a time; null: the order of the files")
+    ties: Literal["moment", "order"] | None = field(
+        None,
+        "moment: rows with an equal `order` are one moment; features take rows that are strictly before | order: rows "
+        "see those before them in the files, too. null: moment, but order for sequences and retrieval",
     )
     gap: NonNegativeFloat | None = field(
         None, "a longer pause begins a new session; in the unit of `order`, seconds for times"
@@ -114,6 +117,7 @@ class DenseConfig:
     transform: list[Any] | None = field(None, "names of transforms, in order: log, {clip: [0, 100]}")
     lag: Count | None = field(None, "take the value of the n-th row before, in the row's group")
     difference: Count | None = field(None, "subtract the value of the n-th row before")
+    where: str | None = field(None, "with lag, difference: SQL; only earlier rows for which it is true count")
     vectors: VectorsConfig | None = field(None, "look up a vector for the value instead of reading a number")
     width: int | None = field(
         None,
@@ -154,6 +158,7 @@ class SparseConfig:
         None, "with `quantiles`: subtract the number or time (in seconds) of the n-th row before"
     )
     last: int | None = field(None, "take the values of the last n rows before, oldest first", ge=1, le=2**20)
+    where: str | None = field(None, "with last, lag, difference: SQL; only earlier rows for which it is true count")
     age: bool | None = field(
         None,
         "with `last` and `quantiles`: take this row's number or time (in seconds) minus that of each of these rows",

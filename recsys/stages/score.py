@@ -7,10 +7,13 @@ for all requests, when the pipeline is loaded.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from recsys.data.raw.derive import FeatureInputs
 from recsys.export.artefact.served_ranking import ServedRanking
 from recsys.online.row_error import RowError
 from recsys.online.row_transforms import of_the_past
+from recsys.online.servable import Row
 from recsys.stages.expressions import Formula
 from recsys.stages.merge import Retrieved, column_names
 from recsys.stages.open_models import Models, Resources
@@ -54,6 +58,18 @@ class Score(ABC):
         items: (n,) numbers of the candidates
         retrieved: the scores and ranks that the sources gave to these candidates
         """
+
+
+def moved(moment: object, step: int) -> object:
+    """Return a raw number plus `step`, or a raw time that is later by so many seconds, or days of dates."""
+    if isinstance(moment, str):
+        for read in (int, float, datetime.fromisoformat):
+            with suppress(ValueError, OverflowError):
+                return str(moved(read(moment), step))
+        return moment
+    if isinstance(moment, date):
+        return moment + (timedelta(seconds=step) if isinstance(moment, datetime) else timedelta(days=step))
+    return moment + step if isinstance(moment, int | float) else moment
 
 
 @dataclass(frozen=True)
@@ -142,6 +158,8 @@ class Ranking(Score):
         if data.group is not None:
             sequences = [c.sequence or 0 for c in data.sparse_columns.values()]
             self._last = max([*(look_back.rows for look_back in data.look_backs.values()), *sequences], default=0)
+        self._last = sys.maxsize if data.conditions else self._last  # which may choose any of them
+        self._step = int(data.has_moments)  # between the last event and a request without a time
         self._division = self.model.shared_columns.division(self._origins.shared)
         item_feature = next(
             (n for n, c in data.sparse_columns.items() if c.column == self._origins.item and not c.is_list), None
@@ -195,18 +213,11 @@ class Ranking(Score):
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
-        order = self._origins.order
         given = {**visitor.user, **visitor.context}
         shared: dict[str, Any] = {n: v for n, v in given.items() if n in self._origins.shared}
         shared[self._origins.user] = visitor.key
-        if order is not None and shared.get(order) is None:
-            last = visitor.events[-1].get(order) if visitor.events else None
-            shared[order] = last if last is not None else int(time.time())
-        past = visitor.events[-self._last :] if self._last else ()
         user_row: dict[str, Any] = {self._origins.user: visitor.key}
-        if order is not None and any(row.get(order) is None for row in past):
-            past = [{**row, order: shared[order]} for row in past]  # events without a time are sorted already
-        history = [{**user_row, **row} for row in past]
+        history = [{**user_row, **row} for row in self._past(visitor, shared)]
         try:
             once = self._division.once.arrays(shared, history)
         except RowError as e:
@@ -226,6 +237,20 @@ class Ranking(Score):
             raise self._item_error(e, items) from e
         outputs = self.model.run_arrays(self.model.shared_columns.joined(once, each, self._division))
         return {self._predictions[n]: values for n, values in outputs.items()}
+
+    def _past(self, visitor: Visitor, shared: dict[str, Any]) -> Sequence[Row]:
+        """Return the events before a request, and give `shared` a time after them if it has none."""
+        order, events = self._origins.order, visitor.events
+        if order is not None:
+            if shared.get(order) is None:
+                last = events[-1].get(order) if events else None
+                shared[order] = int(time.time()) if last is None else moved(last, self._step)
+            if any(row.get(order) is None for row in events):  # they are sorted already
+                before = moved(shared[order], -self._step)
+                events = [{**row, order: before} for row in events]
+            elif self._step:
+                events = [row for row in events if row[order] != shared[order]]
+        return events[-self._last :] if self._last else ()
 
     def scores(
         self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved

@@ -15,6 +15,7 @@ from recsys.data.features import (
 from recsys.data.features.blocks import LINE, BadRow, Block
 from recsys.data.prepare.check_data import check_data
 from recsys.data.prepare.chunks import TextCoder
+from recsys.data.raw.derive import complete_rows
 from recsys.schema.data_schema import DataConfig
 
 
@@ -33,7 +34,8 @@ def rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
 def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadRow]]:
     frame = pl.DataFrame(columns, strict=False)
     frame = frame if "y" in columns else frame.with_columns(pl.lit(1).alias("y"))
-    return parse_rows(data, Block(Path("f"), frame.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))))
+    frame = complete_rows(frame.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE)), [], data.derive)
+    return parse_rows(data, Block(Path("f"), frame))
 
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:

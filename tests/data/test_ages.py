@@ -35,9 +35,9 @@ def config(text: str, **more: Any) -> ResolvedData:
     return data
 
 
-def arranged(events: list[Event], last: int = LAST, gap: int | None = None) -> pl.DataFrame:
+def arranged(events: list[Event], last: int = LAST, gap: int | None = None, ties: str = "null") -> pl.DataFrame:
     data = config(f"""
-        group: {{by: user, order: at, gap: {"null" if gap is None else gap}}}
+        group: {{by: user, order: at, gap: {"null" if gap is None else gap}, ties: {ties}}}
         sparse:
           items: {{column: item, last: {last}}}
           ages: {{column: t, last: {last}, age: true, quantiles: 3}}
@@ -49,14 +49,14 @@ def arranged(events: list[Event], last: int = LAST, gap: int | None = None) -> p
 
 
 def earlier_rows(events: list[Event], row: int, last: int, gap: int | None) -> list[int]:
-    """Return the places of the last rows before `row` in its group and session, oldest first, by brute force."""
+    """Return the places of the last rows strictly before `row` in its group and session, by brute force."""
     same = [i for i in range(len(events)) if events[i][0] == events[row][0]]
     before = sorted((events[i][1], i) for i in same if (events[i][1], i) <= (events[row][1], row))
     for n in range(len(before) - 1, 0, -1):
         if gap is not None and before[n][0] - before[n - 1][0] > gap:
             before = before[n:]
             break
-    return [i for _, i in before[:-1]][-last:]
+    return [i for at, i in before if at < events[row][1]][-last:]
 
 
 TIMES = st.none() | st.integers(-5, 40).map(float)
@@ -88,10 +88,11 @@ def test_later_rows_change_nothing(events: list[Event], data: st.DataObject) -> 
     assert one[before]["ages"].to_list() == other[: len(kept)]["ages"].to_list()
 
 
-def test_equal_times_are_zero_apart_and_never_look_ahead() -> None:
-    """Rows of equal times keep their order in the files, as for `last`."""
-    found = arranged([("u", 3, 3.0), ("u", 1, 1.0), ("u", 3, 3.0), ("v", 3, 3.0), ("u", 3, 3.0)])
-    assert found["ages"].to_list() == [[2.0], [], [2.0, 0.0], [], [2.0, 0.0, 0.0]]
+def test_rows_of_one_moment_do_not_see_each_other_unless_their_order_counts() -> None:
+    """With ties=order, rows of equal times keep their order in the files, as for `last`."""
+    events: list[Event] = [("u", 3, 3.0), ("u", 1, 1.0), ("u", 3, 3.0), ("v", 3, 3.0), ("u", 3, 3.0)]
+    assert arranged(events)["ages"].to_list() == [[2.0], [], [2.0], [], [2.0]]
+    assert arranged(events, ties="order")["ages"].to_list() == [[2.0], [], [2.0, 0.0], [], [2.0, 0.0, 0.0]]
 
 
 def test_the_query_for_the_next_item_is_at_the_time_of_the_last_row() -> None:

@@ -1,6 +1,7 @@
 """Rows by group: against plain Python, in little memory, and never with a look at what comes later."""
 
 from collections import defaultdict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,31 @@ def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
 EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)
 
 
-@settings(max_examples=examples(80), deadline=None)
-@given(EVENTS, st.integers(1, 3), st.none() | st.integers(0, 9))
-def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
+TIED = st.lists(st.tuples(st.sampled_from("uv"), st.sampled_from("abcd"), st.integers(0, 3)), max_size=12)
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(EVENTS | TIED, st.integers(1, 3), st.none() | st.integers(0, 9), st.booleans())
+def test_rows_before(events: list[Event], k: int, gap: int | None, moments: bool) -> None:
+    """Features take rows that are strictly before, or with ties=order those before in the files."""
     data = config(f"""
-        group: {{by: user, order: t, gap: {"null" if gap is None else gap}}}
+        group: {{by: user, order: t, gap: {"null" if gap is None else gap}, ties: {"null" if moments else "order"}}}
         split: {{by: leave_one_out}}
         dense: {{x: {{lag: {k}}}, d: {{column: x, difference: {k}}}}}
-        sparse: {{item: {{}}, before: {{column: item, lag: {k}}}, history: {{column: item, last: {k}}}}}
+        sparse:
+          item: {{}}
+          before: {{column: item, lag: {k}}}
+          history: {{column: item, last: {k}}}
+          chosen: {{column: item, last: {k}, where: "item <> 'a'"}}
+          ages: {{column: x, last: {k}, age: true, quantiles: 2, where: "item <> 'a'"}}
     """)
     x = [None if e[2] % 7 == 0 else float(e[2]) for e in events]
     items = [e[1] for e in events]
-    done = arrange(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
+    assert data.has_moments == moments and len(data.conditions) == 2
+    columns = {**dict.fromkeys("xd", x), **dict.fromkeys(("before", "history", "chosen"), items), "ages": x}
+    conditions = {n: [i != "a" for i in items] for n in data.conditions}
+    types = {"x": pl.Float64, "d": pl.Float64, "ages": pl.Float64, **dict.fromkeys(conditions, pl.Boolean)}
+    done = arrange(data, typed_rows(events, **columns, **conditions).cast(types)).sort(PLACE)
     expected: dict[int, Any] = {}
     splits = {
         p: 0 if len(rows) < 3 else {len(rows) - 1: 2, len(rows) - 2: 1}.get(i, 0)
@@ -82,14 +96,35 @@ def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     }
     for group in by_user(events, gap):
         for i, place in enumerate(group):
-            lagged = x[group[i - k]] if i >= k else None
+            past = [p for p in group[:i] if not moments or events[p][2] < events[place][2]]
+            chosen = [p for p in past if items[p] != "a"][-k:]
+            nth = past[-k] if len(past) >= k else None
+            lagged = None if nth is None else x[nth]
             less = None if lagged is None or x[place] is None else x[place] - lagged  # type: ignore[operator]
-            split = splits[place]
+            ages = [None if x[place] is None or x[p] is None else x[place] - x[p] for p in chosen]  # type: ignore[operator]
             expected[place] = (
-                lagged, less, items[group[i - k]] if i >= k else None, [items[p] for p in group[max(0, i - k) : i]], split
+                lagged, less, None if nth is None else items[nth], [items[p] for p in past[-k:]],
+                [items[p] for p in chosen], ages, splits[place],
             )  # fmt: skip
-    found = done.select("x", "d", "before", "history", SPLIT).rows()
+    found = done.select("x", "d", "before", "history", "chosen", "ages", SPLIT).rows()
     assert found == [expected[i] for i in range(len(events))]
+
+
+def test_the_order_of_a_moment_s_rows_in_the_files_is_all_the_same_to_them() -> None:
+    """All orders of six rows: two moments of two and three rows, and one row before them."""
+    data = config("""
+        group: {by: user, order: t}
+        split: {by: time, column: t}
+        sparse: {item: {}, before: {column: item, lag: 1}, history: {column: item, last: 9}}
+    """)
+    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2), ("u", "e", 2), ("u", "f", 2)]
+    for order in permutations(events):
+        items = [e[1] for e in order]
+        rows = typed_rows(list(order), before=items, history=items).with_columns(pl.lit(0, pl.UInt8).alias(SPLIT))
+        for item, before, history in arrange(data, rows).select("item", "before", "history").iter_rows():
+            past = [i for i in items if i < min(item, "b")], [i for i in items if i in "bc" and item in "def"]
+            assert history == past[0] + past[1] if item > "a" else history == []
+            assert before == (history[-1] if history else None)
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -287,6 +322,18 @@ MISTAKES = [
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "needs a sparse feature of the items"),
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),
     ("sparse: {x: {per: group}}", "applies only with data.sequences"),
+    ("group: {by: u, ties: moment}\nsparse: {x: {}}", "data.group.ties=moment: needs data.group.order; remove it"),
+    (
+        "group: {by: u, order: t, ties: moment}\nsequences: {max_length: 3}\nsparse: {x: {}}",
+        "data.group.ties=moment: does not apply to sequences and retrieval; remove it",
+    ),
+    ("group: {by: u}\nsparse: {x: {where: 'y = 1'}}", "x.where='y = 1': chooses among earlier rows; set lag,"),
+    ("group: {by: u}\nsparse_defaults: {where: 'y = 1'}\nsparse: {x: {}}", "sparse_defaults.where: cannot be"),
+    (
+        "label: {column: y}\ngroup: {by: u}\nsparse: {x: {column: y, lag: 1}}",
+        "data.sparse.x: reads y, the column of the label; choose another column; last and lag take other columns of "
+        'the earlier rows that where chooses: where: "y = 1"',
+    ),
     ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: cannot be a default"),
 ]
 
@@ -296,6 +343,62 @@ def test_mistakes(text: str, expected: str) -> None:
     with pytest.raises(UserError) as e:
         config(text)
     assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("ties", ["moment", "order"])
+def test_validation_rows_that_are_drawn_at_random(ties: str) -> None:
+    """With moments they are rows like others; where the files' order counts, they follow the training rows."""
+    data = config(f"""
+        group: {{by: user, order: t, ties: {ties}}}
+        split: {{by: files, train_files: [a], test_files: [b], validation_rows: random}}
+        sparse: {{item: {{}}, history: {{column: item, last: 9}}}}
+    """)
+    events = [("u", "a", 0), ("u", "b", 1), ("u", "c", 1), ("u", "d", 2)]
+    rows = typed_rows(events, history=list("abcd")).with_columns(pl.Series(SPLIT, [0, 1, 0, 0], dtype=pl.UInt8))
+    histories = ["".join(h) for h in arrange(data, rows).sort(PLACE)["history"].to_list()]
+    assert histories == (["", "a", "a", "abc"] if ties == "moment" else ["", "acd", "a", "ac"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("y = 1", "'y = 1': cannot compare string with numeric type (i32); the file's columns are text: write CAST("),
+        ("z = '1'", "\"z = '1'\": there is no column z"),
+        ("item", "'item': is String, not a condition; write one such as rating >= 4"),
+        ("(y", "'(y': "),
+    ],
+)
+def test_conditions_that_are_wrong(tmp_path: Path, sql: str, expected: str) -> None:
+    root = write(tmp_path / "raw", many(3))
+    text = "label: {column: y}\ngroup: {by: user, order: t}\nsparse: {item: {}, h: {column: item, last: 2}}"
+    data = data_from(text, {"root": str(root), "prepared": str(tmp_path / "p"), "sparse": {"h": {"where": sql}}})
+    with pytest.raises(UserError) as e:
+        prepare(data)
+    assert str(e.value).startswith(f"data.sparse.h.where: {expected}") and "\n" not in str(e.value)
+
+
+def test_rows_that_share_their_time_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once, over all piles, and only where features of rows with labels look back in time."""
+    monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
+    root = write(tmp_path / "raw", [(u, i, t // 2) for u, i, t in many(20)] + [("u1", "i1", 0), ("u1", "i2", 0)])
+    said = {}
+    for ties in ("null", "order"):
+        for feature in ("lag: 1", "min_count: 2"):
+            text = f"""
+                label: {{column: y}}
+                group: {{by: user, order: t, ties: {ties}}}
+                split: {{by: time, column: t}}
+                sparse: {{item: {{}}, before: {{column: item, {feature}}}}}
+            """
+            prepare(config(text, root=str(root), prepared=str(tmp_path / f"{ties}{feature}")))
+            said[ties, feature] = [line for line in capfd.readouterr().err.splitlines() if "share their" in line]
+    start = "3 of 146 rows share their t with another row of their user: they "
+    moment = start + "are one moment, and do not see each other (data.group.ties=order: in the order of the files)"
+    order = start + "see each other in the order of the files (data.group.ties=moment: they do not)"
+    assert said["null", "lag: 1"] == [moment] and said["order", "lag: 1"] == [order]
+    assert said["null", "min_count: 2"] == said["order", "min_count: 2"] == []
 
 
 def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ import pytest
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import learn, of_yaml, rows
 
+from recsys.base.errors import UserError
 from recsys.data.features.encoders import Vocabulary
-from recsys.data.features.grow import WAITING_TRAININGS, grow_table
+from recsys.data.features.grow import WAITING_TRAININGS, check_growth, grow_table
 
 Counts = dict[str, int]
 counts = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(1, 9), max_size=6)
@@ -100,3 +102,12 @@ def test_admission_by_chance(occurrences: int) -> None:
     share = len(grown([{"a": 1}, values], admit=0.3)[-1][0]) / 4000
     expected = 1 - 0.7**occurrences
     assert share == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 4000) ** 0.5)
+
+
+def test_a_run_whose_rows_see_those_of_their_time_cannot_go_on_without() -> None:
+    text = "group: {by: u, order: t, ties: order}\nsparse: {item: {}, before: {column: item, lag: 1}}"
+    old, now = of_yaml(text), of_yaml(text.replace(", ties: order", ""))
+    known = learn(old, rows(old, u=["a", "a"], t=[1, 1], item=["x", "y"]))
+    check_growth(known, old)
+    with pytest.raises(UserError, match=r"data.group.ties: differs from the run's; .* equal features: set order"):
+        check_growth(known, now)

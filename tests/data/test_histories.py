@@ -80,6 +80,39 @@ def test_every_source_gives_a_history_of_the_item_s_table(source: str, tmp_path:
     assert (found["items"].list.len() == found["kinds"].list.len()).all()
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_condition_chooses_among_the_rows_strictly_before(kind: str, tmp_path: Path) -> None:
+    """The label of earlier rows, of any split; rows of one moment, three on average, never see each other's."""
+    (tmp_path / "raw").mkdir()
+    rng = np.random.default_rng(2)
+    user, time = rng.integers(0, USERS, ROWS), rng.integers(0, 8, ROWS)
+    rows = pl.DataFrame({"user": user, "item": range(ROWS), "t": time, "label": rng.integers(0, 2, ROWS)})
+    (rows.write_csv if kind == "csv" else rows.write_parquet)(tmp_path / "raw" / f"log.{kind}")
+    sql = "label = '1'" if kind == "csv" else "label = 1"
+    ids = f"column: item, encode: id, rows: {ROWS}, table: item"
+    prepared = prepared_data(
+        f"""
+        source: {{format: {kind}, files: [log.{kind}]}}
+        group: {{by: user, order: t}}
+        split: {{by: time, column: t}}
+        derive: {{clicked: "{sql}"}}
+        dense: {{t: {{lag: 2, where: clicked, fill: -1, transform: []}}}}
+        sparse:
+          item: {{encode: id, rows: {ROWS}}}
+          clicks: {{{ids}, last: {LAST}, where: "{sql}"}}
+          before: {{{ids}, last: {LAST}}}
+        """,
+        tmp_path,
+    )
+    found = rows_of(prepared)
+    assert found.height == ROWS and prepared.fitted.data.has_moments
+    for row, clicks, before, t in found.select("item", "clicks", "before", "t").iter_rows():
+        earlier = [j for j in np.argsort(time, kind="stable") if user[j] == user[row] and time[j] < time[row]]
+        clicked = [j for j in earlier if rows["label"][int(j)]]
+        assert list(before) == earlier[-LAST:] and list(clicks) == clicked[-LAST:]
+        assert t == (time[clicked[-2]] if len(clicked) > 1 else -1)
+
+
 def test_no_value_of_the_row_or_of_later_rows_is_in_its_history(tmp_path: Path) -> None:
     """The rows are in any order, in three files, and each has an item of its own."""
     (tmp_path / "raw").mkdir()

@@ -61,6 +61,7 @@ sparse:
   user: {}
   item: {}
   items: {column: item, last: 3, pooling: mean}
+  chosen: {column: item, last: 3, where: "y = '1'"}
   ages: {column: at, last: 3, age: true, quantiles: 5}
 """
 SEQUENCES = """

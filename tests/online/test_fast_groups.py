@@ -28,8 +28,10 @@ sparse:
 CONFIGS = {
     "order": CONFIG,
     "sessions": CONFIG.replace("order: t", "order: t, gap: 2"),
+    "ties": CONFIG.replace("order: t", "order: t, ties: order"),
     "as_given": CONFIG.replace(", order: t", ""),
     "with_polars": CONFIG + "  jump: {column: price, difference: 1, quantiles: 4}\n",
+    "chosen": CONFIG + '  late: {column: item, table: item, last: 2, where: "TRY_CAST(t AS DOUBLE) > 0"}\n',
 }
 
 
@@ -61,7 +63,7 @@ row = st.fixed_dictionaries(
 def test_features_are_those_of_polars(yaml: str) -> None:
     transforms = pipeline(yaml)
     assert transforms._fast is not None and transforms._fast.groups is not None
-    assert (transforms._rest is None) == (yaml is not CONFIGS["with_polars"])
+    assert (transforms._rest is None) == (yaml not in (CONFIGS["with_polars"], CONFIGS["chosen"]))
 
     @settings(max_examples=60, deadline=None)
     @given(st.lists(row, min_size=1, max_size=12), st.lists(row, max_size=6))

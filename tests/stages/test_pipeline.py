@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from recsys.export.artefact import load as load_artefact
 from recsys.online.servable import Query
 from recsys.server.served_models import _signature
 from recsys.stages.assemble import load
+from recsys.stages.score import Ranking, moved
 from recsys.stages.served_pipeline import PipelineServable, write_folder
 from recsys.stages.served_pipeline import load as load_servable
 from recsys.stages.staged import StagedRecommender
+from recsys.stages.visitor import Visitor
 from recsys.store.definition import load_views
 from recsys.store.materialise import materialise
 from recsys.store.stores import open_store
@@ -202,6 +205,38 @@ log:
     assert lists != [pipeline.names(a.items) for a in pipeline.answers([Query([], context={"user": "nobody"})] * 5)]
     with pytest.raises(UserError, match=r"features\.history=recnt: is not a list of a view of users .*mean recent"):
         loaded(world, *stored(tmp_path, view), "features.history=recnt")
+
+
+def test_a_request_follows_its_events(world: Path) -> None:
+    """Events of its own time are not before it; a request without a time, and one of events without, sees them all."""
+    ranking = loaded(world).score
+    assert isinstance(ranking, Ranking)
+    timed = [{"item": "i1", "time": 5}, {"item": "i2", "time": 7}, {"item": "i3", "time": 7}]
+    for events, given, seen, time in (
+        (timed, None, [5, 7, 7], 8),
+        (timed, 7, [5], 7),
+        (timed, 9, [5, 7, 7], 9),
+        ([{"item": "i1"}, {"item": "i2"}], 9, [8, 8], 9),
+    ):
+        shared = {} if given is None else {"time": given}
+        past = ranking._past(Visitor("u1", {}, {}, events, np.zeros(0, np.int64), 5), shared)
+        assert [e["time"] for e in past] == seen and shared == {"time": time}
+
+
+@pytest.mark.parametrize(
+    ("moment", "later"),
+    [
+        (7, 8),
+        (0.5, 1.5),
+        ("7", "8"),
+        ("2024-02-29 23:59:59", "2024-03-01 00:00:00"),
+        (datetime(2024, 1, 1, 1), datetime(2024, 1, 1, 1, 0, 1)),
+        (date(2024, 2, 29), date(2024, 3, 1)),
+        ("soon", "soon"),
+    ],
+)
+def test_moved(moment: object, later: object) -> None:
+    assert moved(moment, 1) == later and moved(later, -1) == moment and moved(moment, 0) == moment
 
 
 SHOWN = """

@@ -18,6 +18,7 @@ PLACE = "__place__"  # the row's position among all rows
 ITEM = "__item__"  # in the item table: the value that identifies an item
 TARGETS = "__targets__"  # the items that follow a query, as candidates
 HISTORY = "__history__"  # the items before a query, as candidates
+CONDITION = "__where__"  # begins the columns that say for which rows a condition is true
 ROW = "__row__"  # PLACE in training rows, null in all others
 
 

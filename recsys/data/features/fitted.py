@@ -320,6 +320,8 @@ class Fitted:
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / TRANSFORMS).read_text(encoding="utf-8"))
+        if group := state["data"].get("group"):
+            group.setdefault("ties", "order")  # a folder from before this key
         data = resolve(parse(DataConfig, state["data"]))
         if (folder / RAW_SCHEMA).is_file():  # older folders do not name the zones of their times
             data = with_zones(data, pl.read_parquet_schema(folder / RAW_SCHEMA))

@@ -1,6 +1,7 @@
 """Arrange rows by group: lags, differences, last values and ages, sessions, sequences, and group-dependent splits.
 
-Input and output are parsed rows with decoded text. A row depends only on rows before it, whatever their split.
+Input and output are parsed rows with decoded text. A row depends only on rows before it, whatever their split: with
+data.group.ties=moment on those whose order is strictly smaller.
 """
 
 from dataclasses import replace
@@ -39,7 +40,7 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         group's first place, and with GROUP as numbers. Data for retrieval keep GROUP as text.
     """
     # validation rows that are drawn at random follow the training rows of their group, which has no order
-    drawn = [SPLIT] if data.split.validation_rows == "random" else []
+    drawn = [SPLIT] if data.split.validation_rows == "random" and not data.has_moments else []
     rows = rows.sort(GROUP, *drawn, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
@@ -49,7 +50,9 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         from_end = firsts + sizes - 1 - np.arange(len(firsts))
         split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION if data.split.validation else TRAIN], TRAIN)
         rows = rows.with_columns(pl.Series(SPLIT, np.where(sizes < 3, TRAIN, split).astype(np.uint8)))
-    rows = rows.with_columns(look_back.column(rows[n], starts) for n, look_back in data.look_backs.items())
+    stops = _starts(rows, 0.0) if data.has_moments else np.arange(rows.height)  # a gap of 0 begins each moment
+    taken = [look_back.column(rows, n, starts, stops) for n, look_back in data.look_backs.items()]
+    rows = rows.with_columns(taken).drop(data.conditions)
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
     elif (item := data.item_feature) is not None and SPLIT in rows.columns:

@@ -47,6 +47,9 @@ def check_growth(old: Fitted, data: ResolvedData) -> None:
         for name in before:
             if before[name] != now[name]:
                 raise UserError(f"{now[name].key}: differs from the run's; start_from needs equal features")
+    if data.look_backs and old.data.has_moments != data.has_moments:
+        how = "moment" if old.data.has_moments else "order"
+        raise UserError(f"data.group.ties: differs from the run's; start_from needs equal features: set {how}")
     if data.semantic_ids is not None and data.semantic_ids.codes is None:
         why = "new codes would be fitted, which are not those of the run"
         raise UserError(f"data.semantic_ids: {why}; start_from takes given codes only (data.semantic_ids.codes)")

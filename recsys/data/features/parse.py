@@ -61,6 +61,7 @@ class RowParser:
                 columns.append(as_number(data.source, schema, rows).alias(IN_SPLIT))
         for name, (source, value_type, _) in data.parsed_columns.items():
             columns.append(source.expr(value_type, data.source, schema).alias(name))
+        columns += [pl.col(n).fill_null(False) for n in data.conditions]
         self._columns = columns
         every = data.parsed_columns.items()
         self._checked = [(n, source, t) for n, (source, t, _) in every if not isinstance(t, Text)]  # any text is good

@@ -7,7 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import GROUP, HISTORY, ORDER, TARGETS, TIME, prefix_name
+from recsys.data.features.blocks import CONDITION, GROUP, HISTORY, ORDER, TARGETS, TIME, prefix_name
 from recsys.data.features.dense_columns import DenseColumn, dense_columns
 from recsys.data.features.label_kinds import LabelColumn
 from recsys.data.features.row_sources import C, FeatureEntry, LookBack, RowSource
@@ -15,7 +15,7 @@ from recsys.data.features.sparse_columns import SparseColumn
 from recsys.data.features.value_types import Text, ValueType
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.labels import Label
-from recsys.schema.data_schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
+from recsys.schema.data_schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 
 class ResolvedData(DataConfig):
@@ -89,6 +89,16 @@ class ResolvedData(DataConfig):
         past = {c.parsed: c.look_back for c in self.dense_columns.values()}
         past |= {n: c.look_back for n, c in self.sparse_columns.items()}
         return {n: look_back for n, look_back in past.items() if look_back is not None}
+
+    @cached_property
+    def conditions(self) -> list[str]:
+        """The columns of parsed rows that say which earlier rows features take; of raw rows, they are derived."""
+        return [look_back.condition for look_back in self.look_backs.values() if look_back.condition is not None]
+
+    @property
+    def has_moments(self) -> bool:
+        """True if rows of a group with an equal order are one moment, and do not see each other."""
+        return self.group is not None and self.group.ties == "moment"
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:
@@ -246,6 +256,9 @@ def resolve(data: DataConfig, key: str = "data", item_vectors: frozenset[str] = 
     elif coded:
         new = {n: c for n, c in coded.items() if n not in resolved.sparse}
         resolved = replace(resolved, sparse={**resolved.sparse, **new})
+    conditions = {f"{CONDITION}{key}.dense.{n}.where": c.where for n, c in resolved.dense.items() if c and c.where}
+    conditions |= {f"{CONDITION}{key}.sparse.{n}.where": c.where for n, c in resolved.sparse.items() if c and c.where}
+    resolved = replace(resolved, derive={**resolved.derive, **conditions}, group=_with_ties(resolved))
     vars(resolved).update(key=key, item_vectors=item_vectors)
     return resolved
 
@@ -258,6 +271,14 @@ def with_zones(data: ResolvedData, types: Mapping[str, pl.DataType]) -> Resolved
         if c is not None and zone and not (c.time_zone or data.dense_defaults.time_zone):
             dense[name] = replace(c, time_zone=zone)
     return data if dense == data.dense else replace(data, dense=dense)
+
+
+def _with_ties(data: DataConfig) -> GroupConfig | None:
+    """Return the group with the meaning of ties: in sequences and retrieval, the order of all rows counts."""
+    if (c := data.group) is None or c.ties is not None:
+        return c
+    in_order = c.order is None or data.sequences is not None or data.items.feature is not None
+    return replace(c, ties="order" if in_order else "moment")
 
 
 def _entry(key: str, name: str, own: C, defaults: C) -> FeatureEntry[C]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.base.errors import UserError
 from recsys.data.features.arrays import places_of_ranges
-from recsys.data.features.blocks import one_line
+from recsys.data.features.blocks import CONDITION, one_line
 from recsys.data.features.value_types import Check, RowNumber, Text, ValueType, as_value, parts_of
 from recsys.schema.data_schema import DenseConfig, SparseConfig
 from recsys.schema.source_schema import SourceConfig
@@ -177,6 +177,8 @@ class LookBack(ABC):
 
     key: its key in YAML
     rows: the number of earlier rows that it needs
+    where: SQL; only earlier rows for which it is true count
+    condition: the column of parsed rows that says for which rows it is true; None without `where`
     """
 
     key: ClassVar[str]
@@ -184,6 +186,8 @@ class LookBack(ABC):
     reads_own: ClassVar[bool] = False  # it reads the row itself, too
     is_difference: ClassVar[bool] = False  # it is a difference of numbers, or of times in seconds
     rows: int
+    where: str | None = None
+    condition: str | None = field(default=None, compare=False)
 
     @staticmethod
     def from_config(c: DenseConfig | SparseConfig, where: str) -> LookBack | None:
@@ -195,22 +199,29 @@ class LookBack(ABC):
         if len(keys) > 1:
             first, second, *_ = keys
             raise UserError(f"{where}: {first} and {second} cannot be combined; remove one of them")
-        if "lag" in keys:
-            return Lag(keys["lag"])
-        if "difference" in keys:
-            return RowDifference(keys["difference"])
-        if "last" in keys:
-            return Age(keys["last"]) if age else Last(keys["last"])
-        return None
+        if not keys and c.where:
+            raise UserError(f"{where}.where={c.where!r}: chooses among earlier rows; set lag, difference or last, too")
+        kinds: dict[str, type[LookBack]] = {"lag": Lag, "difference": RowDifference, "last": Age if age else Last}
+        condition = f"{CONDITION}{where}.where" if c.where else None
+        return next((kinds[k](n, c.where, condition) for k, n in keys.items()), None)
 
-    @abstractmethod
-    def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
+    def column(self, rows: pl.DataFrame, name: str, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
         """Return the feature's column.
 
         Args:
-            x: (n,) the values of rows, one group after another, in order.
-            starts: (n,) the first row of each row's group.
+            rows: n rows, one group after another, in order.
+            name: the column of their values.
+            starts, stops: (n,) each row looks back to rows[start:stop].
         """
+        if self.condition is None:
+            return self._taken(rows[name], rows[name], starts, stops)
+        counts = rows[self.condition].to_numpy()
+        before = np.concatenate([[0], np.cumsum(counts)])  # the rows before each row that count
+        return self._taken(rows[name], rows[name].filter(rows[self.condition]), before[starts], before[stops])
+
+    @abstractmethod
+    def _taken(self, own: pl.Series, past: pl.Series, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
+        """Return what rows take: (n,) their own values; a row looks back to past[start:stop]."""
 
 
 class Lag(LookBack):
@@ -218,10 +229,9 @@ class Lag(LookBack):
 
     key = "lag"
 
-    def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
-        exists = pl.Series(np.arange(len(starts)) - self.rows >= starts)
-        missing = pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())
-        return x.shift(self.rows).zip_with(exists, missing).alias(x.name)
+    def _taken(self, own: pl.Series, past: pl.Series, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
+        places = stops - self.rows
+        return past.gather(pl.select(pl.when(pl.lit(places >= starts)).then(pl.lit(places))).to_series())
 
 
 class RowDifference(Lag):
@@ -230,8 +240,8 @@ class RowDifference(Lag):
     key = "difference"
     reads_own = is_difference = True
 
-    def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
-        return x - super().column(x, starts)
+    def _taken(self, own: pl.Series, past: pl.Series, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
+        return own - super()._taken(own, past, starts, stops)
 
 
 class Last(LookBack):
@@ -240,9 +250,8 @@ class Last(LookBack):
     key = "last"
     is_list = True
 
-    def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
-        rows = np.arange(len(starts))
-        return slices(x, np.maximum(starts, rows - self.rows), rows)
+    def _taken(self, own: pl.Series, past: pl.Series, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
+        return slices(past, np.maximum(starts, stops - self.rows), stops)
 
 
 class Age(LookBack):
@@ -251,11 +260,10 @@ class Age(LookBack):
     key = "last"
     is_list = reads_own = is_difference = True
 
-    def column(self, x: pl.Series, starts: np.ndarray) -> pl.Series:
-        rows = np.arange(len(starts))
-        first = np.maximum(starts, rows - self.rows)
-        earlier = x.gather(places_of_ranges(first, rows - first))
-        return lists(x.gather(np.repeat(rows, rows - first)) - earlier, rows - first)
+    def _taken(self, own: pl.Series, past: pl.Series, starts: np.ndarray, stops: np.ndarray) -> pl.Series:
+        first = np.maximum(starts, stops - self.rows)
+        earlier = past.gather(places_of_ranges(first, stops - first))
+        return lists(own.gather(np.repeat(np.arange(len(stops)), stops - first)) - earlier, stops - first)
 
 
 def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:

@@ -69,9 +69,12 @@ def check_data(data: DataConfig) -> None:
             raise UserError(
                 f"{key}: {shown_name(name)} is not a valid name of a feature, table or label: it {problem}; {hint}"
             )
+    past = {c.key for c in data.columns if c.look_back is not None}
     for where, column in data.raw_columns:
         if column in data.label_columns:
-            raise UserError(f"{where}: reads {column}, the column of the label; choose another column")
+            how = f'; last and lag take other columns of the earlier rows that where chooses: where: "{column} = 1"'
+            why = f"reads {column}, the column of the label; choose another column"
+            raise UserError(f"{where}: {why}{how if where in past else ''}")
     _check_semantic_ids(data)
     _check_tables(data)
     _check_groups(data)
@@ -116,7 +119,7 @@ def without_codes(data: ResolvedData) -> ResolvedData:
 
 def _check_defaults(data: ResolvedData) -> None:
     """Check `dense_defaults` and `sparse_defaults`. Raises UserError if they have a key that only features take."""
-    single = ("lag", "difference", "last", "age", "per", "cross", "quantiles", "cyclic")
+    single = (*LOOK_BACK_KEYS, "where", "age", "per", "cross", "quantiles", "cyclic")
     for kind, defaults in (("dense_defaults", data.dense_defaults), ("sparse_defaults", data.sparse_defaults)):
         for name in single:
             if getattr(defaults, name, None) is not None:
@@ -164,6 +167,9 @@ def _check_groups(data: ResolvedData) -> None:
         raise UserError("data.split.by=leave_one_out: needs data.group; the last rows of each group test and validate")
     if data.group is not None and data.group.gap is not None and data.group.order is None:
         raise UserError(f"data.group.gap={data.group.gap}: needs data.group.order; the gap is a difference in it")
+    if data.group is not None and data.has_moments and (data.group.order is None or data.item_feature is not None):
+        why = "needs data.group.order" if data.group.order is None else "does not apply to sequences and retrieval"
+        raise UserError(f"data.group.ties=moment: {why}; remove it")
     if data.together and (data.sequences is not None or data.item_feature is not None):
         why = "applies to rows with labels, and these are for retrieval; remove it"
         raise UserError(f"data.group.together=true: {why}")
@@ -214,7 +220,7 @@ def _check_items(data: ResolvedData) -> None:
         raise UserError(f"data.items.file={c.file}: needs features under data.items.dense or data.items.sparse")
     for kind, features in (("dense", c.dense), ("sparse", c.sparse)):
         for feature, f in features.items():
-            for key in (*LOOK_BACK_KEYS, "age", "per", "table"):
+            for key in (*LOOK_BACK_KEYS, "where", "age", "per", "table"):
                 if f is not None and getattr(f, key, None) is not None:
                     raise UserError(
                         f"data.items.{kind}.{feature}.{key}: does not apply to features of items; remove it"

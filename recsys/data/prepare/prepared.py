@@ -324,9 +324,13 @@ def _fingerprint(data: ResolvedData, contents: object) -> str:
         config.pop(key)
     if not data.k_core:
         config.pop("k_core")  # data that was prepared before this key existed keeps its fingerprint
-    for dense in (*config["dense"].values(), config["dense_defaults"], *config["items"]["dense"].values()):
-        if dense and dense.get("time_zone") is None:  # as above
-            dense.pop("time_zone", None)
+    if config["group"] is not None and not (data.has_moments and data.look_backs):
+        config["group"].pop("ties")  # as above: rows saw each other in the order of the files
+    kinds = [part[kind] for part in (config, config["items"]) for kind in ("dense", "sparse")]
+    for c in (config["dense_defaults"], config["sparse_defaults"], *(c for kind in kinds for c in kind.values() if c)):
+        for key in ("where", "time_zone"):
+            if c.get(key) is None:
+                c.pop(key, None)  # as above
     config["source"] = source_spec(replace(data.source, joins=other_joins(data)))
     config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files", "context_files"):

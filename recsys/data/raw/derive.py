@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.blocks import BLANK, LINE, one_line
+from recsys.data.features.blocks import BLANK, CONDITION, LINE, one_line
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_types import as_value
 from recsys.data.raw.row_sql import FAILURES, parse_sql
@@ -87,21 +87,29 @@ def join_side_table(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -
 
 def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
     """Add the column that `sql` computes for each row. key: the config key of `sql`, for messages."""
-    key = key or f"data.derive.{column}"
+    key = key or key_of(column)
     expr, reads = parse_sql(sql, key)
     for name in reads:
         if name not in frame.columns:
             columns = [c for c in frame.columns if not c.startswith("__")]
             raise UserError(f"{key}: {sql!r}: there is no column {name}{did_you_mean(name, columns)}")
     try:
-        return frame.with_columns(expr.alias(column))
+        frame = frame.with_columns(expr.alias(column))
     except FAILURES as e:
         hint = "; TRY_CAST returns null for a value that cannot be converted" if "conversion" in str(e) else ""
         if "cannot compare string with numeric" in str(e):
-            hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"
+            hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE), or compare with text, such as '1'"
         if "to date is not supported" in str(e) or "to datetime" in str(e):
             hint = "; write DATE(COLUMN) or TIMESTAMP(COLUMN)"
         raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
+    if column.startswith(CONDITION) and (dtype := frame.schema[column]) != pl.Boolean:
+        raise UserError(f"{key}: {sql!r}: is {dtype}, not a condition; write one such as rating >= 4")
+    return frame
+
+
+def key_of(column: str) -> str:
+    """Return the config key of the SQL of a derived column."""
+    return column.removeprefix(CONDITION) if column.startswith(CONDITION) else f"data.derive.{column}"
 
 
 def filter_rows(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -111,10 +119,7 @@ def filter_rows(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 def is_true(sql: str, frame: pl.DataFrame, key: str) -> pl.Series:
     """Return whether `sql` is true for each row, (rows,) Boolean. key: the config key of `sql`, for messages"""
-    result = add_derived_column("__where__", sql, frame, key)["__where__"]
-    if result.dtype != pl.Boolean:
-        raise UserError(f"{key}: {sql!r}: is {result.dtype}, not a condition; write one such as rating >= 4")
-    return result
+    return add_derived_column(CONDITION, sql, frame, key)[CONDITION]
 
 
 @dataclass(frozen=True)
@@ -134,18 +139,23 @@ class FeatureInputs:
 
     @classmethod
     def from_config(cls, data: ResolvedData) -> "FeatureInputs":
-        columns = {column for _, column in data.raw_columns}
+        columns = {column for _, column in data.raw_columns} | {*data.conditions}
         if data.group is not None:
             columns |= {data.group.by, *filter(None, [data.group.order])}
         if data.where is not None and data.item_feature is not None:
             columns |= set(parse_sql(data.where, "data.where")[1])
+        return cls.of_columns(data, columns)
+
+    @classmethod
+    def of_columns(cls, data: ResolvedData, columns: set[str]) -> "FeatureInputs":
+        """Return what these columns, of the files, joined or derived, are made of."""
         derive: dict[str, str] = {}
         sides: dict[int, list[str]] = {}
         for step in reversed(steps(data.source.joins, data.derive)):
             if isinstance(step, str):
                 if step in columns:
                     derive = {step: data.derive[step]} | derive
-                    columns = columns - {step} | set(parse_sql(data.derive[step], f"data.derive.{step}")[1])
+                    columns = columns - {step} | set(parse_sql(data.derive[step], key_of(step))[1])
                 continue
             join = data.source.joins[step]
             if names := [c for c in join.columns if c in columns and c != join.key]:

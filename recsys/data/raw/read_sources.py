@@ -21,6 +21,7 @@ from recsys.data.raw.derive import (
     complete_rows,
     filter_rows,
     join_side_table,
+    key_of,
     steps,
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
@@ -224,7 +225,7 @@ def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
 def _projection(data: ResolvedData, *, labelled: bool) -> Projection:
     """Return the raw columns that features, label, split, joins and SQL read."""
     reads = data.column_reads
-    expressions = {f"data.derive.{name}": sql for name, sql in data.derive.items()}
+    expressions = {key_of(name): sql for name, sql in data.derive.items()}
     if data.where is not None and (labelled or data.item_feature is not None):  # it filters histories, too
         expressions["data.where"] = data.where
     for key, sql in expressions.items():
