@@ -32,6 +32,7 @@ if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command, not a proces
 if TYPE_CHECKING:
     from recsys.api import TrainedRun as TrainedRun
     from recsys.api import load as load
+    from recsys.api import new as new
     from recsys.api import open_pipeline as open_pipeline
     from recsys.api import recommend as recommend
     from recsys.api import train as train
@@ -62,8 +63,8 @@ EXPORTS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":  # a module that can be called: python -m recsys.train, and recsys.train([...])
-        return import_module("recsys.train")
+    if name in ("train", "new"):  # modules that can be called: python -m recsys.train, and recsys.train([...])
+        return import_module(f"recsys.{name}")
     if name not in EXPORTS:
         raise AttributeError(f"module 'recsys' has no attribute {name!r}")
     return getattr(import_module(EXPORTS[name]), name)

@@ -3,6 +3,7 @@
 import recsys
 
 run = recsys.train(["model=dlrm", "data=criteo"])       # or recsys.load("outputs/my_run")
+run = recsys.train(["model=dlrm"], rows=frame)          # or rows=recsys.new(frame, label="clicked")
 run.metrics["test"]["auc"]
 run.predict(frame)
 recsys.recommend("outputs/my_sequences", user=42, k=10)
@@ -24,25 +25,73 @@ if TYPE_CHECKING:
     import polars as pl
     from omegaconf import DictConfig
 
+    from recsys.new.frames import FrameData
     from recsys.online.predictor import Predictor
     from recsys.online.recommender import Recommender
     from recsys.stages.staged import StagedRecommender
 
 
-def train(overrides: Sequence[str] = ()) -> TrainedRun:
+def train(overrides: Sequence[str] = (), rows: object = None) -> TrainedRun:
     """Prepare the data, train, test, and return the run.
 
     Args:
         overrides: what you would type after `python -m recsys.train`, such as ["model=dcnv2", "data=criteo"].
+        rows: a data frame of polars or pandas to train on, instead of files, or what `recsys.new` found in one. With
+            `data=NAME`, its columns are read as that YAML says; otherwise as `recsys.new` proposes. The rows are
+            written once, to outputs/frames/.
 
     Raises:
-        UserError: the config or the data has a mistake.
+        UserError: the config or the data has a mistake, or the frame leaves a question open.
     """
+    from recsys.job.resumed import composed_config
     from recsys.training.run import train
 
-    if isinstance(overrides, str):
-        overrides = overrides.split()
-    return TrainedRun(train(_composed("train", overrides)).path)
+    overrides = overrides.split() if isinstance(overrides, str) else [*overrides]
+    if rows is not None:
+        overrides = _frame_overrides(rows, overrides)
+    cfg = _composed("train", overrides)
+    return TrainedRun(train(composed_config(cfg, overrides)).path)
+
+
+def new(
+    rows: object,
+    label: str | None = "auto",
+    user: str | None = "auto",
+    item: str | None = "auto",
+    time: str | None = "auto",
+    *,
+    yes: bool = False,
+) -> FrameData:
+    """Look at a data frame, and return the config of its data set, with its reasons and what it leaves open.
+
+    Args:
+        rows: a data frame of polars or pandas.
+        label, user, item, time: names of columns, None for no such column, auto to find it.
+        yes: take the likeliest answers to what the frame leaves open.
+
+    Raises:
+        UserError: nothing in the frame can be learned; the message asks for what is missing.
+    """
+    from recsys.new.frames import look_at
+    from recsys.new.questions import Answers
+
+    return look_at(_polars(rows), Answers(label, user, item, time, sure=yes))
+
+
+def _frame_overrides(rows: object, overrides: list[str]) -> list[str]:
+    """Return the overrides with the data set of a frame."""
+    from recsys.new.frames import FrameData, stored
+
+    keys = {o.partition("=")[0] for o in overrides}
+    if "data" in keys and not isinstance(rows, FrameData):
+        folder = stored(_polars(rows))
+        return [*overrides, f"data.root='{folder}'", "data.source.format=parquet", "data.source.files=[rows.parquet]"]
+    if "data" in keys:
+        raise UserError("data: rows= is what recsys.new found, with a config of its own; leave data= out")
+    found = rows if isinstance(rows, FrameData) else new(rows)
+    if found.questions and not found.sure:
+        raise UserError(f"rows: {' '.join(found.questions[0].lines())}; pass recsys.new(rows, ...) with the answer")
+    return [*overrides, *found.overrides()]
 
 
 def load(run: str | Path) -> TrainedRun:

@@ -60,10 +60,10 @@ def main() -> None:
 class _TrainModule(ModuleType):
     """Lets `recsys.train([...])` train, although `recsys.train` is also the module of the command."""
 
-    def __call__(self, overrides: Sequence[str] = ()) -> Any:
+    def __call__(self, overrides: Sequence[str] = (), rows: object = None) -> Any:
         from recsys.api import train
 
-        return train(overrides)
+        return train(overrides, rows)
 
 
 sys.modules[__name__].__class__ = _TrainModule
