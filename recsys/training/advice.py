@@ -165,7 +165,7 @@ def sees_the_future(split: SplitConfig, group: GroupConfig | None) -> str | None
 
     Ji et al., A Critical Study on Data Leakage in Recommender System Offline Evaluation, 2023, doi.org/10.1145/3569930
     """
-    if split.by != "leave_one_out" or group is None or group.order is None:
+    if split.by != "leave_one_out" or not split.test or group is None or group.order is None:
         return None
     return (
         f"data.split.by=leave_one_out: if {group.order} is a time, training has rows of other users that are later "
@@ -179,7 +179,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
 
     metrics: the metrics of a run; None is returned for models without binary labels
     """
-    for label, own in of_label(metrics["test"]).items():
+    for label, own in of_label(metrics.get("test", {})).items():
         of, ratio = f" of {label}" if label else "", own.get("calibration")
         if own.get("ne", 0.0) >= 1:
             weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"

@@ -86,13 +86,15 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         evaluator.calibrate(cfg.calibration)
         if ranks.rank == 0:
             save_calibration(path, evaluator.labels)
-    testing = split_loader(cfg, prepared, "test", ranks)
-    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
-    splits = {"test": metrics_of(test, "test")}
+    splits: dict[str, dict[str, Any]] = {}
     sliced: dict[str, Any] | None = None
     curves: Any = None
-    if ranks.rank == 0:
-        sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
+    if prepared.rows("test"):
+        testing = split_loader(cfg, prepared, "test", ranks)
+        [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
+        splits["test"] = metrics_of(test, "test")
+        if ranks.rank == 0:
+            sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         splits["validation"] = metrics_of(valid, "validation")
