@@ -1,8 +1,8 @@
 """One graph from raw values to predictions: text and numbers in, probabilities out, without a line of Python.
 
-Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. With `encode: id`, a number
-that is no row of the table, such as 3.5, has a vector of zeros. Some transforms have no
-form in ONNX: hashes, times, lists, joins, derived columns and features that read other rows.
+Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. With `encode: id`, a
+number that is no row of the table, such as 3.5, has a vector of zeros. Some transforms have no form in ONNX: hashes,
+times, lists, joins, derived columns and features that read other rows.
 """
 
 from __future__ import annotations
