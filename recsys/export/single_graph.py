@@ -58,19 +58,17 @@ class Transforms:
         for name in single_valued(features):
             c = data.sparse_columns[name]
             if isinstance(c.encoder, Identity):
-                rows = self._row_numbers(self._input(c.column, TensorProto.DOUBLE), c.encoder.rows)
-                columns.append(self._add("Cast", [rows], to=TensorProto.INT64))
+                x = self._input(c.column, TensorProto.DOUBLE)
+                row = self._clipped(self._add("Floor", [x]), np.array(0.0), np.array(c.encoder.rows - 1.0))
+                # -1, whose vector is zero, for what is no row, NaN among it
+                x = self._add("Where", [self._add("Equal", [row, x]), row, self._constant(np.array(-1.0))])
+                columns.append(self._add("Cast", [x], to=TensorProto.INT64))
                 continue
             text, values = self._input(c.column, TensorProto.STRING), fitted.vocabularies[c.table]["value"].to_list()
             ids: dict[str, Any] = {"values_int64s": [*range(1, len(values) + 1)], "default_int64": 0}  # 0: unknown
             columns.append(self._add("LabelEncoder", [text], domain=ML, keys_strings=values, **ids))
         if columns:
             self._add("Cast", [self._add("Concat", columns, axis=1)], "ids", to=TensorProto.INT32)
-
-    def _row_numbers(self, x: str, rows: int) -> str:
-        """Return numbers that are rows of a table, and -1, whose vector is zero, for all others, NaN among them."""
-        whole = self._clipped(self._add("Floor", [x]), np.array(0.0), np.array(rows - 1.0))
-        return self._add("Where", [self._add("Equal", [whole, x]), whole, self._constant(np.array(-1.0))])
 
     def _dense(self, columns: Sequence[tuple[str, DenseColumn]]) -> None:
         """Add all dense features: those with the same steps as one matrix (rows, F)."""

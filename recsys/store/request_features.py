@@ -60,7 +60,7 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
     features: dict[str, Values] = {}
     if view.columns:
         age = seconds_of_age(view.max_age)
-        latest = now + CLOCKS if _has_times(view) else math.inf
+        latest = now + CLOCKS if has_times(view) else math.inf
         for key, entry in zip(keys, store.get(view.name, keys), strict=True):
             if entry is not None and entry[0] <= latest and (age is None or now - entry[0] <= age):
                 features[key] = entry[1]
@@ -76,7 +76,7 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
 
 
 @lru_cache  # asked for each request
-def _has_times(view: View) -> bool:
+def has_times(view: View) -> bool:
     """Return whether a view's times are times, not numbers of any unit. If nothing says so, they count as numbers."""
     units = [not is_number(view.max_age)] if view.max_age is not None else []
     units += [not a.unitless for a in view.aggregates if a.window is not None]

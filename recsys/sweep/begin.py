@@ -114,11 +114,10 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
 def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
-    valid = [f"{split}/{m}" for split in ("validation", "test") for m in cfg.kind.metric_names(cfg)]
+    measured = ("validation", "test") if cfg.data.split.test else ("validation",)
+    valid = [f"{split}/{m}" for split in measured for m in cfg.kind.metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
     entry = metrics_table.metric(metric)
-    if metric.startswith("test/") and not cfg.data.split.test:
-        raise UserError(f"sweep.metric={metric}: no row tests with data.split.test=0; use a metric of validation")
     if settings.prune and (metric.startswith("test/") or (entry is not None and entry.of_lists)):
         raise UserError(
             f"sweep.metric={metric}: known only at the end of a run, too late to prune; "

@@ -206,18 +206,14 @@ def check_split(split: SplitConfig) -> None:
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
-    if not split.test:
-        _check_without_test(split)
-
-
-def _check_without_test(split: SplitConfig) -> None:
-    """Check a split with data.split.test=0. Raises UserError if it asks for test rows."""
-    key = "data.split.test=0: no row tests"
-    if split.by == "kfold":
-        raise UserError(f"{key}, but a fold of by=kfold does; to train on all rows, set data.split.by=random as well")
-    if split.origins is not None:
-        raise UserError(f"{key}, but each of origins={split.origins} does; remove data.split.origins and fold")
-    if split.by == "files" and split.test_files:
-        files = ", ".join(split.test_files)
-        why = f"and {files} of test_files would not train either"
-        raise UserError(f"{key}, {why}; add it to data.split.train_files, and set data.split.test_files=[]")
+    if split.test:
+        return
+    files = ", ".join(split.test_files)
+    asked = {
+        "by=kfold: each fold tests; to train on all rows, set data.split.by=random as well": split.by == "kfold",
+        f"origins={split.origins}: each origin tests; remove data.split.origins and fold": split.origins is not None,
+        f"test_files={files}: would neither train nor test; add it to data.split.train_files, and set test_files=[]":
+            split.by == "files" and split.test_files,
+    }  # fmt: skip
+    if problem := next((text for text, applies in asked.items() if applies), None):
+        raise UserError(f"data.split.test=0 with {problem}")
