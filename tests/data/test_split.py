@@ -248,14 +248,14 @@ def test_without_test_rows_all_others_train(split: dict[str, Any], validation: f
         (SplitConfig(test=-0.1), "shares"),
         (SplitConfig(validation=0.6, test=0.4), "below 1"),
         (SplitConfig(validation=1.0, test=0.0), "below 1"),
-        (SplitConfig(by="kfold", test=0.0), "data.split.test=0 with by=kfold: each fold tests; to train on all rows"),
+        (SplitConfig(by="kfold", test=0.0), "data.split: test=0 with by=kfold: each fold tests; to train on all rows"),
         (
             SplitConfig(by="time", column="t", test=0.0, origins=3),
-            "data.split.test=0 with origins=3: each origin tests; remove data.split.origins and fold",
+            "data.split: test=0 with origins=3: each origin tests; remove data.split.origins and fold",
         ),
         (
             SplitConfig(by="files", train_files=["a"], test_files=["b", "c"], test=0.0),
-            "test=0 with test_files=b, c: would neither train nor test; add it to data.split.train_files, and set",
+            "test=0: b, c would neither train nor test; add it to data.split.train_files, and set",
         ),
     ],
 )

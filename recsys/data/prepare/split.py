@@ -198,22 +198,21 @@ def check_split(split: SplitConfig) -> None:
     if split.window is not None and not split.validation:
         why = "the last window is measured on the validation split"
         raise UserError(f"data.split.window={split.window:g}: {why}; set data.split.validation above 0")
-    if not (split.validation >= 0 and split.test >= 0 and split.validation + split.test < 1):
-        why = "must be shares from 0 on, below 1 in all"
-        raise UserError(f"data.split: validation={split.validation} and test={split.test}: {why}")
+    files = ", ".join(split.test_files)
+    problems = {
+        f"validation={split.validation} and test={split.test}: must be shares from 0 on, below 1 in all":
+            not (split.validation >= 0 and split.test >= 0 and split.validation + split.test < 1),
+        "test=0 with by=kfold: each fold tests; to train on all rows, set data.split.by=random as well":
+            not split.test and split.by == "kfold",
+        f"test=0 with origins={split.origins}: each origin tests; remove data.split.origins and fold":
+            not split.test and split.origins is not None,
+        f"test=0: {files} would neither train nor test; add it to data.split.train_files, and set test_files=[]":
+            not split.test and split.by == "files" and split.test_files,
+    }  # fmt: skip
+    if problem := next((text for text, applies in problems.items() if applies), None):
+        raise UserError(f"data.split: {problem}")
     if split.by == "files" and not (split.train_files and (split.test_files or not split.test)):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
-    if split.test:
-        return
-    files = ", ".join(split.test_files)
-    asked = {
-        "by=kfold: each fold tests; to train on all rows, set data.split.by=random as well": split.by == "kfold",
-        f"origins={split.origins}: each origin tests; remove data.split.origins and fold": split.origins is not None,
-        f"test_files={files}: would neither train nor test; add it to data.split.train_files, and set test_files=[]":
-            split.by == "files" and split.test_files,
-    }  # fmt: skip
-    if problem := next((text for text, applies in asked.items() if applies), None):
-        raise UserError(f"data.split.test=0 with {problem}")
