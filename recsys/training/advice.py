@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.features.blocks import HISTORY, LIST, ROW
+from recsys.data.features.blocks import HISTORY, KEY, ROW
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.metrics_table import of_label
 from recsys.job.run_config import RunConfig
@@ -76,8 +76,8 @@ def tells_the_item(prepared: Prepared, tables: set[str]) -> str | None:
         return None
     chosen = pl.col(item).list.last() if columns[item].sequence is not None else pl.col(item)
     first = pl.scan_parquet(prepared.files("train"), glob=False).head(QUERIES)
-    rows = first.select(chosen.alias(LIST), *of_row.values()).filter(pl.col(LIST) > 0).collect()
-    items = rows.group_by(LIST).agg(pl.len().alias(ROW), pl.col(*of_row).n_unique()).filter(pl.col(ROW) > 1)
+    rows = first.select(chosen.alias(KEY), *of_row.values()).filter(pl.col(KEY) > 0).collect()
+    items = rows.group_by(KEY).agg(pl.len().alias(ROW), pl.col(*of_row).n_unique()).filter(pl.col(ROW) > 1)
     again = int(items[ROW].sum()) - items.height
     shares = {n: rows[n].value_counts(normalize=True)["proportion"] for n in of_row}
     # by chance, all further rows of the items have the value of the first one

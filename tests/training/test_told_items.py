@@ -12,7 +12,7 @@ from recsys.training.advice import tells_the_item
 
 FLAT = """
 split: {by: time, column: t}
-sparse: {user: {}, item: {}, genre: {}, tags: {split: "|"}, place: {}, shown: {}, earlier: {column: genre, lag: 1}}
+sparse: {user: {}, item: {}, genre: {}, tags: {split: "|"}, place: {}, shown: {}, list: {column: place}, earlier: {column: genre, lag: 1}}
 """
 SEQUENCES = """
 split: {by: leave_one_out}
@@ -44,7 +44,7 @@ def prepared(folder: Path, text: str, rows: int = 3000, genres: int = 7) -> Prep
 @pytest.mark.parametrize(
     ("text", "tables", "told"),
     [
-        (FLAT, {"user", "item", "genre", "tags", "place", "shown", "earlier"}, "genre, tags"),
+        (FLAT, {"user", "item", "genre", "tags", "place", "shown", "list", "earlier"}, "genre, tags"),
         (FLAT, {"user", "item", "tags", "place"}, "tags"),  # a model that does not read the genre
         (FLAT, {"user", "item", "place", "shown", "earlier"}, None),
         (SEQUENCES, {"user", "item", "genre", "shown", "own"}, "own"),
