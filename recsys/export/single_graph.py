@@ -1,7 +1,8 @@
 """One graph from raw values to predictions: text and numbers in, probabilities out, without a line of Python.
 
-Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. Some transforms have no
-form in ONNX: hashes, times, lists, joins, derived columns and features that read other rows.
+Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. With `encode: id`, a
+number that is no row of the table, such as 3.5, has a vector of zeros. Some transforms have no form in ONNX: hashes,
+times, lists, joins, derived columns and features that read other rows.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ class Transforms:
         for name in single_valued(features):
             c = data.sparse_columns[name]
             if isinstance(c.encoder, Identity):
-                columns.append(self._add("Cast", [self._input(c.column, TensorProto.DOUBLE)], to=TensorProto.INT64))
+                x = self._input(c.column, TensorProto.DOUBLE)
+                row = self._clipped(self._add("Floor", [x]), np.array(0.0), np.array(c.encoder.rows - 1.0))
+                # -1, whose vector is zero, for what is no row, NaN among it
+                x = self._add("Where", [self._add("Equal", [row, x]), row, self._constant(np.array(-1.0))])
+                columns.append(self._add("Cast", [x], to=TensorProto.INT64))
                 continue
             text, values = self._input(c.column, TensorProto.STRING), fitted.vocabularies[c.table]["value"].to_list()
             ids: dict[str, Any] = {"values_int64s": [*range(1, len(values) + 1)], "default_int64": 0}  # 0: unknown

@@ -97,12 +97,12 @@ def _save_pipeline(rows: RawRows, folder: Path) -> None:
 
 
 def _raw_files(config: ResolvedData) -> list[Path]:
-    """Return the run's raw files, the last one first: the files of the test split if the config names them, or all."""
+    """Return the run's raw files, the last one first: those of the test split if the config names them, or all."""
     try:
         data: ResolvedData = plan_build(config).data
     except UserError as e:
         raise UserError(f"{e}; or name files of raw rows to compare with rows=FILES") from e
-    globs = list(data.split.test_files) if data.split.by == "files" else None
+    globs = [*(data.split.test_files or data.split.train_files)] if data.split.by == "files" else None
     return read_sources.find_files(data, globs or None)[::-1]
 
 

@@ -38,7 +38,7 @@ def config_of(
         cfg.data.source.files = [*before, *train_files, *test_files]
         cfg.data.split.update({"by": "files", "train_files": train_files, "test_files": test_files})
         cfg.data.split.update({"validation_files": [], "validation": 0.0, "validation_rows": "last"})
-        cfg.data.split.update({"context_files": before, "window": None, "origins": None, "fold": 0})
+        cfg.data.split.update({"context_files": before, "window": None, "origins": None, "fold": 0, "test": 0.1})
     return cfg
 
 

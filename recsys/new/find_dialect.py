@@ -229,7 +229,11 @@ def _find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     if any(map(_is_number, first)):
         return _names_and_numbers(first, columns)
     blank = sum(not v or v in NULLS for v in first)
-    if blank > max(1, len(first) // 20) or sum(len(v) > 80 for v in first) * 2 >= len(first):
+    # text above numbers alone names them, also where several other columns have no name
+    above = any(v and below and all(map(_is_number, below)) for v, below in zip(first, columns, strict=True))
+    if blank > max(1, len(first) // 20) and not (above and blank == first.count("")):
+        return False, True
+    if sum(len(v) > 80 for v in first) * 2 >= len(first):
         return False, True
     for_, against = 0, 0
     for name, column in zip(first, columns, strict=True):

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import LINE, LIST
 from recsys.data.raw import json_lines
+from recsys.data.raw.arrow_files import polars_frame
 from recsys.data.raw.byte_ranges import is_compressed
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import FORMATS, column_names, read
@@ -109,7 +110,7 @@ class ParquetLayout(Layout):
             batches = [b for group in some for b in [*parquet.iter_batches(size, row_groups=[group])][:1]]
         if not batches:
             raise UserError(f"{file}: has no rows")
-        frames = [pl.DataFrame(pa.Table.from_batches([batch])) for batch in batches]
+        frames = [polars_frame(pa.Table.from_batches([batch])) for batch in batches]
         return Sample(pl.concat(frames, how="diagonal_relaxed"), total)
 
     def rows_about(self, files: Sequence[Path]) -> int:

@@ -188,8 +188,10 @@ def new_experiment(name: str) -> None:
 
 def _config_path(kind: str, name: str) -> Path:
     """Return conf/KIND/NAME.yaml in the working directory. Raises UserError if the name is taken or cannot be one."""
-    if not re.fullmatch(r"[A-Za-z_][\w-]{0,99}", name, re.ASCII):
-        raise UserError(f"{kind}={name}: must be letters, digits, _ and -, and begin with a letter, such as my_{kind}")
+    is_value = re.fullmatch("true|false|null|inf|nan", name, re.IGNORECASE) is not None  # as an override, no text
+    if is_value or not re.fullmatch(r"[A-Za-z_][\w-]{0,99}", name, re.ASCII):
+        must = "must be letters, digits, _ and -, and begin with a letter"
+        raise UserError(f"{kind}={name}: {'is a value, not a name; type one' if is_value else must}, such as my_{kind}")
     path = Path("conf") / kind / f"{name}.yaml"
     if (conf_dir() / kind / f"{name}.yaml").exists() and not path.exists():
         raise UserError(f"{kind}={name}: recsys has a {kind} of this name; choose another name, such as my_{name}")

@@ -251,8 +251,11 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
 
 
 def input_files(patterns: list[str], key: str = "input") -> list[Path]:
-    """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
-    from recsys.data.raw.raw_files import is_remote, list_remote_files
+    """Return the files that paths, folders and globs name, without hidden ones, as training does.
+
+    Raises UserError for one that is missing or empty.
+    """
+    from recsys.data.raw.raw_files import is_hidden, is_remote, list_remote_files
 
     files: list[Path] = []
     for pattern in patterns:
@@ -260,9 +263,10 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
         if is_remote(pattern):
             matches = list_remote_files(pattern, key)
         elif path.is_dir():
-            matches = sorted(p for p in path.iterdir() if p.is_file())
+            matches = sorted(p for p in path.iterdir() if p.is_file() and not is_hidden(p))
         else:
-            matches = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(pattern))]
+            found = map(Path, sorted(glob.glob(pattern)))
+            matches = [path] if path.is_file() else [p for p in found if not is_hidden(p, pattern)]
         if not matches:
             raise UserError(f"{key}={pattern}: no such file")
         files += matches

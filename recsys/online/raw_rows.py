@@ -7,6 +7,7 @@ chunk by chunk.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,14 @@ class RawRows:
         if bad:
             frame = frame.filter(~pl.col(LINE).is_in([*bad]))
         return frame, [*bad.values()]
+
+    def key_of(self, column: str, value: object) -> str:
+        """Return a value of a column as parsed rows have it as a key: 7, 7.0 and "7" are one key of whole numbers."""
+        if (meaning := self.meanings.get(column)) is not None:
+            with suppress(ValueError):
+                value = meaning.read(value)
+        key = pl.Series("x", [value]).to_frame()
+        return str(key.select(as_value(key.schema, "x")).item())
 
     def complete_file(self, frame: pl.DataFrame, file: Path, bad: list[BadRow]) -> pl.DataFrame:
         """Convert and complete rows of a file, whose format need not be that of the run's files.

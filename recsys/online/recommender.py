@@ -142,11 +142,15 @@ class Recommender:
         """
         k, data = self.length(k), self.fitted.data
         assert data.group is not None
-        rows = pl.concat([frame.filter(pl.col(GROUP) == str(user)) for frame, _ in self.read(files)])
+        found, example = [], ""
+        key = self.rows.key_of(data.group.by, user)
+        for frame, _ in self.read(files):
+            found.append(frame.filter(pl.col(GROUP) == key))
+            example = example or next((f'; keys look like "{key}"' for key in frame[GROUP].head(1)), "")
+        rows = pl.concat(found)
         if rows.is_empty():
-            raise UserError(
-                f"user={user}: no row has this {data.group.by} in {files[0]}" + (", ..." if len(files) > 1 else "")
-            )
+            where = f"{files[0]}{', ...' if len(files) > 1 else ''}"
+            raise UserError(f"user={user}: no row has this {data.group.by} in {where}{example}")
         [(lists, cold)] = self.answers(rows, k)
         self.say_cold(cold, 1)
         return lists.drop(data.group.by).explode("items", "scores").rename({"items": "item", "scores": "score"})

@@ -66,8 +66,8 @@ def report(cfg: ReportConfig) -> None:
     for model, runs in (of_model for found in scalings for of_model in found.items()):
         results.print(escape(sentence(model, runs)))
     for run in run_set.runs:
-        if run.metrics is None:
-            say(f"{run.name}: not finished (it has no metrics.json)")
+        if not run.test:
+            say(f"{run.name}: {'not finished (it has no metrics.json)' if run.metrics is None else run.last}")
     say(f"wrote {output}")
 
 

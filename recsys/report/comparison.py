@@ -127,7 +127,7 @@ class Group:
 def compare(runs: Sequence[ReportedRun], resamples: int, seed: int) -> list[Group]:
     """Return groups of finished runs; the first run is in the first group."""
     groups: list[tuple[dict[str, Any], dict[str, bytes], list[Line], list[dict[str, Measured]]]] = []
-    for line in _lines([r for r in runs if r.metrics is not None]):
+    for line in _lines([r for r in runs if r.test]):
         # by label, a hash of the test rows; without labels whose rows were not kept, or differ between seeds
         tested = [_read(run) for run in line.runs]
         rows = {x: key for x, (key, _) in tested[0].items() if all(x in t and t[x][0] == key for t in tested)}

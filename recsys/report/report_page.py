@@ -64,7 +64,7 @@ def page(
     run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int, scalings: Scalings = (), users: object = None
 ) -> str:
     """Return the page. scalings: the runs of each sweep of sizes; users: a UserSection, or None"""
-    unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
+    unfinished = [Line([run], run.name, run.last) for run in run_set.runs if not run.test]
     heads = [Column("run", left=True), Column("last line of its log", left=True)]
     logs: list[Cells] = [[cut(x.name, 80), cut(x.detail, 200, "wrap")] for x in unfinished]
     compared = [run_line for group in groups for run_line in group.lines]

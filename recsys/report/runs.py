@@ -41,7 +41,7 @@ class ReportedRun:
     curves: dict[str, list[Any]] = field(default_factory=dict)  # curves of the test rows
     plan: dict[str, Any] | None = None
     history: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # metric -> (step, value)
-    last: str = ""  # last error or line of its log
+    last: str = ""  # last error or line of its log; why it is not compared
 
     @property
     def test(self) -> dict[str, Any]:
@@ -189,6 +189,9 @@ def _run(path: Path, name: str) -> ReportedRun:
     run = ReportedRun(path, name, flatten(config), text, metrics, curves, plan, history)
     if run.test:
         return run
+    if (metrics or {}).get("train"):  # it has finished
+        run.last = "has no test rows (data.split.test=0), on which runs are compared"
+        return run
     logged: list[str] = []
     with contextlib.suppress(OSError):
         log = (path / "train.log").read_text(encoding="utf-8", errors="replace")
@@ -211,7 +214,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
     """Return (step, value) of all finite numbers in metrics.csv, by metric.
 
-    The validation after the test is omitted, since it measures the best checkpoint again.
+    The validation after the training is omitted, since it measures the best checkpoint again.
     """
     history: dict[str, list[tuple[float, float]]] = {}
     tested: float | None = None
@@ -224,7 +227,8 @@ def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
                 for name, text in row.items():
                     value = _number(text)
                     if step is not None and value is not None and name not in ("step", "epoch"):
-                        if step == tested and name.startswith("validation/"):
+                        again = step == tested or step <= history.get(name, [(-1.0, 0.0)])[-1][0]
+                        if again and name.startswith("validation/"):
                             continue
                         history.setdefault(name, []).append((step, value))
     except (OSError, csv.Error, UnicodeDecodeError):

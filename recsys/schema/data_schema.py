@@ -269,7 +269,7 @@ class SplitConfig:
         "window, and each window is measured before it is trained on; null: no windows",
     )
     validation: float = field(0.1, "share of the rows | leave_one_out: 0 for no validation rows, which then train")
-    test: float = field(0.1, "share of the rows")
+    test: float = field(0.1, "share of the rows; 0: no row tests, and all others train, also with leave_one_out, files")
     seed: Natural = field(0, "random, hash, kfold, files with validation_rows=random")
     train_files: list[str] = field(list, "files: globs")
     validation_files: list[str] = field(list, "empty: a share `validation` of the training rows")

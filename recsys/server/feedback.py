@@ -104,7 +104,8 @@ class JoinedFeedback:
 def join_feedback(requests: Path, feedback: Path, *, until: float | None = None) -> JoinedFeedback:
     """Join feedback to the rows of logged requests, by the request's id and the row's number.
 
-    A row with any click has the label 1; a row without feedback has 0. A row that is in the log twice counts once.
+    A row with any click has the label 1; a row without feedback has 0. If an id was used twice, feedback belongs to the
+    last request with it, as in the server, and the rows of the others are left out.
 
     Args:
         requests: a folder of Parquet files, or one file, of `recsys.serve sample_dir=`.
@@ -121,7 +122,8 @@ def join_feedback(requests: Path, feedback: Path, *, until: float | None = None)
         raise UserError(f"{requests}: holds no Parquet files; name the sample_dir of recsys.serve")
     keys = ["request_id", "request_row"]
     rows = pl.concat([pl.read_parquet(f) for f in files], how="diagonal_relaxed")
-    rows = rows.unique(keys, keep="first", maintain_order=True)
+    last = pl.col("request_time") == pl.col("request_time").max().over("request_id")
+    rows = rows.filter(last).unique(keys, keep="first", maintain_order=True)
     pieces = [(f["id"], f["row"], f["click"]) for f in read_feedback(feedback)]
     schema = {"request_id": pl.String, "request_row": pl.Int32, "click": pl.Int8}
     given = pl.DataFrame(pieces, schema, orient="row")

@@ -1,13 +1,15 @@
 """Values that fit into a store: JSON has neither NaN nor infinities, and a sum must not become one.
 
 NaN of a file is a missing value, as pandas writes it. Infinities, and numbers so large that a sum of them could be
-infinite, make their row a bad event.
+infinite, make their row a bad event. So does a time that is still to come: a store keeps one value of each entity, that
+of the latest time.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from recsys.base.errors import UserError
 MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
 MOST_INTEGER = 2.0**53  # polars sums integers of 64 bits
 MOST_TIME = 2.0**43  # seconds, whose microseconds are 64 bits
+CLOCKS = 600  # seconds by which the clocks of two machines may differ
+DAY = 86_400
 
 
 def without_nan(types: Mapping[str, pl.DataType]) -> list[pl.Expr]:
@@ -53,6 +57,17 @@ def too_large(values: pl.Expr, dtype: pl.DataType, most: float = sys.float_info.
         floats = [f for f in dtype.fields if has_floats(f.dtype)]  # type: ignore[arg-type]
         return pl.any_horizontal(too_large(values.struct.field(f.name), f.dtype) for f in floats)  # type: ignore[arg-type]
     return values.cast(pl.Float64).fill_nan(None).abs() > most  # NaN would be the greatest of all
+
+
+def latest_time(dtype: pl.DataType) -> float:
+    """Return the latest time that a value may have now, in seconds since 1970. Numbers may have any."""
+    return time.time() + CLOCKS if isinstance(dtype, pl.Date | pl.Datetime) else sys.float_info.max
+
+
+def later_than_now(times: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Return whether times or dates are still to come, (n,). In other time zones, a date begins up to a day earlier."""
+    latest = latest_time(dtype) + (DAY if dtype == pl.Date else 0)
+    return times.cast(pl.Datetime("us")).dt.epoch("us") > latest * 1e6
 
 
 def reject(rejected: Path | None, view: str, where: str, why: str, text: str) -> None:

@@ -24,7 +24,7 @@ from recsys.base.console import say
 from recsys.base.errors import did_you_mean
 from recsys.files.text_values import as_text
 from recsys.store.aggregates import TICK, ticks, ticks_per_second
-from recsys.store.fitting import check_rejected, reject
+from recsys.store.fitting import check_rejected, latest_time, reject
 from recsys.store.materialise import ALL, STREAM, EventMerger, check_definition, entries
 from recsys.store.stores import FeatureStore, Values, events_of, replace, streams_of
 from recsys.store.streams import Message, Stream, open_stream
@@ -113,7 +113,7 @@ class Follower:
         self.last = str(latest)
         if view.columns:
             newest = view.last_rows(frame.lazy()).collect()
-            self._store.put(view.name, entries(view, newest))
+            self._store.put(view.name, entries(view, newest), latest_time(dtype))
         if not view.aggregates:
             return
         per_second = ticks_per_second(dtype)
@@ -165,9 +165,9 @@ class Follower:
         frame = pl.DataFrame(
             [_column(name, [row[name] for row in rows], dtype) for name, dtype in self._schema.items()]
         )
-        large = frame.select(flag.any().alias(name) for name, flag in self.view.too_large(self._schema).items())
-        if wrong := next((flag.name for flag in large if flag[0]), None):
-            raise ValueError(f"{wrong}={rows[0][wrong]}: is infinite, or too large to be summed")
+        unfit = frame.select(flag.any().alias(name) for name, flag in self.view.unfit(self._schema).items())
+        if wrong := next((flag.name for flag in unfit if flag[0]), None):
+            raise ValueError(self.view.why_unfit(wrong, rows[0][wrong], self._schema[wrong]))
         dtype = self._schema[self.view.time]
         tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
         return frame.with_columns(as_text(pl.col(self.view.key), self._schema[self.view.key]), tick)

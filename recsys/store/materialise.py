@@ -13,6 +13,7 @@ the same one.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ import polars as pl
 from recsys.base.console import bar, say
 from recsys.base.errors import UserError
 from recsys.store.aggregates import PER_SECOND, TICK, lasts, longest, ticks, ticks_per_second, window_ticks
-from recsys.store.fitting import check_rejected
+from recsys.store.fitting import check_rejected, latest_time
 from recsys.store.log_files import LogFile, Reading, from_json, look, to_json
 from recsys.store.stores import Entry, FeatureStore, Values, events_of, files_of, replace, streams_of
 from recsys.store.views import View, readable
@@ -139,7 +140,7 @@ def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | N
         with readable(view.name):
             latest = view.latest(until, new)
         with bar(f"writing {view.name}", latest.height, "entities") as shown:
-            written = store.put(view.name, entries(view, latest, shown.advance))
+            written = store.put(view.name, entries(view, latest, shown.advance), latest_time(latest[view.time].dtype))
     if view.aggregates:
         written = max(written, _put_events(view, store, until, reading))
     if until is None:  # last: until then, the next run reads the same files again
@@ -176,11 +177,13 @@ def _kept(view: View, files: list[LogFile]) -> Values:
     return {"digest": view.digest, "files": to_json(files)}
 
 
-def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
+def entries(view: View, rows: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
     """Yield key, time and values of each entity's last row, as a store keeps them. advance: called with 1 for each"""
-    times = latest[view.time]  # numbers stay as they are
+    times = rows[view.time]  # numbers stay as they are
+    latest = time.time() if times.dtype == pl.Date else sys.float_info.max  # a date may have begun in other time zones
     times = times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6 if times.dtype.is_temporal() else times.cast(pl.Float64)
-    for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
+    times = times.clip(upper_bound=latest)
+    for (key, *values), time_ in zip(rows.select(view.key, *view.columns).iter_rows(), times, strict=True):
         yield key, time_, dict(zip(view.columns, values, strict=True))
         advance(1)
 

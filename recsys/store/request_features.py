@@ -6,14 +6,17 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from recsys.base.errors import UserError
 from recsys.files.text_values import text_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Features, Outputs, Query, Row, Servable
-from recsys.store.aggregates import PER_SECOND, TICK, at_time, seconds_of_age
+from recsys.store.aggregates import PER_SECOND, TICK, at_time, is_number, seconds_of_age
+from recsys.store.fitting import CLOCKS
 from recsys.store.stores import FeatureStore, Values, events_of
-from recsys.store.views import View
+from recsys.store.views import View, columns_of
 
 
 class OnlineFeatures:
@@ -48,14 +51,15 @@ class OnlineFeatures:
 def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) -> dict[str, Values]:
     """Return the features of entities at a time, in seconds since 1970.
 
-    Latest values are left out if the store has none, or if they are too old. An entity that the store does not know
-    has the aggregates of no events.
+    Latest values are left out if the store has none, or if they are too old or still to come. An entity that the
+    store does not know has the aggregates of no events.
     """
     features: dict[str, Values] = {}
     if view.columns:
         age = seconds_of_age(view.max_age)
+        latest = now + CLOCKS if has_times(view) else math.inf
         for key, entry in zip(keys, store.get(view.name, keys), strict=True):
-            if entry is not None and (age is None or now - entry[0] <= age):
+            if entry is not None and entry[0] <= latest and (age is None or now - entry[0] <= age):
                 features[key] = entry[1]
     if view.aggregates:
         for key, entry in zip(keys, store.get(events_of(view.name), keys), strict=True):
@@ -66,6 +70,17 @@ def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) 
             made = at_time(events.get(TICK, []), columns, view.aggregates, tick, per_second)
             features[key] = {**features.get(key, {}), **made}
     return features
+
+
+@lru_cache  # asked for each request
+def has_times(view: View) -> bool:
+    """Return whether a view's times are times, not numbers of any unit. If nothing says so, they count as numbers."""
+    units = [not is_number(view.max_age)] if view.max_age is not None else []
+    units += [not a.unitless for a in view.aggregates if a.window is not None]
+    try:  # a server need not have the files
+        return units[0] if units else columns_of(view.paths()[0], view.name)[view.time].is_temporal()
+    except (UserError, KeyError):
+        return False
 
 
 def _read_key(value: object, column: str, row: int | None) -> str | None:

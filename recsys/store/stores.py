@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,8 +71,11 @@ class FeatureStore(Protocol):
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
         """Return time and values of each key, None for a key that is not stored."""
 
-    def put(self, view: str, entries: Iterator[Entry]) -> int:
-        """Store entries and return their number. An entry that is older than the stored one does not replace it."""
+    def put(self, view: str, entries: Iterator[Entry], latest: float = sys.float_info.max) -> int:
+        """Store entries and return their number. An entry that is older than the stored one does not replace it.
+
+        latest: any entry replaces a stored one that is later than this
+        """
 
     def update(self, view: str, keys: Sequence[str], change: Change) -> int:
         """Change entries, each in one step that no other writer can come between, and return how many changed.
@@ -158,15 +162,15 @@ class SQLiteStore:
                 found[key] = when, _values(value, f"{self._shown}: {view} {key}")
         return [found.get(key) for key in keys]
 
-    def put(self, view: str, entries: Iterator[Entry]) -> int:
+    def put(self, view: str, entries: Iterator[Entry], latest: float = sys.float_info.max) -> int:
         query = (
             "INSERT INTO features VALUES (?, ?, ?, ?) ON CONFLICT (view, key) DO UPDATE SET "
-            "time = excluded.time, value = excluded.value WHERE excluded.time >= features.time"
+            "time = excluded.time, value = excluded.value WHERE excluded.time >= features.time OR features.time > ?"
         )
         connection, count = self._connection, 0
         with connection:
             for key, when, values in entries:
-                connection.execute(query, (view, key, when, _encoded(values)))
+                connection.execute(query, (view, key, when, _encoded(values), latest))
                 count += 1
         return count
 
@@ -182,10 +186,11 @@ class SQLiteStore:
         return count
 
 
-# Sets a key unless the stored entry is newer, in one step.
+# Sets a key unless the stored entry is newer, and not later than the latest time, in one step.
 PUT = """
 local old = redis.call('GET', KEYS[1])
-if old and cjson.decode(old)[1] > tonumber(ARGV[1]) then return 0 end
+local time = old and cjson.decode(old)[1]
+if time and time > tonumber(ARGV[1]) and time <= tonumber(ARGV[3]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 return 1
 """
@@ -225,11 +230,11 @@ class RedisStore:
             found.append((entry[0], _values(entry[1], where)))
         return found
 
-    def put(self, view: str, entries: Iterator[Entry]) -> int:
+    def put(self, view: str, entries: Iterator[Entry], latest: float = sys.float_info.max) -> int:
         count, pipeline = 0, self._client.pipeline(transaction=False)
         for key, when, values in entries:
             value = _encoded([when, values])
-            self._put(keys=[f"recsys:{view}:{key}"], args=[when, value], client=pipeline)
+            self._put(keys=[f"recsys:{view}:{key}"], args=[when, value, latest], client=pipeline)
             count += 1
             if count % BATCH == 0:
                 pipeline.execute()

@@ -30,7 +30,16 @@ from recsys.store.aggregates import (
     ticks,
     ticks_per_second,
 )
-from recsys.store.fitting import MOST_INTEGER, MOST_SUMMED, MOST_TIME, has_floats, reject, too_large, without_nan
+from recsys.store.fitting import (
+    MOST_INTEGER,
+    MOST_SUMMED,
+    MOST_TIME,
+    has_floats,
+    later_than_now,
+    reject,
+    too_large,
+    without_nan,
+)
 
 TIME, PLACE = "__time__", "__place__"
 FORMAT = 4  # of the events in a store; events of another format are read again from the files
@@ -117,8 +126,8 @@ class View:
                     raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
         types = {c: columns[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
-        if large := self.too_large(types):
-            frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
+        if unfit := self.unfit(types):
+            frame = frame.filter(~pl.any_horizontal(*unfit.values()).fill_null(False))
         frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
         return frame.with_columns(as_text(pl.col(self.key), types[self.key]))
 
@@ -126,8 +135,8 @@ class View:
     def _incomplete(self) -> pl.Expr:
         return pl.col(self.key).is_null() | pl.col(self.time).is_null()
 
-    def too_large(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-        """Return, for each column with floats or summed integers, whether its value makes its row a bad event."""
+    def unfit(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+        """Return, for each time, and column with floats or summed integers, whether its value makes a bad event."""
         limits = {**dict.fromkeys(self.summed, MOST_SUMMED), self.time: MOST_TIME}
         flags = {
             name: too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
@@ -135,10 +144,18 @@ class View:
             if has_floats(dtype)
         }
         whole = [n for n in self.summed if n in types and types[n].is_integer()]
+        dated = [self.time] if isinstance(types.get(self.time), pl.Date | pl.Datetime) else []
+        flags |= {n: later_than_now(pl.col(n), types[n]) for n in dated}
         return flags | {n: too_large(pl.col(n), types[n], MOST_INTEGER) for n in whole}
 
+    def why_unfit(self, name: str, value: object, dtype: pl.DataType) -> str:
+        """Return the reason for which `unfit` names a value of a column."""
+        if name == self.time and dtype.is_temporal():
+            return f"{name}={value}: is later than now"
+        return f"{name}={value}: is infinite, or too large for a {'time' if name == self.time else 'sum'}"
+
     def check_values(self, paths: Sequence[str] | None = None, rejected: Path | None = None) -> None:
-        """Append the rows whose values are too large to a file; by default, raise UserError for the first of them.
+        """Append the rows with a value that does not fit to a file; by default, raise UserError for the first of them.
 
         Says how many rows are left out as they have no key or no time.
         """
@@ -153,16 +170,16 @@ class View:
                 if number:
                     what = f"{number:,} of {total:,} rows have no {self.key} or no {self.time}"
                     say(f"{self.name}: {path}: {what}; they are left out")
-            large = self.too_large(types)
-            if not large:
+            unfit = self.unfit(types)
+            if not unfit:
                 continue
             rows = pl.scan_parquet(path, glob=False).with_row_index("__row__")
             with readable(f"{self.name}: {path}"):
-                bad = rows.filter(pl.any_horizontal(*large.values())).collect(engine="streaming")
-            which = bad.select(large_.alias(name) for name, large_ in large.items())
+                bad = rows.filter(pl.any_horizontal(*unfit.values())).collect(engine="streaming")
+            which = bad.select(flag.alias(name) for name, flag in unfit.items())
             for row, flags in zip(bad.iter_rows(named=True), which.iter_rows(named=True), strict=True):
                 name = next(n for n, flag in flags.items() if flag)
-                why = f"{name}={row[name]}: is infinite, or too large for a {'time' if name == self.time else 'sum'}"
+                why = self.why_unfit(name, row[name], types[name])
                 where = f"{self.name}: {path}, row {row.pop('__row__')}"
                 reject(rejected, self.name, where, why, json.dumps(row, default=str))
 

@@ -114,7 +114,8 @@ def _check_trials(first: DictConfig, last: DictConfig) -> None:
 def metric_of(cfg: RunConfig, settings: SweepConfig) -> str:
     """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
-    valid = [f"{split}/{m}" for split in ("validation", "test") for m in cfg.kind.metric_names(cfg)]
+    measured = ("validation", "test") if cfg.data.split.test else ("validation",)
+    valid = [f"{split}/{m}" for split in measured for m in cfg.kind.metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
     entry = metrics_table.metric(metric)
     if settings.prune and (metric.startswith("test/") or (entry is not None and entry.of_lists)):

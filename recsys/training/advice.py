@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.features.blocks import HISTORY
+from recsys.data.features.blocks import HISTORY, KEY, ROW
 from recsys.data.prepare.prepared import Prepared
 from recsys.evaluation.metrics_table import of_label
 from recsys.job.run_config import RunConfig
@@ -23,6 +23,9 @@ LEAST_MOVE = 2.0  # distance that item vectors must be able to move, in standard
 MOST_CUT = 0.1  # share of the training interactions that the length of lists may leave out
 LOOKED_AT = 100_000  # lists
 LEAST_OF_POPULAR = 0.9  # of the NDCG of the most popular items, below which a model has not learnt
+QUERIES = 20_000  # training rows in which a feature may tell the item
+LEAST_ROWS, LEAST_REPEATED = 100, 10  # of them, and items of several rows
+BY_CHANCE = -14.0  # the logarithm of one in a million
 RISING = 0.002  # relative improvement of the last validation, from which more epochs are worth their time
 
 
@@ -54,6 +57,38 @@ def cut_by(max_length: int, lengths: np.ndarray) -> str | None:
         f"data.sequences.max_length={max_length} leaves out {cut(max_length):.0%} of the training interactions: set "
         f"data.sequences.max_length={longer} and model.max_length={longer}, or data.sequences.stride={max_length}, "
         "which makes several rows of a long list"
+    )
+
+
+def tells_the_item(prepared: Prepared, tables: set[str]) -> str | None:
+    """Return a line about features that have one value for each item in the first training rows, or None.
+
+    The model reads them with the query, and so has a property of the item that it is to find. Lists of earlier rows,
+    and those of a sequence, of which the model reads what is before that item, tell it nothing.
+
+    tables: the tables, by their names in the data, that the model looks up.
+    """
+    item, columns = prepared.fitted.data.item_feature, prepared.fitted.data.sparse_columns
+    read = {n: c for n, c in columns.items() if n != item and c.table in tables}
+    of_row = {n: pl.col(n) for n, c in read.items() if c.sequence is None and c.look_back is None}
+    of_row |= {n: x.cast(pl.List(pl.String)).list.join(",") for n, x in of_row.items() if columns[n].is_list}
+    if item is None or not of_row:
+        return None
+    chosen = pl.col(item).list.last() if columns[item].sequence is not None else pl.col(item)
+    first = pl.scan_parquet(prepared.files("train"), glob=False).head(QUERIES)
+    rows = first.select(chosen.alias(KEY), *of_row.values()).filter(pl.col(KEY) > 0).collect()
+    items = rows.group_by(KEY).agg(pl.len().alias(ROW), pl.col(*of_row).n_unique()).filter(pl.col(ROW) > 1)
+    again = int(items[ROW].sum()) - items.height
+    shares = {n: rows[n].value_counts(normalize=True)["proportion"] for n in of_row}
+    # by chance, all further rows of the items have the value of the first one
+    chance = {n: again * math.log(float(s.dot(s) or 1)) for n, s in shares.items()}
+    single = [n for n in of_row if items[n].max() == 1 and chance[n] < BY_CHANCE]
+    if not single or rows.height < LEAST_ROWS or items.height < LEAST_REPEATED:
+        return None
+    return (
+        f"data.sparse.{', '.join(single)}: has one value for each item in the first {rows.height:,} training rows, and "
+        "the model reads it with the query, also that of the item which it is to find; move it to data.items.sparse, "
+        "with a file of the items in data.items.file"
     )
 
 
@@ -165,7 +200,7 @@ def sees_the_future(split: SplitConfig, group: GroupConfig | None) -> str | None
 
     Ji et al., A Critical Study on Data Leakage in Recommender System Offline Evaluation, 2023, doi.org/10.1145/3569930
     """
-    if split.by != "leave_one_out" or group is None or group.order is None:
+    if split.by != "leave_one_out" or not split.test or group is None or group.order is None:
         return None
     return (
         f"data.split.by=leave_one_out: if {group.order} is a time, training has rows of other users that are later "
@@ -179,7 +214,7 @@ def too_weak(metrics: dict[str, Any]) -> str | None:
 
     metrics: the metrics of a run; None is returned for models without binary labels
     """
-    for label, own in of_label(metrics["test"]).items():
+    for label, own in of_label(metrics.get("test", {})).items():
         of, ratio = f" of {label}" if label else "", own.get("calibration")
         if own.get("ne", 0.0) >= 1:
             weakness = f"test NE{of} {own['ne']:.3f}: the mean of the label predicts better than this model"

@@ -43,9 +43,9 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
     """
     data = prepared.fitted.data
     file = Path(prepared.info["root"]) / FILE
-    if data.sample is None or data.split.by not in ("order", "time") or not file.exists():
-        return None
     rows = prepared.rows("test")
+    if data.sample is None or data.split.by not in ("order", "time") or not rows or not file.exists():
+        return None
     teacher, columns = pl.read_parquet(file, glob=False).tail(rows), label_columns(data)
     test = pl.concat(pl.read_parquet(f, columns=list(columns), glob=False) for f in prepared.files("test"))
     metrics: dict[str, float] = {}
@@ -123,7 +123,7 @@ QUERIES = 5000  # that the list of the most popular items is measured on
 class RunResults:
     """A trained model's metrics.
 
-    splits: the metrics of test and, if there are such rows, validation
+    splits: the metrics of test and validation, each if there are such rows
     train: rows, seconds and the like of the training
     checkpoint: the one that was measured
     log: passes the results to the loggers, and closes them
@@ -154,7 +154,7 @@ def write_results(cfg: RunConfig, path: Path, prepared: Prepared, results: RunRe
     if real and (line := sees_the_future(cfg.data.split, cfg.data.group)) is not None:
         say(line)
     metric = f"ndcg@{max(cfg.protocol.k)}"
-    if not real or metric not in metrics["test"]:
+    if not real or metric not in metrics.get("test", {}):
         return
     counts = candidates_of(prepared.fitted).popularity.numpy()
     popular = PopularItems(counts, filter_history=cfg.protocol.filter_history)
@@ -253,15 +253,19 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
-    show_tables(rows)
+    if rows:
+        show_tables(rows)
     show_targets(metrics, "test")
-    for line in (too_good(metrics["test"]), too_weak(metrics) or too_few_steps(metrics)) if real else ():
+    test = metrics.get("test", {})
+    if not test:
+        say("test: the data has no test rows (data.split.test=0), so that nothing is measured on them")
+    for line in (too_good(test), too_weak(metrics) or too_few_steps(metrics)) if real else ():
         if line is not None:
             say(line)
-    for name, value in metrics["test"].items():
+    for name, value in test.items():
         if name.endswith((f"ece{UNCALIBRATED}", f"rmse{UNCALIBRATED}")):
             metric = name.removesuffix(UNCALIBRATED)
-            say(f"test: calibration changes {metric} from {value:.5f} to {metrics['test'][metric]:.5f}")
+            say(f"test: calibration changes {metric} from {value:.5f} to {test[metric]:.5f}")
     for split in ("test", "validation"):
         m = metrics.get(split, {})
         if m.get("cold_targets"):

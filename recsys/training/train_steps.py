@@ -11,9 +11,11 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.distributed.ranks import Ranks, gather_values
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.files.run_files import best_checkpoint, newest_checkpoint
+from recsys.job.kinds import meta_task
 from recsys.job.resumed import run_to_start_from
 from recsys.job.run_config import RunConfig
-from recsys.training.advice import cut_lists, short_training, slow_validations
+from recsys.sharding.tables import tables
+from recsys.training.advice import cut_lists, short_training, slow_validations, tells_the_item
 from recsys.training.checkpoints import newest_intact_checkpoint
 from recsys.training.module_settings import Beginning
 from recsys.training.results import RunResults, write_details
@@ -45,7 +47,9 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
         counts = prepared.fitted.item_vocabulary["count"].to_numpy()
         interactions = float(counts.sum()) / max(len(counts), 1)  # of an item
-        for line in (cut_lists(cfg, prepared), short_training(cfg, interactions, epochs)):
+        read = {table.vocabulary for table in tables(meta_task(cfg, prepared.fitted.features)).values()}
+        told = tells_the_item(prepared, read)
+        for line in (cut_lists(cfg, prepared), told, short_training(cfg, interactions, epochs)):
             if line is not None:
                 say(line)
     newest = newest_intact_checkpoint(path) if folder.resumed else None
@@ -86,13 +90,15 @@ def train_steps(cfg: RunConfig, folder: RunFolder, prepared: Prepared, ranks: Ra
         evaluator.calibrate(cfg.calibration)
         if ranks.rank == 0:
             save_calibration(path, evaluator.labels)
-    testing = split_loader(cfg, prepared, "test", ranks)
-    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
-    splits = {"test": metrics_of(test, "test")}
+    splits: dict[str, dict[str, Any]] = {}
     sliced: dict[str, Any] | None = None
     curves: Any = None
-    if ranks.rank == 0:
-        sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
+    if prepared.rows("test"):
+        testing = split_loader(cfg, prepared, "test", ranks)
+        [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
+        splits["test"] = metrics_of(test, "test")
+        if ranks.rank == 0:
+            sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         splits["validation"] = metrics_of(valid, "validation")

@@ -247,18 +247,21 @@ def test_batches_of_sequences(tmp_path: Path) -> None:
             assert (batch.sparse["item"].values().reshape(8, 5)[:, -1] > 0).all()
 
 
-@pytest.mark.parametrize("validation", [0.1, 0])
-def test_leave_one_out_shares_nothing(tmp_path: Path, validation: float) -> None:
-    """A group's last row tests, the one before it validates, or trains if validation is 0; all others train."""
+@pytest.mark.parametrize(("validation", "test"), [(0.1, 0.1), (0, 0.1), (0.1, 0), (0, 0)])
+def test_leave_one_out_shares_nothing(tmp_path: Path, validation: float, test: float) -> None:
+    """A group's last row tests, the one before it validates, or trains if validation is 0; all others train.
+
+    If test is 0, the last row validates or, if validation is 0 as well, trains.
+    """
     events = many()
     root = write(tmp_path / "raw", events)
     text = """
         label: {column: y}
         group: {by: user, order: t}
-        split: {by: leave_one_out, validation: VALIDATION}
+        split: {by: leave_one_out, validation: VALIDATION, test: TEST}
         dense: {t: {transform: []}}
         sparse: {user: {}}
-    """.replace("VALIDATION", str(validation))
+    """.replace("VALIDATION", str(validation)).replace("TEST", str(test))
     prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
     names = dict(prepared.fitted.vocabularies["user"].select("id", "value").iter_rows())
     found = {
@@ -267,10 +270,12 @@ def test_leave_one_out_shares_nothing(tmp_path: Path, validation: float) -> None
     times = defaultdict(list)
     for user, _, t in events:
         times[user].append(t)
-    assert found["test"] == sorted((u, sorted(t)[-1]) for u, t in times.items())
-    assert found["validation"] == sorted((u, sorted(t)[-2]) for u, t in times.items() if validation)
-    held_out = 2 if validation else 1
-    assert found["train"] == sorted((u, x) for u, t in times.items() for x in sorted(t)[:-held_out])
+    tests, held_out = bool(test), bool(test) + bool(validation)
+    assert found["test"] == sorted((u, sorted(t)[-1]) for u, t in times.items() if test)
+    assert found["validation"] == sorted((u, sorted(t)[-1 - tests]) for u, t in times.items() if validation)
+    assert found["train"] == sorted((u, x) for u, t in times.items() for x in sorted(t)[: len(t) - held_out])
+    of_last = {(True, True): "tests", (False, True): "validates", (False, False): "all rows train"}
+    assert of_last.get((tests, bool(validation)), "tests") in prepared.info["split"]
 
 
 def test_one_by_one_with_their_history(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_what_changes_is_prepared_again_what_does_not_is_not(s3: Any, tmp_path: 
 
 
 def test_files_to_predict(memory: Any) -> None:
-    for name in ("/in/b.csv", "/in/a.csv", "/in/deep/c.csv", "/in/d.txt"):
+    for name in ("/in/b.csv", "/in/a.csv", "/in/deep/c.csv", "/in/d.txt", "/in/_tmp.csv", "/in/.a.csv", "/in/_SUCCESS"):
         memory.pipe(name, b"x\n1\n")
     names = [[p.name for p in input_files([f"memory://in{rest}"])] for rest in ("", "/*.csv", "/*/*.csv", "/a.csv")]
     assert names == [["a.csv", "b.csv", "d.txt"], ["a.csv", "b.csv"], ["c.csv"], ["a.csv"]]

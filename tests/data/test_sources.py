@@ -171,6 +171,8 @@ def test_what_is_no_csv(tmp_path: Path) -> None:
     assert "empty" in error(tmp_path, b"")
     assert "has no header, only empty lines" in error(tmp_path, b"\n \n\n")
     assert "two columns are named a" in error(tmp_path, b"y,a,a\n1,2,3\n")
+    why = "columns 2, 4 have no name; list the names of all columns in data.source.columns"
+    assert why in error(tmp_path, b"y,,a,,b\n1,2,3,4,5\n")
     assert "reserved" in error(tmp_path, b"y,a,__line__\n1,2,3\n")
     assert "not csv but JSON; set data.source.format=jsonl" in error(tmp_path, b'{"y": 1, "a": 2}\n')
 
@@ -426,6 +428,17 @@ def test_what_is_no_file(tmp_path: Path) -> None:
             read_sources.find_files(config(tmp_path, files=[f"*{name[1:]}.csv"]))
     with pytest.raises(UserError, match=r"pipe.csv: is a named pipe"):
         read_sources.find_files(replace(config(tmp_path), root=str(tmp_path / "pipe.csv")))
+
+
+def test_hidden_files_of_a_folder_are_not_scored(tmp_path: Path) -> None:
+    """As training leaves them out: what Spark and macOS write beside the rows."""
+    for name in ("part-1.csv", "part-0.csv", "_SUCCESS", "_tmp.csv", ".part-0.csv.crc", "._part-1.csv"):
+        (tmp_path / name).write_text("" if name == "_SUCCESS" else "a\n1\n")
+    parts = [tmp_path / "part-0.csv", tmp_path / "part-1.csv"]
+    assert input_files([str(tmp_path)]) == input_files([str(tmp_path / "*")]) == parts
+    assert (
+        input_files([str(tmp_path / "_*.csv")]) == input_files([str(tmp_path / "_tmp.csv")]) == [tmp_path / "_tmp.csv"]
+    )
 
 
 def test_brackets_in_names_are_no_globs(tmp_path: Path) -> None:

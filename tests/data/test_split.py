@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -207,6 +208,34 @@ def test_files_with_validation_rows_at_random(tmp_path: Path) -> None:
     assert set(splits_of(none, made)) == {0, 2}
 
 
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"by": "order"},
+        {"by": "time", "column": "t"},
+        {"by": "time", "column": "t", "window": 100},
+        {"by": "random"},
+        {"by": "hash", "column": "u"},
+        {"by": "files", "train_files": ["a", "b"]},
+        {"by": "files", "train_files": ["a", "b"], "validation_rows": "random"},
+    ],
+)
+def test_without_test_rows_all_others_train(split: dict[str, Any], validation: float, tmp_path: Path) -> None:
+    if not validation and "window" in split:
+        return  # its last window is measured on the validation rows
+    config = SplitConfig(**split, validation=validation, test=0.0)
+    check_split(config)
+    time = np.random.default_rng(0).permutation(1000).astype(float)
+    frame = pl.DataFrame({TIME: time, KEY: [f"u{int(t) % 400}" for t in time]})
+    made = chunks(tmp_path, [frame.head(600), frame.tail(400)], [0, 0] if split["by"] == "files" else None)
+    which = splits_of(config, made)
+    assert abs((which == 1).mean() - validation) < 0.05 and (which != 2).all()
+    if split["by"] == "time" and validation:
+        assert time[which == 0].max() < time[which == 1].min()
+    assert "test" not in Splitter(config, made).describe()
+
+
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
@@ -216,8 +245,18 @@ def test_files_with_validation_rows_at_random(tmp_path: Path) -> None:
         (SplitConfig(by="kfold", fold=5), "below data.split.folds"),
         (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
         (SplitConfig(validation=-0.1), "shares"),
-        (SplitConfig(test=0.0), "shares"),
+        (SplitConfig(test=-0.1), "shares"),
         (SplitConfig(validation=0.6, test=0.4), "below 1"),
+        (SplitConfig(validation=1.0, test=0.0), "below 1"),
+        (SplitConfig(by="kfold", test=0.0), "data.split: test=0 with by=kfold: each fold tests; to train on all rows"),
+        (
+            SplitConfig(by="time", column="t", test=0.0, origins=3),
+            "data.split: test=0 with origins=3: each origin tests; remove data.split.origins and fold",
+        ),
+        (
+            SplitConfig(by="files", train_files=["a"], test_files=["b", "c"], test=0.0),
+            "test=0: b, c would neither train nor test; add it to data.split.train_files, and set",
+        ),
     ],
 )
 def test_mistakes(split: SplitConfig, expected: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from test_sources import config, error
@@ -128,6 +129,23 @@ def test_lines_that_are_no_objects(tmp_path: Path) -> None:
     assert "not JSON lines" in error(tmp_path, b"y,a\n1,2\n", "f.jsonl", format="jsonl")
     assert "has no column a; valid: y" in error(tmp_path, b'{"y": 1}\n', "f.jsonl", format="jsonl")
     assert "set data.source.format=json" in error(tmp_path, b'[{"y": 1}]\n', "f.jsonl", format="jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_decimals_of_256_bits_are_numbers(suffix: str, tmp_path: Path) -> None:
+    """polars has no type for them."""
+    rows = flat(log()).drop("tags").to_arrow()
+    column = rows.schema.get_field_index("price")
+    wide = rows.set_column(column, "price", rows["price"].cast(pa.decimal256(50, 2)))
+    prepared = []
+    for name, table in (("plain", rows), ("wide", wide)):
+        raw = tmp_path / name / "raw"
+        raw.mkdir(parents=True)
+        file = raw / f"a.{suffix}"
+        pq.write_table(table, file) if suffix == "parquet" else feather.write_feather(table, str(file))
+        source = SourceConfig(format=suffix, files=[file.name])
+        prepared.append(prepare(mine(tmp_path / name, source=source, sparse={"code": SparseConfig()})))
+    assert content(prepared[0]) == content(prepared[1])
 
 
 def test_lists_of_objects_are_lists_of_their_values(tmp_path: Path) -> None:

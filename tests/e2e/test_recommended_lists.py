@@ -188,7 +188,7 @@ def test_one_user(runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert status == 0, said
     assert re.findall(r"│ \d+ +│ (\S+) ", said) == items.to_list()
     for arguments, message in (
-        (["user=nobody"], "user=nobody: no row has this user in .*log.csv"),
+        (["user=nobody"], r'user=nobody: no row has this user in \S*log.csv; keys look like "u\d+"'),
         ([], "input: name files of raw rows to predict, such as input=rows.tsv; or one user, user=42"),
         (["user=u1", f"run=[{run},{run}]"], "name one run to recommend items to user=u1"),
         ([f"user={user}", "k=0"], "k=0: must be at least 1"),

@@ -1,14 +1,17 @@
 """Artefacts of real runs: what they hold, that they give what recsys.predict gives, and what they refuse."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import polars as pl
 import pytest
 from fake_triton import Request, TritonError, config_of, loaded, texts
@@ -446,6 +449,53 @@ def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
         model.recommend([Query([{"user": 3}])])
     unknown = Query([{"item": "7"}, {"item": 2.0}, {"item": None}])
     assert model.known_items(unknown) == (1, 2) and model.known_items(Query([])) == (0, 0)
+
+
+def test_numbers_that_are_no_rows_of_a_table_get_one_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph of ONNX casts modulo 2 ** 32, and NaN and infinities to 0, so that they would be other items."""
+    rng = np.random.default_rng(0)
+    item, shop = rng.integers(0, 100, 2000), rng.integers(0, 9, 2000)
+    (tmp_path / "raw").mkdir()
+    rows = pl.DataFrame({"click": (item % 3 == 0).astype(int), "item": item, "shop": shop})
+    rows.write_csv(tmp_path / "raw" / "rows.csv")
+    (tmp_path / "conf" / "data").mkdir(parents=True)
+    (tmp_path / "conf" / "data" / "ids.yaml").write_text(
+        "name: ids\nsource: {format: csv, files: [rows.csv]}\nlabel: {column: click}\n"
+        "sparse: {item: {encode: id, rows: 100}, shop: {encode: id, rows: 9}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    run = trained(tmp_path, "model=dlrm", "data=ids", "data.root=raw", "trainer.max_epochs=1", "trainer.threads=1")
+    assert export_run(run, tmp_path / "artefact", "format=single_graph") is None
+    graph = onnxruntime.InferenceSession(str(tmp_path / "artefact" / "single_graph.onnx"))
+
+    def scores(items: Sequence[float]) -> np.ndarray:
+        given = np.array(items, dtype=np.float64)[:, None]
+        [found] = graph.run(None, {"item": given, "shop": np.zeros_like(given)})
+        return found
+
+    known = scores(range(100))
+    plain = open_session(tmp_path / "artefact" / "model.onnx", 1)
+    ids = np.stack([np.arange(-1, 100), np.zeros(101, int)], axis=1).astype(np.int32)
+    [expected] = plain.run(["probability"], {"ids": ids})
+    np.testing.assert_allclose(known, expected[1:], atol=1e-6)
+    others = (
+        -1,
+        100,
+        101,
+        3.5,
+        99.5,
+        -0.5,
+        2**31,
+        2**32 + 7,
+        2**40,
+        1e19,
+        -(2.0**32) + 7,
+        math.nan,
+        math.inf,
+        -math.inf,
+    )
+    np.testing.assert_allclose(scores(others), np.full(len(others), expected[0]), atol=1e-6)
+    assert len(np.unique(known)) > 90
 
 
 @pytest.mark.slow

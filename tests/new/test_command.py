@@ -67,6 +67,10 @@ def test_files_that_are_left_out_are_said(run: Commands, tmp_path: Path) -> None
         (("model=mine", "kind=ranker"), "kind=ranker: must be ranking or retrieval"),
         (("data=mine", "files=log.csv", "kind=retrieval"), "kind=retrieval: applies only to model=NAME; for retrieval"),
         (("dat=mine",), "no such key; did you mean data?"),
+        (("data=inf", "files=log.csv"), "data=inf: is a value, not a name; type one, such as my_data"),
+        (("data=NaN", "files=log.csv"), "data=NaN: is a value, not a name"),
+        (("data=true", "files=log.csv"), "data=true: is a value, not a name"),
+        (("data=1e5", "files=log.csv"), "data=1e5: must be letters, digits, _ and -, and begin with a letter"),
     ],
 )
 def test_mistakes(run: Commands, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -58,6 +58,30 @@ def test_a_short_header_is_no_title() -> None:
     assert d.comment is None and d.width == 4
 
 
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        (",,price,click", ["column_1", "column_2", "price", "click"]),
+        ("user,,,click", ["user", "column_2", "column_3", "click"]),
+        (",user,price,click", ["column_1", "user", "price", "click"]),
+    ],
+)
+def test_columns_without_a_name_get_one(header: str, columns: list[str], tmp_path: Path) -> None:
+    """As pandas writes an index of one column, or of several."""
+    rows = [f"{i},u{i % 7},{i % 31 / 10},{i % 2}" for i in range(300)]
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join([header, *rows]) + "\n")
+    layout = layout_of(file)
+    assert layout.header and layout.columns == columns and layout.renamed
+    sample = read_sample([file], layout).frame
+    assert sample.columns == columns and sample.height == 300 and sample["click"][0] == "0"
+
+
+@pytest.mark.parametrize("first", ["u3,,,", "u3,,,1", ",,NA,NA", "u3,,?,1"])
+def test_a_row_with_gaps_is_no_header(first: str) -> None:
+    assert not dialect_of([first, *(f"u{i % 7},{i},{i % 31 / 10},{i % 2}" for i in range(300))]).header
+
+
 def test_messages_of_libraries_do_not_leak(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     file.write_bytes(b"PAR1" + b"x" * 200)

@@ -4,9 +4,12 @@ import json
 import os
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
@@ -117,3 +120,10 @@ def test_odd_text_files(tmp_path: Path) -> None:
         else:
             label = propose([str(file)], Answers()).label
             assert label is not None and label.column.name == "click"
+
+
+def test_decimals_of_256_bits_are_numbers(tmp_path: Path) -> None:
+    prices = pa.array([Decimal(i * 7 % 500) / 100 for i in range(500)], pa.decimal256(50, 2))
+    table = pa.table({"label": [int(i % 3 == 0) for i in range(500)], "user": [f"u{i % 50}" for i in range(500)]})
+    pq.write_table(table.append_column("price", prices), tmp_path / "a.parquet")
+    assert "dense:\n  price: {}" in document(propose([str(tmp_path / "a.parquet")]), "x")

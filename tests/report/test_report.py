@@ -572,7 +572,7 @@ def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
         assert line in shown
     (a / "metrics.json").unlink()
     found = read([str(a)])
-    assert "No run has finished." in page(found, compare(found.runs, 100, 0), 100, 0)
+    assert "No run has metrics of test rows." in page(found, compare(found.runs, 100, 0), 100, 0)
 
 
 def test_in_a_browser(tmp_path: Path) -> None:

@@ -199,10 +199,11 @@ def test_any_json_is_checked(value: Any) -> None:
         assert json.loads(json.dumps(checked)) == checked and checked["click"] in (0, 1)
 
 
-def test_a_row_that_is_logged_twice_counts_once(tmp_path: Path) -> None:
-    """As after a caller's second try with the same id."""
-    rows = pl.DataFrame({"request_id": ["r1", "r1"], "request_row": [0, 0], "request_time": [1.0, 2.0]})
+def test_an_id_that_is_used_twice_is_the_last_requests(tmp_path: Path) -> None:
+    """As after a caller's second try with the same id, here with fewer rows; the server does the same."""
+    rows = pl.DataFrame({"request_id": ["r1"] * 3, "request_row": [0, 1, 0], "request_time": [1.0, 1.0, 2.0]})
     rows.cast({"request_row": pl.Int32}).write_parquet(tmp_path / "a.parquet")
     (tmp_path / "f.jsonl").write_text('{"id": "r1", "click": 0}\n{"id": "r1", "click": 1}\n')
     joined = join_feedback(tmp_path, tmp_path / "f.jsonl")
     assert joined.rows["click"].to_list() == [1] and (joined.counted, joined.duplicates) == (2, 0)
+    assert joined.rows["request_time"].to_list() == [2.0]

@@ -2,7 +2,8 @@
 
 import json
 import math
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,81 @@ def test_rows_without_a_key_or_time_are_said(tmp_path: Path, capsys: pytest.Capt
     view.check_values()
     joined = view.join(pl.DataFrame({"user": ["u"], "ts": [9.0]}), "ts")
     assert joined["f"].to_list() == [1] and said in " ".join(capsys.readouterr().err.split())
+
+
+FUTURE = """
+users:
+  files: "users-*.parquet"
+  stream: users.jsonl
+  key: user
+  time: at
+  columns: [age]
+"""
+
+
+def of_users(folder: Path, age: int, at: object) -> pl.DataFrame:
+    frame = pl.DataFrame({"user": ["u1"], "at": [at], "age": [age]})
+    frame.write_parquet(folder / f"users-{age}.parquet")
+    return frame
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
+    monkeypatch.chdir(tmp_path)
+    Path("f.yaml").write_text(FUTURE)
+    return load_views("f.yaml")["users"]
+
+
+def test_rows_that_are_still_to_come_are_bad_events(users: View, store: FeatureStore, tmp_path: Path) -> None:
+    """One row of 2099 would be the entity's value for ever: no later row replaces it, and no max_age ends it."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    of_users(tmp_path, 9, now - timedelta(days=1))
+    of_users(tmp_path, 99, datetime(2099, 1, 1))
+    why = "users-99.parquet, row 0: at=2099-01-01 00:00:00: is later than now; correct it, or set rejected=FILE"
+    for command in (lambda: materialise({"users": users}, store), users.check_values):
+        with pytest.raises(UserError, match=why):
+            command()
+    materialise({"users": users}, store, rejected=Path("bad.jsonl"))
+    [line] = Path("bad.jsonl").read_text().splitlines()
+    assert json.loads(line)["event"] == "users: users-99.parquet, row 0"
+    assert everything(users, store, now) == {"u1": {"age": 9}}
+    rows = pl.DataFrame({"user": ["u1"], "ts": [datetime(2100, 1, 1)]})
+    assert users.join(rows, "ts")["age"].to_list() == [9]  # as the store has it
+    good = json.dumps({"user": "u1", "at": (now + timedelta(minutes=5)).isoformat(), "age": 10})  # clocks differ
+    Path("users.jsonl").write_text(good + '\n{"user": "u1", "at": "2099-01-01T00:00:00", "age": 98}\n')
+    with pytest.raises(UserError, match=r"offset \d+: at=2099-01-01T00:00:00: is later than now; correct it"):
+        follow([users], store, until_end=True)
+    follow([users], store, until_end=True, rejected=Path("bad.jsonl"))
+    assert everything(users, store, now) == {"u1": {"age": 10}}
+
+
+@pytest.mark.parametrize("max_age", [None, "1h"])
+def test_a_stored_value_that_is_still_to_come_is_missing_until_another_comes(
+    max_age: str | None, users: View, store: FeatureStore, tmp_path: Path
+) -> None:
+    """As an earlier version, or a machine whose clock was ahead, has written it."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    of_users(tmp_path, 4, now)
+    users = replace(users, max_age=max_age)
+    store.put("users", iter([("u1", datetime(2099, 1, 1).timestamp(), {"age": 99})]))
+    assert everything(users, store, now) == {}
+    materialise({"users": users}, store)
+    assert everything(users, store, now) == {"u1": {"age": 4}}
+
+
+def test_numbers_and_dates_that_are_still_to_come(users: View, store: FeatureStore, tmp_path: Path) -> None:
+    """Numbers have a unit of their own, and today's date begins earlier in other time zones."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    of_users(tmp_path, 1, 20_991_231_000_000)
+    of_users(tmp_path, 2, 20_991_231_000_001)
+    numbered = replace(users, name="numbered")
+    materialise({"numbered": numbered}, store)
+    assert everything(numbered, store, now) == {"u1": {"age": 2}}
+    dated = replace(users, name="dated")
+    for age in (1, 2):
+        of_users(tmp_path, age, now.date() + timedelta(days=age - 1))
+    materialise({"dated": dated}, store, rejected=Path("bad.jsonl"))
+    assert everything(dated, store, now) == {"u1": {"age": 2}}
+    of_users(tmp_path, 3, now.date() + timedelta(days=2))
+    with pytest.raises(UserError, match=r"users-3.parquet, row 0: at=\d+-\d+-\d+: is later than now"):
+        materialise({"dated": dated}, store)

@@ -44,11 +44,13 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.sort(GROUP, *drawn, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
-        # a group's (not session's) last row is a test row, the one before validates; groups of 1 or 2 rows train
+        # a group's (not session's) last row is a test row, the one before validates; groups of 1 or 2 rows train.
+        # Without test rows, the last one validates.
         firsts = _starts(rows, None)
         sizes = np.bincount(firsts, minlength=len(firsts))[firsts] if len(firsts) else firsts
         from_end = firsts + sizes - 1 - np.arange(len(firsts))
-        split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION if data.split.validation else TRAIN], TRAIN)
+        ends = [TEST] * bool(data.split.test) + [VALIDATION] * bool(data.split.validation)
+        split = np.append(ends, TRAIN).astype(np.uint8)[np.minimum(from_end, len(ends))]
         rows = rows.with_columns(pl.Series(SPLIT, np.where(sizes < 3, TRAIN, split).astype(np.uint8)))
     stops = _starts(rows, 0.0) if data.has_moments else np.arange(rows.height)  # a gap of 0 begins each moment
     taken = [look_back.column(rows, n, starts, stops) for n, look_back in data.look_backs.items()]

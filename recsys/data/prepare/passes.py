@@ -107,7 +107,7 @@ class Build:
         fitted = self._fit(chunks, splitter)
         rows, entries = self._write(fitted, chunks, splitter)
         for split, n in rows.items():
-            if n == 0 and (split != "validation" or self.data.split.validation > 0):
+            if n == 0 and getattr(self.data.split, split, 1) > 0:  # the share of a held-out split
                 raise self.data.without_rows(split)
         info = {
             "name": self.data.name,

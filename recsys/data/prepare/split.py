@@ -41,9 +41,10 @@ class Splitter:
                     for frame in chunk.frames([TIME]):
                         yield frame[TIME].to_numpy()
 
-            self._times = [order_statistic(times, min(b, total - 1)) for b in self._bounds]
+            held = zip(shares_after, self._bounds, strict=True)  # a split without a share begins after all times
+            self._times = [order_statistic(times, min(b, total - 1)) if share else np.inf for share, b in held]
             if config.window is not None:  # held-out rows begin with a window
-                self._times = [t // config.window * config.window for t in self._times]
+                self._times = [t // config.window * config.window if t < np.inf else t for t in self._times]
 
     @property
     def columns(self) -> set[str]:
@@ -106,13 +107,15 @@ class Splitter:
         c = self.config
         if c.by == "files":
             if c.validation_files:
-                return "files: train, validation and test as published"
+                return f"files: train{', validation and test' if c.test else ' and validation'} as published"
             which = f"the last {c.validation:.0%} of train's rows"
             if c.validation_rows == "random":
                 which = f"{c.validation:.0%} of train's rows, drawn with seed {c.seed},"
             rest = f"; {which} validate, not train" if c.validation else ""
-            return f"files: train and test as published{rest}"
+            return f"files: train{' and test' * bool(c.test)} as published{rest}"
         if c.by == "leave_one_out":
+            if not c.test:
+                return f"leave_one_out: {'of each group the last row validates' if c.validation else 'all rows train'}"
             rest = ", the one before it validates" if c.validation else ""
             return f"leave_one_out: of each group the last row tests{rest}"
         if c.by == "kfold":
@@ -195,10 +198,21 @@ def check_split(split: SplitConfig) -> None:
     if split.window is not None and not split.validation:
         why = "the last window is measured on the validation split"
         raise UserError(f"data.split.window={split.window:g}: {why}; set data.split.validation above 0")
-    if split.by == "files" and not (split.train_files and split.test_files):
+    files = ", ".join(split.test_files)
+    problems = {
+        f"validation={split.validation} and test={split.test}: must be shares from 0 on, below 1 in all":
+            not (split.validation >= 0 and split.test >= 0 and split.validation + split.test < 1),
+        "test=0 with by=kfold: each fold tests; to train on all rows, set data.split.by=random as well":
+            not split.test and split.by == "kfold",
+        f"test=0 with origins={split.origins}: each origin tests; remove data.split.origins and fold":
+            not split.test and split.origins is not None,
+        f"test=0: {files} would neither train nor test; add it to data.split.train_files, and set test_files=[]":
+            not split.test and split.by == "files" and split.test_files,
+    }  # fmt: skip
+    if problem := next((text for text, applies in problems.items() if applies), None):
+        raise UserError(f"data.split: {problem}")
+    if split.by == "files" and not (split.train_files and (split.test_files or not split.test)):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
             f"training files are used for validation (data.split.validation={split.validation}, validation_rows=last)"
         )
-    if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
-        raise UserError(f"data.split: validation={split.validation} and test={split.test}: shares, below 1 in all")

@@ -19,12 +19,20 @@ from recsys.schema.source_schema import SourceConfig
 BLOCK_ROWS = 250_000
 
 
+def polars_frame(table: pa.Table) -> pl.DataFrame:
+    """Return the rows of a table. Decimals of 256 bits, which polars has no type for, become floats."""
+    if any(pa.types.is_decimal256(f.type) for f in table.schema):
+        types = (f.with_type(pa.float64()) if pa.types.is_decimal256(f.type) else f for f in table.schema)
+        table = table.cast(pa.schema(types))
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
 def without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
     """Return a frame without rows of a file with this schema."""
     check_names(schema.names, file)
-    frame = pl.from_arrow(schema.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return nested.plain(frame, file)
+    return nested.plain(polars_frame(schema.empty_table()), file)
 
 
 def block_rows(source: SourceConfig) -> int:
@@ -37,9 +45,7 @@ def blocks_of(source: SourceConfig, file: Path, batches: Iterator[pa.RecordBatch
     row = 1
     try:
         for batch in batches:
-            frame = pl.from_arrow(pa.Table.from_batches([batch]))
-            assert isinstance(frame, pl.DataFrame)
-            for part in frame.iter_slices(block_rows(source)):
+            for part in polars_frame(pa.Table.from_batches([batch])).iter_slices(block_rows(source)):
                 yield numbered(file, nested.plain(part, file), row)
                 row += part.height
     except UNREADABLE as e:

@@ -115,7 +115,9 @@ class TextFormat(RawFormat):
 def check_names(names: list[str], file: Path) -> None:
     """Raise UserError if two columns have the same name, or one has a name that is reserved."""
     if twice := repeated(names):
-        raise UserError(f"{file}: two columns are named {twice[0]}; rename one")
+        bare = ", ".join(str(i) for i, name in enumerate(names, 1) if not name)
+        unnamed = f"columns {bare} have no name; list the names of all columns in data.source.columns"
+        raise UserError(f"{file}: {f'two columns are named {twice[0]}; rename one' if twice[0] else unnamed}")
     for name in (LINE, ELEMENT):
         if name in names:
             raise UserError(f"{file}: a column is named {name}, which is reserved; rename it")

@@ -26,7 +26,7 @@ from recsys.data.raw.derive import (
 )
 from recsys.data.raw.formats import FORMATS, SIDE_FORMATS, column_names, empty_frame, format_of, read, unexploded_frame
 from recsys.data.raw.nested import check_explode
-from recsys.data.raw.raw_files import Outputs, is_output, is_remote, natural_sort, partitions, resolve_path
+from recsys.data.raw.raw_files import Outputs, is_hidden, is_output, is_remote, natural_sort, partitions, resolve_path
 from recsys.data.raw.raw_format import repeated
 from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.row_sql import parse_sql
@@ -79,9 +79,9 @@ def _matches(root: Path, glob: str) -> Iterator[Path]:
     """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
     for path in [root / glob] if (root / glob).is_file() else root.glob(glob):  # a name may hold brackets
         if not path.is_dir():  # also links to nothing and named pipes, which find_files refuses
-            yield from [] if _is_hidden(path, glob) else [path]
+            yield from [] if is_hidden(path, glob) else [path]
         elif "=" in path.name:
-            yield from (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, glob))
+            yield from (p for p in path.rglob("*") if p.is_file() and not is_hidden(p, glob))
 
 
 def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:
@@ -119,11 +119,6 @@ def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.
     """Add the columns of the partition folders that the file itself does not have."""
     new = partitions(file, data.root)
     return frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in new.items() if n not in frame.columns)
-
-
-def _is_hidden(path: Path, glob: str) -> bool:
-    """Return True for .name and _name (_SUCCESS, _metadata), which are not data unless the glob names them."""
-    return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
 
 
 def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFrame] | None = None) -> None:
