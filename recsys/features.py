@@ -6,8 +6,10 @@ Cardinalities come from here only.
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from recsys.labels import BinaryLabel, Label
@@ -143,8 +145,9 @@ class FeatureSpec:
             grouped=value.get("grouped", False),
         )
 
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+    def save(self, path: Path, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Write a JSON file. more: further keys, such as the types of raw columns"""
+        path.write_text(json.dumps(self.to_json() | dict(more), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "FeatureSpec":

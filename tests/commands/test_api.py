@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -70,3 +71,99 @@ def test_a_scripts_traceback_is_pythons_own(run: recsys.TrainedRun) -> None:
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
     assert "[rank0]" not in said
     assert said.splitlines()[-1].startswith("recsys.base.errors.UserError: rows: must be a data frame")
+
+
+SHOP = pl.DataFrame(
+    {
+        "member": [i % 3 == 0 for i in range(600)],
+        "visits": [i % 7 for i in range(600)],
+        "seen": [datetime(2024, 1, 1, i % 24) + timedelta(days=i // 24) for i in range(600)],
+        "price": [(i * 37 % 100) / 10 for i in range(600)],
+        "click": [int((i % 3 == 0) + (i * 31 % 10) / 10 > 0.8) for i in range(600)],
+    }
+)
+QUICK = ["model=dlrm", "trainer.max_epochs=2", "trainer.threads=1", "trainer.batch_size=64", "trainer.compile=false"]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> recsys.TrainedRun:
+    """A run that was trained on a data frame of pandas."""
+    folder = tmp_path_factory.mktemp("frame")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run = recsys.train([*QUICK, "run_dir=a"], rows=SHOP.to_pandas())
+    return recsys.load(folder / run.path)
+
+
+def test_a_frame_trains(shop: recsys.TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.path.parent)
+    found = recsys.new(SHOP, label="click")
+    assert found.name in shop.path.joinpath("config.yaml").read_text() and not found.questions
+    assert "label: {column: click}  # as you asked" in found.yaml and str(found) == found.yaml
+    again = recsys.train([*QUICK, "run_dir=b"], rows=found)
+    assert again.metrics["test"] == shop.metrics["test"]
+    assert len(list(Path("outputs/frames").iterdir())) == 1  # the same rows are written once
+    Path("conf/data").mkdir(parents=True)
+    Path("conf/data/mine.yaml").write_text(found.yaml.replace(found.name, "mine").replace("parquet", "csv"))
+    mine = recsys.train([*QUICK, "data=mine", "run_dir=c"], rows=SHOP)  # read as the YAML says
+    assert mine.metrics["test"] == shop.metrics["test"]
+    with pytest.raises(recsys.UserError, match=r"^data: rows= is what recsys\.new found"):
+        recsys.train(["data=mine"], rows=found)
+    with pytest.raises(recsys.UserError, match=r"^rows: the frame has no rows$"):
+        recsys.train(QUICK, rows=SHOP.clear())
+
+
+def test_a_run_goes_on_from_python(shop: recsys.TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the commands do: with the run's own config, not the defaults."""
+    monkeypatch.chdir(shop.path.parent)
+    on = recsys.train(["start_from=a", "run_dir=d", "trainer.max_epochs=1"])
+    assert "starting from a/" in (on.path / "train.log").read_text()
+    longer = recsys.train(["resume=d", "trainer.max_epochs=2"])
+    assert longer.path == on.path and "resuming from d/" in (on.path / "train.log").read_text()
+
+
+def test_frames_of_pandas(shop: recsys.TrainedRun) -> None:
+    frame, expected = SHOP.to_pandas(), shop.predict(SHOP).to_list()
+    cheap = frame[frame.price < 5].sort_values("price")
+    predicted = shop.predict(cheap)
+    assert predicted.index.equals(cheap.index) and predicted.name == "probability"
+    frame["p"] = predicted
+    assert [x for x in frame.p if x == x] == [x for x, price in zip(expected, frame.price, strict=True) if price < 5]
+    frame = frame.drop(columns="p")
+    text = [str(v) for v in frame.member]
+    for kind, columns in {
+        "nullable": {"visits": frame.visits.astype("Int64"), "member": frame.member.astype("boolean")},
+        "category": {"visits": frame.visits.astype("category"), "member": frame.member.astype("category")},
+        "floats": {"visits": frame.visits.astype(float)},
+        "text": {"visits": frame.visits.astype(str), "member": text},
+        "mixed": {"visits": [str(v) if i % 2 else float(v) for i, v in enumerate(frame.visits)],
+                  "member": [t if i % 2 else t == "True" for i, t in enumerate(text)]},
+        "zone": {"seen": frame.seen.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")},
+        "arrow": {n: frame[n].convert_dtypes(dtype_backend="pyarrow") for n in frame},
+    }.items():  # fmt: skip
+        assert shop.predict(frame.assign(**columns)).tolist() == expected, kind
+    several = frame.set_index([frame.index, frame.index + 1])
+    assert shop.predict(several).index.nlevels == 2
+    assert len(shop.predict(frame.head(0))) == 0 and shop.predict(SHOP.clear()).is_empty()
+    twice = pd.concat([frame, frame[["visits"]]], axis=1)
+    with pytest.raises(recsys.UserError, match=r"^rows: two columns are named visits; rename one of them, or drop it$"):
+        shop.predict(twice)
+    with pytest.raises(recsys.UserError, match=r"^the data frame: column visits holds Struct"):
+        shop.predict(frame.assign(visits=[{"a": 1}] * len(frame)))
+
+
+def test_unknown_values_are_said(shop: recsys.TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run = recsys.load(shop.path)
+    nines = SHOP.with_columns(visits=pl.when(pl.col("visits") == 3).then(99).otherwise("visits"))
+    run.predict(nines)
+    run.predict(nines)
+    counted = "visits: 86 of 600 values, such as '99', are not in the training rows, which hold "
+    assert capsys.readouterr().err.count(counted) == 1
+    strange = SHOP.with_columns(visits=pl.col("visits") + 100)
+    with pytest.raises(recsys.UserError, match=r"^visits: 600 of 600 values, such as '100', .*set allow_unknown=true"):
+        run.predict(strange)
+    assert run.predict(strange, allow_unknown=True).is_not_null().all()
+    assert run.predict(SHOP.with_columns(visits=pl.lit("x")).head(3)).to_list() == [None] * 3
+    assert "3 of 3 rows of the data frame cannot be read, and are left out; row 0: column visits: 'x' is not a " in (
+        capsys.readouterr().err
+    )

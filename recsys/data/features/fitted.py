@@ -307,12 +307,12 @@ class Fitted:
             np.save(folder / INITIAL / f"{name}.npy", matrix)
         if self.items is not None:
             self.items.save(folder / ITEMS)
-        self.features.save(folder / "features.json")
+        columns = {} if self.types is None else {"columns": {n: t.to_json() for n, t in self.types.items()}}
+        self.features.save(folder / "features.json", columns)
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
         state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         state |= {"trainings": self.trainings} if self.trainings else {}
-        state |= {} if self.types is None else {"columns": {n: t.to_json() for n, t in self.types.items()}}
         write_text(folder / TRANSFORMS, json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
 
     @classmethod
@@ -346,7 +346,8 @@ class Fitted:
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
         initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}
         waiting = {f.stem: table(WAITING, f.stem) for f in sorted((folder / WAITING).glob("*.parquet"))}
-        types = None if (c := state.get("columns")) is None else {n: RawType.from_json(t) for n, t in c.items()}
+        columns = json.loads((folder / "features.json").read_text(encoding="utf-8")).get("columns")
+        types = None if columns is None else {n: RawType.from_json(t) for n, t in columns.items()}
         before = (state.get("trainings", 0), waiting, types)
         return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial, *before)
 
