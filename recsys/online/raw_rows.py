@@ -157,10 +157,10 @@ class RawRows:
             UserError: a column has a type that cannot be converted.
         """
         bad: dict[int, BadRow] = {}
+        new, columns = list[pl.Series](), {x.name: x for x in frame.get_columns()}
         for name, meaning in self.meanings.items():
-            if name not in frame.columns:
+            if (given := columns.get(name)) is None:
                 continue
-            given = frame[name]
             exact = given.dtype == meaning.dtype and isinstance(meaning, RawText)
             if exact or (name in self._numbers and given.dtype.is_numeric()):
                 continue
@@ -170,11 +170,12 @@ class RawRows:
                 raise UserError(f"{where}: column {name} {e}") from None
             if isinstance(meaning, RawTime) and meaning.mixes_zones(given):
                 say_once(f"{where}: column {name} has times with a zone and times without one, which are read as UTC")
-            frame = frame.with_columns(values.alias(name))
+            new.append(values.alias(name))
             for place in meaning.refused(given, values).arg_true().to_list():
                 line, shown = frame[LINE][place], str(given[place])
                 why = meaning.why(given[place : place + 1])
                 bad.setdefault(line, BadRow(where, line, f"{name} {why}", shown, name, why, shown))
+        frame = frame.with_columns(new)
         if bad:
             frame = frame.filter(~pl.col(LINE).is_in([*bad]))
         return frame, [*bad.values()]

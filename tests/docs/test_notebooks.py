@@ -37,7 +37,7 @@ def _commands() -> list[tuple[str, str]]:
 
 def test_some_were_found() -> None:
     assert len(NOTEBOOKS) >= 4
-    assert {"new", "train", "report", "plan", "checkpoint", "pipeline"} <= {command for command, _ in _commands()}
+    assert {"train", "report", "plan", "checkpoint", "pipeline"} <= {command for command, _ in _commands()}
 
 
 @pytest.mark.parametrize(("command", "arguments"), _commands())

@@ -84,8 +84,9 @@ def find_types(
         samples: what `sampled_types` returned for each chunk.
     """
     found: dict[str, RawType | None] = {}
+    places_of = columns_of_values(data)
     for read in chunks:  # text stays text, so that its values need not be read
-        coded = {c: p for c, p in columns_of_values(data).items() if not isinstance(found.get(c), RawText)}
+        coded = {c: p for c, p in places_of.items() if not isinstance(found.get(c), RawText)}
         values = read({name for places in coded.values() for name, _ in places})
         for column, (name, part) in ((c, place) for c, places in coded.items() for place in places):
             if name in values:
@@ -100,10 +101,10 @@ def find_types(
 
 def sampled_types(data: ResolvedData, columns: Iterable[str], frame: pl.DataFrame) -> dict[str, Any]:
     """Return the types, as JSON, of the raw columns that no feature takes values from, in the first rows of a chunk."""
-    reads, coded = data.column_reads, columns_of_values(data)
+    reads, coded, schema = data.column_reads, columns_of_values(data), frame.schema
     types = {}
     for column in columns:
-        if column in frame.columns and column not in coded and not frame.schema[column].is_nested():
+        if column in schema and column not in coded and not schema[column].is_nested():
             values = frame[column].head(SAMPLE).unique()
             numbers = column in reads and Text not in reads[column]
             if (found := held_type(values, data.source.decimal, numbers=numbers)) is not None:
