@@ -139,6 +139,55 @@ def test_any_integers(numbers: list[int]) -> None:
     assert frame.height + len(bad) == len(numbers)
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.datetimes(datetime(1974, 1, 1), datetime(2199, 12, 31)), st.sampled_from(["UTC", "Asia/Tokyo", "Europe/Berlin"])
+)
+def test_fractions_of_seconds_and_zones_are_kept(moment: datetime, zone: str) -> None:
+    there = pl.Series([moment]).dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    assert read(there) == read([f"{moment.isoformat()}Z"]) == [moment]
+
+
+def test_rows_are_ordered_and_split_by_instants(tmp_path: Path) -> None:
+    """Not by the clocks of two zones, nor by a clock that is put back."""
+    hours = [
+        datetime(2024, 10, 26, 22) + timedelta(hours=i) for i in range(20)
+    ]  # in Berlin, 2 to 3 o'clock comes twice
+    rows = pl.DataFrame({"t": hours, "user": "u", "x": range(20), "y": [i % 2 for i in range(20)]})
+    rows = rows.with_columns(pl.col("t").dt.replace_time_zone("UTC"))
+    for name, zone, part in (("a", "Europe/Berlin", rows[::2]), ("b", "America/New_York", rows[1::2])):
+        part.with_columns(pl.col("t").dt.convert_time_zone(zone)).write_parquet(tmp_path / f"{name}.parquet")
+    text = (
+        "source: {format: parquet, files: ['*.parquet']}\nlabel: {column: y}\ngroup: {by: user, order: t}\n"
+        "split: {by: time, column: t, validation: 0.1, test: 0.2}\n"
+        "dense: {before: {column: x, lag: 1, fill: -1, transform: []}, t: {cyclic: [hour]}}"
+    )
+    prepared = prepare(data_from({"root": str(tmp_path), "prepared": str(tmp_path / "p")}, text))
+    parts = {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in ("train", "validation", "test")}
+    assert {s: sorted(p["before"].to_list()) for s, p in parts.items()} == {
+        "train": [i - 1.0 for i in range(14)],
+        "validation": [13.0, 14.0],
+        "test": [15.0, 16.0, 17.0, 18.0],
+    }
+    assert prepared.fitted.data.dense["t"].time_zone == "Europe/Berlin"  # of the first file
+    angles = rows["t"].dt.convert_time_zone("Europe/Berlin").dt.hour() * (2 * np.pi / 24)
+    every = pl.concat(parts.values()).sort("before")
+    np.testing.assert_allclose(every["t_hour_sin"].to_numpy(), np.sin(angles.to_numpy()), atol=1e-6)
+
+
+def test_the_zone_of_the_clock() -> None:
+    data = of_yaml("dense: {t: {cyclic: [hour], time_zone: Asia/Tokyo}}")
+    utc = pl.Series([NOON]).dt.replace_time_zone("UTC")
+    angle = 2 * np.pi * (NOON.hour + 9) / 24
+    for times in (utc, utc.dt.convert_time_zone("Europe/Berlin"), ["2024-01-31T12:34:56Z"], [NOON], [SECONDS]):
+        frame = rows(data, t=times)
+        assert learn(data, frame).apply(frame)["t_hour_sin"].to_list() == [pytest.approx(np.sin(angle), abs=1e-6)]
+    with pytest.raises(UserError, match=r"^data\.dense\.t\.time_zone=Asia/Tokio: unknown; did you mean Asia/Tokyo\?$"):
+        rows(of_yaml("dense: {t: {cyclic: [hour], time_zone: Asia/Tokio}}"), t=[NOON])
+    with pytest.raises(UserError, match=r"^data\.dense\.t\.time_zone=UTC: applies to parts of a time; set cyclic"):
+        rows(of_yaml("dense: {t: {time_zone: UTC}}"), t=[1])
+
+
 DAYS = [NOON + timedelta(days=i) for i in range(30)]
 OTHER_DAYS = {
     "seconds": [SECONDS + 86_400 * i for i in range(30)],

@@ -341,3 +341,39 @@ def test_items_have_a_vocabulary(tmp_path: Path) -> None:
     """Hashes have no names, so that no list could tell what it holds."""
     with pytest.raises(UserError, match=r"data.items.feature=item: must be a single column with encode=vocabulary"):
         check(compose("train", ["model=sasrec", *SMALL, "data.sparse.item={encode: hash, buckets: 100}"]))
+
+
+def test_histories_of_unknown_items_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids with leading zeros are text, which 7 is not; of each door the same is said."""
+    rng = np.random.default_rng(0)
+    log = pl.DataFrame(
+        {
+            "user": [f"u{i // 8}" for i in range(800)],
+            "item": [f"{i:04}" for i in rng.integers(0, 40, 800)],
+            "ts": range(800),
+        }
+    )
+    log.write_csv(tmp_path / "log.csv")
+    (tmp_path / "conf" / "data").mkdir(parents=True)
+    (tmp_path / "conf" / "data" / "shop.yaml").write_text(
+        f"name: shop\nroot: {tmp_path}\nsource: {{format: csv, files: [log.csv]}}\ngroup: {{by: user, order: ts}}\n"
+        "sequences: {max_length: 20}\nsplit: {by: leave_one_out}\nsparse: {item: {}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    run = recsys.train(["model=item_knn", "data=shop", "trainer.threads=1", "run_dir=run"])
+    known = log.filter(pl.col("user").is_in(["u1", "u2"]))
+    assert run.recommend(known, k=3).height == 2
+    assert "no known item" not in capsys.readouterr().err
+    numbers = known.with_columns(pl.col("item").cast(pl.Int64))
+    with pytest.raises(UserError, match=r"^item: 16 of 16 values, such as '\d+', are not in the training rows, which"):
+        run.recommend(numbers, k=3)
+    run.recommend(numbers, k=3, allow_unknown=True)
+    assert "2 of 2 groups have no known item in their history" in capsys.readouterr().err
+    numbers.write_csv(tmp_path / "numbers.csv")
+    command = ["predict", f"run={run.path}", f"input={tmp_path}/numbers.csv", f"output={tmp_path}/top.parquet", "k=3"]
+    assert command_line.call(lambda: predict._command(compose(command[0], command[1:])), *command[:1], command[1:]) == 2
+    assert "error: item: 16 of 16 values" in capsys.readouterr().err and not (tmp_path / "top.parquet").exists()
+    with pytest.raises(UserError, match=r'^user=7: no row has this user in .*; keys look like "u0"$'):
+        run.recommend(user=7)
