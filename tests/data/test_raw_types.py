@@ -1,12 +1,15 @@
 """The meaning of raw columns: columns of any type and single values become what the training files would have held."""
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
+from data_configs import data_from
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +25,7 @@ from recsys.data.features.raw_types import (
     RawType,
     RawWhole,
 )
+from recsys.data.prepare.prepared import prepare
 
 STRING = pl.String()
 NOON = datetime(2024, 1, 31, 12, 30)
@@ -198,3 +202,24 @@ def test_a_column_and_a_value_are_read_alike(kind: RawType, value: Any) -> None:
     assert one == many or (same_number and float(one) == float(many)) or (one != one and many is None), (one, many)
     if kind.dtype == STRING and isinstance(one, str):
         assert kind.read(one) == one  # text of the files stays
+
+
+def test_files_that_write_one_value_in_two_forms(tmp_path: Path) -> None:
+    """pandas writes whole numbers of a column with missing values as 7.0: they are the same items and users."""
+    rows = [(i % 5, i % 4, i, i % 2 == 0) for i in range(60)]
+    lines = {
+        "a.csv": [f"{u},{v},{t},{b}" for u, v, t, b in rows[:30]],
+        "b.csv": [f"{u}.0,{v}.0,{t},{str(b).lower()}" for u, v, t, b in rows[30:]],
+    }
+    for name, own in lines.items():
+        (tmp_path / name).write_text("\n".join(["user,item,t,bought", *own]) + "\n")
+    text = (
+        "source: {format: csv, files: ['*.csv']}\nlabel: {column: null}\ngroup: {by: user, order: t}\n"
+        "sequences: {max_length: 20}\nsplit: {by: leave_one_out}\nsparse: {item: {}, bought: {}, both: {cross: [item, bought]}}"
+    )
+    prepared = prepare(data_from({"root": str(tmp_path), "prepared": str(tmp_path / "p")}, text))
+    known = {table: sorted(v["value"].to_list()) for table, v in prepared.fitted.vocabularies.items()}
+    assert known["item"] == ["0", "1", "2", "3"] and known["bought"] == ["false", "true"]
+    assert len(known["both"]) == 4 and prepared.rows("test") == 5
+    columns = json.loads((prepared.folder / "features.json").read_text())["columns"]
+    assert columns["item"] == {"type": "whole number", "point": False} and columns["user"]["type"] == "whole number"

@@ -15,7 +15,7 @@ from recsys.base.console import Bar, bar, say
 from recsys.base.errors import UserError
 from recsys.data.features import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.features.blocks import LABEL, PLACE
-from recsys.data.features.find_types import find_types
+from recsys.data.features.find_types import Types, find_types
 from recsys.data.features.fitted import RAW_SCHEMA, SEMANTIC_IDS, fitted_files
 from recsys.data.features.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.features.grow import check_growth, grow
@@ -57,6 +57,7 @@ class Build:
     fitted: the transforms to apply; by default they are fitted on the training rows
     grows: add the new values of the training rows to the vocabularies of `fitted`
     codes: the folder of the semantic ids, or None
+    types: the meaning of raw columns of text, once the chunks have been read
     """
 
     data: ResolvedData
@@ -69,6 +70,7 @@ class Build:
     fitted: Fitted | None = None
     grows: bool = False
     codes: Path | None = None
+    types: Types | None = None
 
     def with_transforms(self, folder: Path, *, grows: bool = False) -> "Build":
         """Return the build that applies the fitted transforms in a folder, instead of fitting its own.
@@ -97,8 +99,14 @@ class Build:
         if self.data.k_core:
             chunks = k_core(self.data, self.engine, chunks, self.folder / CORE)
         splitter = Splitter(self.data.split, chunks)
+        if self.fitted is not None:
+            self.types = self.fitted.types
+        else:
+            samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
+            self.types = find_types(self.data, [c.values for c in chunks], samples)
         if is_grouped(self.data):
-            chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged")
+            by = None if self.data.group is None else (self.types or {}).get(self.data.group.by)
+            chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged", by)
         return chunks, splitter, bad
 
     def run(self) -> None:
@@ -175,8 +183,7 @@ class Build:
         with bar("fitting", sum(c.rows for c in chunks)) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
             if self.fitted is None:
-                samples = [ParsedChunk(folder, 0).info.get("types", {}) for folder in self.chunk_folders()]
-                fitted = fit(self.data, training, find_types(self.data, [c.values for c in chunks], samples))
+                fitted = fit(self.data, training, self.types)
             else:
                 fitted = grow(self.fitted, self.data, training)
             fitted.vectors = read_vectors(self.data, training_values(fitted))

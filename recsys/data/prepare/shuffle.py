@@ -14,6 +14,7 @@ import polars as pl
 from recsys.base.console import bar, say
 from recsys.data.features import GROUP, ORDER, SPLIT
 from recsys.data.features.group_features import arrange
+from recsys.data.features.raw_types import RawType
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.value_index import shares
 from recsys.data.prepare.chunks import ParsedChunk, in_sequence, write_chunk
@@ -26,7 +27,12 @@ MOST_VALUES = 1 << 24  # maximum number of values of earlier rows that are held 
 
 
 def shuffle(
-    data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
+    data: ResolvedData,
+    engine: Engine,
+    chunks: list[ParsedChunk],
+    splitter: Splitter,
+    folder: Path,
+    by: RawType | None = None,
 ) -> list[ParsedChunk]:
     """Return arranged chunks under `folder`; arrange them if they do not exist.
 
@@ -34,6 +40,7 @@ def shuffle(
         engine: runs the passes.
         chunks: the parsed chunks to arrange.
         splitter: assigns rows to splits.
+        by: the meaning of the groups' keys, of which one may be written in several forms.
     """
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)
@@ -44,7 +51,7 @@ def shuffle(
         if pending:
             shutil.rmtree(rows, ignore_errors=True)
             rows.mkdir(parents=True)
-            job = partial(_partition, piles, splitter, rows)
+            job = partial(_partition, piles, splitter, rows, by)
             for _ in engine.map(job, list(enumerate(chunks)), progress.advance):
                 pass
         for _ in engine.map(partial(_arrange_pile, data, rows), pending, progress.advance):
@@ -66,7 +73,12 @@ def _say_ties(data: ResolvedData, tied: int, rows: int) -> None:
 
 
 def _partition(
-    piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
+    piles: int,
+    splitter: Splitter,
+    folder: Path,
+    by: RawType | None,
+    numbered: tuple[int, ParsedChunk],
+    advance: Callable[[float], None],
 ) -> None:
     """Write a chunk's rows, with decoded text, into the piles."""
     number, chunk = numbered
@@ -75,6 +87,7 @@ def _partition(
         if splitter.config.by != "leave_one_out":
             frame = frame.with_columns(pl.Series(SPLIT, splitter.assign(frame, chunk.split)))
         frame = frame.with_columns(decode_column(name, frame, text) for name, text in values.items())
+        frame = frame if by is None else frame.with_columns(by.canonical(frame[GROUP]))
         pile = (shares(frame[GROUP], 0) * piles).astype(int)
         for (p,), rows in frame.with_columns(pl.Series("pile", pile)).partition_by(
             "pile", as_dict=True, include_key=False
