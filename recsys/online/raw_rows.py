@@ -24,7 +24,15 @@ from recsys.data.features.parse import RowParser
 from recsys.data.features.raw_types import RawText, RawTime
 from recsys.data.features.value_index import ValueIndex
 from recsys.data.features.value_types import Text, Time, Vector, as_value
-from recsys.data.raw.derive import FeatureInputs, add_derived_column, clean, filter_rows, join_side_table, steps
+from recsys.data.raw.derive import (
+    FeatureInputs,
+    add_derived_column,
+    clean,
+    filter_rows,
+    join_side_table,
+    key_text,
+    steps,
+)
 from recsys.data.raw.raw_schema import RawSchema
 from recsys.data.raw.row_sql import parse_sql
 from recsys.files import manifest
@@ -38,25 +46,29 @@ Given = Mapping[str, tuple[pl.Series, pl.Series]]
 
 @dataclass(frozen=True)
 class SideTable:
-    """A joined table with the columns that features need, and an index from key to row."""
+    """A joined table with the columns that features need, and an index from key to row.
+
+    key: the type of the key in the rows that it is joined to, for which the index is made
+    """
 
     join: JoinConfig
     table: pl.DataFrame
     rows: ValueIndex
+    key: pl.DataType
 
     @classmethod
-    def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
-        """Index a table by join.key."""
-        keys = table.select(as_value(table.schema, join.key)).to_series()
-        places = pl.int_range(table.height, eager=True)
-        return cls(join, table, ValueIndex(keys, places, -1))
+    def from_table(cls, join: JoinConfig, table: pl.DataFrame, key: pl.DataType | None) -> SideTable:
+        """Index a table by join.key. key: the type of the key in the rows; None if it is not known"""
+        key = key or table.schema[join.key]
+        keys = table.select(key_text(table.schema, join.key, key)).to_series()
+        return cls(join, table, ValueIndex(keys, pl.int_range(table.height, eager=True), -1), key)
 
     def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Join the table to `frame`, using only the rows that `frame` needs: a join hashes its whole right side."""
-        table = self.table
+        table, name = self.table, self.join.key
         # equal floats may have different text, so they cannot be looked up by text
-        if not table[self.join.key].dtype.is_float():
-            keys = frame.select(as_value(frame.schema, self.join.key)).to_series()
+        if frame.schema[name] == self.key and not (self.key.is_float() or table.schema[name].is_float()):
+            keys = frame.select(key_text(frame.schema, name, table.schema[name])).to_series()
             places = self.rows.look_up(keys).to_list()
             table = table[sorted({place for place in places if place >= 0})]
         return join_side_table(frame, self.join, table)
@@ -82,7 +94,8 @@ class RawRows:
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], raw.sides[i]
             side_table = table.select(join.key, *names)
-            side = SideTable.from_table(join, side_table) if indexed is None else replace(indexed[i], table=side_table)
+            side = replace(indexed[i], table=side_table) if indexed is not None else None
+            side = side or SideTable.from_table(join, side_table, self.types.get(join.key))
             self.sides[i] = side, names
         self.joined = {n: raw_type(fitted, n, s.table.schema[n]) for s, names in self.sides.values() for n in names}
         self._numbers = self._only_numbers(needs)

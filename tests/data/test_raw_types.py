@@ -26,6 +26,9 @@ from recsys.data.features.raw_types import (
     RawWhole,
 )
 from recsys.data.prepare.prepared import prepare
+from recsys.data.raw.derive import join_side_table
+from recsys.online.raw_rows import SideTable
+from recsys.schema.source_schema import JoinConfig
 
 STRING = pl.String()
 NOON = datetime(2024, 1, 31, 12, 30)
@@ -223,3 +226,22 @@ def test_files_that_write_one_value_in_two_forms(tmp_path: Path) -> None:
     assert len(known["both"]) == 4 and prepared.rows("test") == 5
     columns = json.loads((prepared.folder / "features.json").read_text())["columns"]
     assert columns["item"] == {"type": "whole number", "point": False} and columns["user"]["type"] == "whole number"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (["7", "8.0", "x"], [8, 7, 9]),
+        ([7, 8, 9], ["8.0", "7", "10"]),
+        ([7.0, 8.0, None], ["8", "7", "9"]),
+        (["True", "true", "no"], [True, False, None]),
+    ],
+)
+def test_keys_of_a_join_are_values_not_their_text(ours: list[Any], theirs: list[Any]) -> None:
+    join = JoinConfig(file="f", key="k", columns={"k": "k", "n": "n"})
+    side = pl.DataFrame({"k": theirs, "n": [1, 2, 3]}, strict=False).drop_nulls()
+    frame = pl.DataFrame({"k": ours}, strict=False)
+    expected = [1, 1, None] if ours[0] == "True" else [2, 1, None]
+    assert join_side_table(frame, join, side)["n"].to_list() == expected
+    table = SideTable.from_table(join, side, frame.schema["k"])
+    assert table.joined(frame)["n"].to_list() == expected

@@ -80,9 +80,21 @@ def join_side_table(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -
     """Add the side table's columns, null in rows whose key it lacks."""
     if frame.schema[join.key] == side.schema[join.key]:
         return frame.join(side, on=join.key, how="left", maintain_order="left")
-    left = as_value(frame.schema, join.key).alias("__key__")  # the types differ, such as 7, 7.0 and "7"
-    side = side.select(as_value(side.schema, join.key).alias("__key__"), pl.exclude(join.key))
+    ours, theirs = frame.schema, side.schema
+    left = key_text(ours, join.key, theirs[join.key]).alias("__key__")
+    side = side.select(key_text(theirs, join.key, ours[join.key]).alias("__key__"), pl.exclude(join.key))
     return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
+
+
+def key_text(schema: pl.Schema, column: str, other: pl.DataType) -> pl.Expr:
+    """Return the keys of a join whose sides have different types as text: 7, 7.0 and "7.0"; true and "True".
+
+    other: the type of the other side
+    """
+    text = as_value(schema, column)
+    if schema[column] != pl.String:
+        return text
+    return text.str.to_lowercase() if other == pl.Boolean else text.str.replace(r"^(-?[0-9]+)\.0+$", "$1")
 
 
 def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
