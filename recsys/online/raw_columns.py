@@ -13,9 +13,19 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.data.features.blocks import BLANK, TEXT_FORMATS
 from recsys.data.features.fitted import Fitted
-from recsys.data.features.raw_types import RawJoined, RawList, RawText, RawType, UntypedText
+from recsys.data.features.raw_types import (
+    RawJoined,
+    RawList,
+    RawNumber,
+    RawText,
+    RawTime,
+    RawType,
+    RawWhole,
+    UntypedText,
+)
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
+from recsys.data.features.value_types import Time
 from recsys.data.raw.derive import null_texts
 from recsys.online.row_error import RowError
 from recsys.schema.source_schema import SourceConfig
@@ -70,6 +80,9 @@ def raw_type(fitted: Fitted, name: str, dtype: pl.DataType) -> RawType:
     if isinstance(dtype, pl.List | pl.Array) and dtype.inner == pl.String:
         return RawList(dtype, text)
     own = RawType.of_dtype(dtype)
+    is_number = isinstance(text if isinstance(own, RawText) else own, RawWhole | RawNumber)
+    if is_number and data.column_reads.get(name) == {Time} and name not in data.moments.values():
+        return RawTime(own.dtype)  # numbers since 1970, of which only clocks and calendars are read
     if not isinstance(own, RawText):
         return own
     sources = [c.source for c in data.sparse_columns.values() if c.column == name]

@@ -228,7 +228,8 @@ class Core:
                 loaded.metrics.sample({"history": 1 - known / given}, None)
             if given and not known and (loaded.name, "") not in self._unread:
                 self._unread.add((loaded.name, ""))
-                message = f"a history has {given} items, none of which the model knows; its list is that of nobody"
+                message = f"the model knows none of the {given} items of a history, such as {query.rows[-1]}; "
+                message += f"what it knows is written as in {loaded.servable.example[0]}"
                 log("warning", "unknown items", model=loaded.name, message=message)
         return numbers
 

@@ -25,6 +25,7 @@ from recsys.data.features.raw_types import (
     RawType,
     RawWhole,
 )
+from recsys.data.features.value_types import as_time
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.derive import join_side_table
 from recsys.online.raw_rows import SideTable
@@ -245,3 +246,12 @@ def test_keys_of_a_join_are_values_not_their_text(ours: list[Any], theirs: list[
     assert join_side_table(frame, join, side)["n"].to_list() == expected
     table = SideTable.from_table(join, side, frame.schema["k"])
     assert table.joined(frame)["n"].to_list() == expected
+
+
+@pytest.mark.parametrize("dtype", [pl.String(), pl.Int64()], ids=str)
+def test_numbers_since_1970_that_only_clocks_read(dtype: pl.DataType) -> None:
+    """Any form of the instant is read; what is a number in the training rows stays as it is."""
+    seconds = int(NOON.replace(tzinfo=UTC).timestamp())
+    for given in (seconds, float(seconds), str(seconds), *INSTANT):
+        kept = pl.Series("t", [RawTime(dtype).read(given)], dtype)
+        assert kept.to_frame().select(as_time("t", dtype)).item() == NOON, given

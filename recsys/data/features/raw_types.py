@@ -20,7 +20,7 @@ import polars as pl
 
 from recsys.data.features.blocks import BLANK
 from recsys.data.features.row_sources import lists
-from recsys.data.features.value_types import ISO, as_time, parts_of
+from recsys.data.features.value_types import ISO, as_time, is_missing, parts_of
 from recsys.files.text_values import as_text
 
 WHOLE = r"^(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"  # a whole number without leading zeros
@@ -111,12 +111,7 @@ class RawType(ABC):
         """Return which values were refused: those that were given and are null."""
         if converted.null_count() == given.null_count():
             return pl.Series([False]).new_from_index(0, len(given))
-        missing = _plain(given)
-        if missing.dtype == pl.String:
-            return converted.is_null() & ~missing.str.strip_chars(BLANK).str.to_lowercase().is_in(
-                ["", "nan"]
-            ).fill_null(True)
-        return converted.is_null() & missing.is_not_null()
+        return converted.is_null() & ~is_missing(_plain(given))
 
     def canonical(self, texts: pl.Series) -> pl.Series:
         """Return text of the training files in the one form that each value has. No type but text has several."""
@@ -204,7 +199,8 @@ class RawWhole(RawType):
         if self.dtype != pl.String:
             fits = type(value) is int and self.dtype == pl.Int64 and abs(value) < 2**63
             return value if fits else NotImplemented
-        if type(value) is int or (type(value) is str and value.isascii() and value.isdigit() and value[0] != "0"):
+        plain = type(value) is str and value.isascii() and value.isdigit() and (value[0] != "0" or value == "0")
+        if type(value) is int or plain:
             return f"{value}.0" if self.point else str(value)
         return value if value == "" else NotImplemented
 
@@ -299,15 +295,19 @@ class RawTime(RawType):
     def _converted(self, x: pl.Series) -> pl.Series:
         if x.dtype == pl.Boolean:
             raise TypeError(f"holds {x.dtype}, and times in the training rows")
-        temporal = x.dtype in (pl.Datetime, pl.Date)
-        if self.dtype == pl.String and not temporal:
+        if self.dtype == pl.String and x.dtype not in (pl.Datetime, pl.Date):
             return _text(x)
+        if self.dtype.is_numeric() and x.dtype.is_numeric():
+            return x.cast(self.dtype, strict=False)
         if isinstance(x.dtype, pl.Datetime) and x.dtype.time_zone is not None:
             x = x.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         moments = x.to_frame("x").select(as_time("x", x.dtype)).to_series().alias(x.name)
         if x.dtype.is_numeric():  # no count since 1970, and no day
             likely = moments.is_between(datetime(1980, 1, 1), datetime(2100, 1, 1)).fill_null(False)
             moments = moments.zip_with(likely, moments.clear(len(x)))
+        if self.dtype.is_numeric():
+            since = moments.dt.epoch("us").cast(self.dtype)
+            return _number(x).cast(self.dtype, strict=False).fill_null(since) if x.dtype == pl.String else since
         if self.dtype == pl.String:
             texts = moments.dt.strftime(self.written).alias("x")
             fits = texts.to_frame().select(as_time("x", pl.String())).to_series() == moments
