@@ -66,6 +66,8 @@ def test_types_that_texts_have(texts: list[str], expected: RawType | None) -> No
 def test_numbers_where_features_read_numbers_alone() -> None:
     assert found("1.5", "7", numbers=True) == RawNumber(STRING)
     assert found("1.5", "x", numbers=True) == RawText(STRING)
+    german = held_type(pl.Series(["1.234,5", "7"]), ",", numbers=True)
+    assert german == RawNumber(STRING, ",") and german.read(1234.5) == "1234,5" and german.read("1.234,5") == "1.234,5"
 
 
 def test_parts_of_data_with_several_types() -> None:
@@ -252,6 +254,6 @@ def test_keys_of_a_join_are_values_not_their_text(ours: list[Any], theirs: list[
 def test_numbers_since_1970_that_only_clocks_read(dtype: pl.DataType) -> None:
     """Any form of the instant is read; what is a number in the training rows stays as it is."""
     seconds = int(NOON.replace(tzinfo=UTC).timestamp())
-    for given in (seconds, float(seconds), str(seconds), *INSTANT):
-        kept = pl.Series("t", [RawTime(dtype).read(given)], dtype)
-        assert kept.to_frame().select(as_time("t", dtype)).item() == NOON, given
+    for value in (seconds, float(seconds), str(seconds), *INSTANT):
+        kept = pl.Series("t", [RawTime(dtype).read(value)], dtype)
+        assert kept.to_frame().select(as_time("t", dtype)).item() == NOON, value

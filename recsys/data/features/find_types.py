@@ -36,6 +36,8 @@ def held_type(values: pl.Series, decimal: str = ".", *, numbers: bool = False) -
     texts = texts.filter(texts != "")
     if texts.is_empty():
         return None
+    if numbers and decimal != ".":  # in which numbers have to be written
+        return RawTime.held(texts) or RawNumber(pl.String(), decimal)
     for some in (texts.head(FEW), texts):
         found: RawType | None = RawBoolean.held(some) or RawWhole.held(some)
         found = found or (RawNumber.held(some, decimal) if numbers else None) or RawTime.held(some)
