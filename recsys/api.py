@@ -59,6 +59,7 @@ def new(
     user: str | None = "auto",
     item: str | None = "auto",
     time: str | None = "auto",
+    positive: str | Sequence[str] | None = "auto",
     *,
     yes: bool = False,
 ) -> FrameData:
@@ -67,6 +68,7 @@ def new(
     Args:
         rows: a data frame of polars or pandas.
         label, user, item, time: names of columns, None for no such column, auto to find it.
+        positive: the value, or values, of the label that are positive; None makes each value a class.
         yes: take the likeliest answers to what the frame leaves open.
 
     Raises:
@@ -75,7 +77,9 @@ def new(
     from recsys.new.frames import look_at
     from recsys.new.questions import Answers
 
-    return look_at(_polars(rows), Answers(label, user, item, time, sure=yes))
+    values = (positive,) if isinstance(positive, str) and positive != "auto" else positive
+    chosen = tuple(map(str, values)) if isinstance(values, Sequence) and values != "auto" else values
+    return look_at(_polars(rows), Answers(label, user, item, time, chosen, sure=yes))
 
 
 def _frame_overrides(rows: object, overrides: list[str]) -> list[str]:

@@ -50,9 +50,15 @@ def look_at(frame: pl.DataFrame, answers: Answers) -> FrameData:
     from recsys.new.write_config import document
 
     folder = stored(frame)
-    proposal, name = propose([str(folder / ROWS)], answers), f"frame_{folder.name}"
-    text = document(proposal, name).partition("\n")[2]  # without the command of the shell
-    return FrameData(name, text, tuple(proposal.questions), answers.sure)
+    file, name = str(folder / ROWS), f"frame_{folder.name}"
+    try:
+        proposal = propose([file], answers)
+    except UserError as e:
+        e.args = (str(e).replace(f"files={file}", "rows").replace(file, "rows"),)
+        raise
+    lines = document(proposal, name).splitlines()
+    text = "\n".join(line for line in lines if line != f"# {proposal.command(name)}")  # which is one of the shell
+    return FrameData(name, f"{text}\n", tuple(proposal.questions), answers.sure)
 
 
 def stored(frame: pl.DataFrame) -> Path:

@@ -109,6 +109,14 @@ def test_a_frame_trains(shop: recsys.TrainedRun, monkeypatch: pytest.MonkeyPatch
     assert mine.metrics["test"] == shop.metrics["test"]
     with pytest.raises(recsys.UserError, match=r"^data: rows= is what recsys\.new found"):
         recsys.train(["data=mine"], rows=found)
+    with pytest.raises(recsys.UserError, match=r"^rows: is price the label\?.* label=price .*pass recsys\.new\(rows, "):
+        recsys.train(QUICK, rows=SHOP.drop("click", "member"))
+    with pytest.raises(
+        recsys.UserError, match=r"^label=nope: no such column; valid: click, member, price, seen, visits$"
+    ):
+        recsys.new(SHOP, label="nope")
+    states = SHOP.rename({"click": "status"}).with_columns(pl.col("status").replace_strict({0: "lost", 1: "won"}))
+    assert "positive: [won]" in recsys.new(states, label="status", positive="won").yaml
     with pytest.raises(recsys.UserError, match=r"^rows: the frame has no rows$"):
         recsys.train(QUICK, rows=SHOP.clear())
 
