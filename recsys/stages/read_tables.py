@@ -67,10 +67,12 @@ def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
             if len(separator) > 1:  # polars divides at one byte
                 text, separator = text.replace(separator, "\x1f"), "\x1f"
             source = text.encode()
-        return pl.read_csv(
-            source, separator=separator, quote_char=quote, has_header=names is None, new_columns=names,
-            infer_schema_length=None, glob=False,
-        )  # fmt: skip
+        how = {"separator": separator, "quote_char": quote, "has_header": names is None, "new_columns": names}
+        frame = pl.read_csv(source, infer_schema_length=None, glob=False, **how)  # type: ignore[arg-type]
+        if whole := [n for n, dtype in frame.schema.items() if dtype.is_integer()]:  # 0007 is text
+            texts = pl.read_csv(source, infer_schema=False, glob=False, **how).select(whole)  # type: ignore[arg-type]
+            frame = frame.with_columns(x for x in texts if x.str.contains("^[+-]?0[0-9]").any())
+        return frame
     except (pl.exceptions.PolarsError, OSError, UnicodeError, LookupError) as e:
         first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         hint = "set its separator, quote or encoding"
