@@ -142,6 +142,7 @@ class RawRows:
         as_text = {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
         as_text |= {side.join.key for side, _ in self.sides.values()}
         numbers = {n for n, types in reads.items() if not types & {Text, Vector, Time}} - as_text
+        numbers -= {*(numbers if data.source.null_values else data.source.column_null_values)}  # may be missing
         return {n for n in numbers if self.types.get(n) == pl.String and (data.group is None or n != data.group.by)}
 
     def converted(self, frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, list[BadRow]]:
