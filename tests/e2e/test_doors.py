@@ -21,6 +21,7 @@ from model_doors import DOORS, Model, Outcome, file_outcomes, predict_json, same
 from raw_rows import of_yaml
 
 import recsys
+from recsys.base.console import say_once
 from recsys.base.errors import UserError
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.read_sources import prediction_source
@@ -28,6 +29,7 @@ from recsys.online.predictor import file_blocks
 from recsys.online.raw_rows import RawRows
 from recsys.online.row_transforms import RowTransforms
 from recsys.store.materialise import materialise
+from recsys.store.request_features import OnlineFeatures
 from recsys.store.stores import open_store
 from recsys.store.views import View
 
@@ -194,6 +196,61 @@ def test_marks_and_missing_values_of_text(column: str, values: list[Any], tmp_pa
         [(parsed, bad)] = file_blocks(rows, tmp_path / "f.parquet")
         for found in (rows.parse_frame(frame)[0], parsed):
             assert rows.fitted.apply(found).equals(expected) and not bad, value
+
+
+BROUGHT = """name: brought
+source: {format: parquet, files: [a.parquet], joins: [{file: s.parquet, key: code, columns: {weight: weight, ok: ok}}]}
+label: {column: y}
+dense: {weight: {}}
+sparse: {ok: {}}
+"""
+
+
+def test_joined_columns_that_rows_and_frames_bring(tmp_path: Path) -> None:
+    """They mean what the side table's do; a frame's value of another kind was missing without a word."""
+    (tmp_path / "raw").mkdir()
+    side = pl.DataFrame({"code": range(20), "weight": [i / 4 for i in range(20)], "ok": [i % 3 > 0 for i in range(20)]})
+    side.write_parquet(tmp_path / "raw" / "s.parquet")
+    log = pl.DataFrame({"y": [i % 2 for i in range(200)], "code": [i % 20 for i in range(200)]})
+    log.write_parquet(tmp_path / "raw" / "a.parquet")
+    folder = prepare(of_yaml(f"{BROUGHT}root: {tmp_path}/raw\nprepared: {tmp_path}/p\n")).folder
+    rows, pipeline = RawRows.load(folder), RowTransforms.load(folder)
+    expected = pipeline.frame({"code": 8})
+    for own in ({"weight": 2, "ok": True}, {"weight": "2.0", "ok": "TRUE"}, {"weight": Decimal("2.00"), "ok": 1}):
+        for code in (8, 99):
+            assert pipeline.frame({"code": code, **own}).equals(expected)
+            parsed, bad = rows.parse_frame(pl.DataFrame([{"code": code, **own}]))
+            assert rows.fitted.apply(parsed).equals(expected) and not bad
+    for column, value, why in (("weight", "x", "is not a number"), ("ok", "maybe", "is neither true nor false")):
+        with pytest.raises(UserError, match=f"^column {column}: '{value}' {why}$"):
+            pipeline.arrays({"code": 8, column: value})
+        [refused] = rows.parse_frame(pl.DataFrame([{"code": 8, column: value}]))[1]
+        assert (refused.column, refused.problem) == (column, why)
+
+
+def test_an_old_run_says_that_it_has_no_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It predicts as it did: the number 7.0 of a row is the text 7.0."""
+    say_once.cache_clear()
+    old = RawRows.load(Path(__file__).parent / "old_runs" / "artefact" / "pipeline")
+    name = next(n for n, c in old.fitted.data.sparse_columns.items() if old.types.get(c.column) == pl.String)
+    column = old.fitted.data.sparse_columns[name].column
+    old.parse_frame(pl.DataFrame({column: [7, 8]}))
+    said = capsys.readouterr().err
+    assert f"the data frame: column {column} is Int64, and text in this older run; train again" in said
+    assert old.meanings[column].read(7.0) == "7.0"
+
+
+@pytest.mark.parametrize("value", [True, "True", "true", 7, 7.0, Decimal("7.00"), "7"])
+def test_keys_of_a_store(value: Any, tmp_path: Path) -> None:
+    """The key of stored values is text as Parquet holds it: 7, and true for a boolean; other text is another key."""
+    pl.DataFrame({"user": [7], "at": [1], "age": [31]}).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame({"user": [True], "at": [1], "age": [32]}).write_parquet(tmp_path / "b.parquet")
+    views = {n: View(n, (str(tmp_path / f"{n}.parquet"),), "user", "at", ("age",)) for n in ("a", "b")}
+    store = open_store(f"sqlite:///{tmp_path}/f.db", write=True)
+    materialise(views, store)
+    [row] = OnlineFeatures(views, store).join([{"user": value}])
+    found = {"True": None, "true": 32, "7": 31} if isinstance(value, str) else {True: 32, 7: 31}
+    assert row.get("age") == found[value]
 
 
 def test_a_run_of_json_lines_reads_csv(tmp_path: Path) -> None:
