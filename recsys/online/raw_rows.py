@@ -166,7 +166,9 @@ class RawRows:
             if exact or (name in self._numbers and given.dtype.is_numeric()):
                 continue
             if isinstance(meaning, UntypedText) and given.dtype not in (pl.String, pl.Null):
-                say_once(f"{where}: column {name} is {given.dtype}, and text in this older run; train again for its type")
+                say_once(
+                    f"{where}: column {name} is {given.dtype}, and text in this older run; train again for its type"
+                )
             try:
                 values = meaning.convert(given)
             except TypeError as e:
