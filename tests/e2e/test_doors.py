@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import requests
-from doors import FORMATS, TYPES, Case, Table, json_text, tables, write_training_rows, yaml_of
+from doors import FORMATS, TYPES, Case, Table, json_text, tables, write_frame, write_training_rows, yaml_of
 from hypothesis import Phase, example, given, settings
 from model_doors import DOORS, Model, Outcome, file_outcomes, predict_json, same, single
 from raw_rows import of_yaml
@@ -226,6 +227,46 @@ def test_joined_columns_that_rows_and_frames_bring(tmp_path: Path) -> None:
             pipeline.arrays({"code": 8, column: value})
         [refused] = rows.parse_frame(pl.DataFrame([{"code": 8, column: value}]))[1]
         assert (refused.column, refused.problem) == (column, why)
+
+
+GROUPED = """name: grouped
+source: {format: FORMAT, files: ['a.*']}
+label: {column: y}
+group: {by: user, order: at}
+sparse: {item: {}, before: {column: item, last: 3}, previous: {column: item, lag: 1}, flags: {column: flag, last: 2}}
+"""
+
+
+@pytest.mark.parametrize("format_", ["csv", "parquet"])
+def test_groups_and_their_order_by_values_of_other_types(format_: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    at = [datetime(2024, 1, 1) + timedelta(minutes=13 * i) for i in range(200)]
+    log = pl.DataFrame({"y": [i % 2 for i in range(200)], "user": [i % 9 for i in range(200)], "at": at})
+    log = log.with_columns(item=pl.col("user") % 7, flag=pl.col("y") == 1)
+    write_frame(log, tmp_path / "raw" / f"a.{format_}")
+    text = GROUPED.replace("FORMAT", format_)
+    folder = prepare(of_yaml(f"{text}root: {tmp_path}/raw\nprepared: {tmp_path}/p\n")).folder
+    rows, pipeline = RawRows.load(folder), RowTransforms.load(folder)
+    noon = datetime(2024, 2, 1, 12)
+    times = [noon + timedelta(milliseconds=500), noon + timedelta(milliseconds=250), noon, noon - timedelta(days=1)]
+    users: list[list[Any]] = [[1, 1, 1, 2], [1.0, 1.0, 1.0, 2.0], ["1", "1", "1", "2"], ["1.0", "1.0", "1.0", "2.0"]]
+    moments: list[list[Any]] = [
+        times,
+        [t.isoformat() for t in times],
+        [t.isoformat(sep=" ") + "Z" for t in times],
+        [t.replace(tzinfo=UTC).timestamp() for t in times],
+    ]
+    found = []
+    for user, moment in product(users, moments):
+        given = [
+            {"user": u, "at": t, "item": i + 1, "flag": i % 2}
+            for i, (u, t) in enumerate(zip(user, moment, strict=True))
+        ]
+        parsed, bad = rows.parse_frame(pl.DataFrame(given))
+        assert not bad
+        found += [pipeline.frame(given), rows.fitted.apply(rows.in_context(parsed))]
+        assert pipeline.arrays(given).lengths["before"].tolist() == [2, 1, 0, 0]
+    assert found[0]["before"].list.len().to_list() == [2, 1, 0, 0] and all(f.equals(found[0]) for f in found)
 
 
 def test_an_old_run_says_that_it_has_no_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
