@@ -113,7 +113,7 @@ def write_forms(formats: Sequence[str], written: Written, rows: RawRows, recorde
     folder, raw, expected = written.folder, recorded.rows, recorded.outputs
     if "single_graph" in formats:
         file = folder / files.SINGLE_GRAPH
-        write_single_graph(rows.fitted, folder / files.GRAPH, file)
+        write_single_graph(rows.fitted, rows.meanings, folder / files.GRAPH, file)
         computed = SingleGraph(file)(raw)
         _compare("single_graph", [computed[n] for n in expected], expected, tolerance)
     chosen = {n: TORCH_FORMS[n] for n in formats if n in TORCH_FORMS}

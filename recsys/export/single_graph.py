@@ -1,13 +1,14 @@
 """One graph from raw values to predictions: text and numbers in, probabilities out, without a line of Python.
 
-Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. With `encode: id`, a
-number that is no row of the table, such as 3.5, has a vector of zeros. Some transforms have no form in ONNX: hashes,
-times, lists, joins, derived columns and features that read other rows.
+Numbers are DOUBLE (rows, 1), NaN if missing; categories are STRING (rows, 1), empty if missing. Whole numbers may be
+written as 7 or 7.0, booleans as true, True, TRUE, 1 or 1.0. With `encode: id`, a number that is no row of the table,
+such as 3.5, has a vector of zeros. Some transforms have no form in ONNX: hashes, times, lists, joins, derived columns
+and features that read other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from recsys.data.features import Fitted
 from recsys.data.features.arrays import single_valued
 from recsys.data.features.dense_columns import DenseColumn
 from recsys.data.features.encoders import Identity
+from recsys.data.features.raw_types import STYLES, RawBoolean, RawType, RawWhole
 from recsys.data.features.steps import Clip, FillMean, Log, MinMax, Params, Standardise, Transform
 from recsys.data.raw.derive import FeatureInputs
 from recsys.export.graphs import ML, ML_OPSET, OPSET
@@ -42,10 +44,22 @@ def check_single_graph(fitted: Fitted) -> None:
         raise UserError(f"format=single_graph: {shown}; use format=onnx, which keeps the transforms beside the graph")
 
 
-class Transforms:
-    """Builder of the graph from raw values to the inputs `dense` and `ids` of a model's graph."""
+def written(meaning: RawType, text: str) -> list[str]:
+    """Return the usual ways to write a category, of which no code makes one: 7 and 7.0, True and true."""
+    if isinstance(meaning, RawBoolean) and text:
+        digits = "1" if text.lower() == "true" else "0"
+        return [*(style(text) for style in STYLES.values()), digits, f"{digits}.0"]
+    is_number = isinstance(meaning, RawWhole) or meaning.dtype.is_numeric()
+    return [whole := text.removesuffix(".0"), f"{whole}.0"] if text and is_number else [text]
 
-    def __init__(self, fitted: Fitted) -> None:
+
+class Transforms:
+    """Builder of the graph from raw values to the inputs `dense` and `ids` of a model's graph.
+
+    meanings: of the raw columns, which say in which ways clients write the values
+    """
+
+    def __init__(self, fitted: Fitted, meanings: Mapping[str, RawType]) -> None:
         from onnx import TensorProto
 
         self._fitted, data, features = fitted, fitted.data, fitted.features
@@ -65,8 +79,9 @@ class Transforms:
                 columns.append(self._add("Cast", [x], to=TensorProto.INT64))
                 continue
             text, values = self._input(c.column, TensorProto.STRING), fitted.vocabularies[c.table]["value"].to_list()
-            ids: dict[str, Any] = {"values_int64s": [*range(1, len(values) + 1)], "default_int64": 0}  # 0: unknown
-            columns.append(self._add("LabelEncoder", [text], domain=ML, keys_strings=values, **ids))
+            known = {form: i for i, v in enumerate(values, 1) for form in written(meanings[c.column], v)}
+            ids: dict[str, Any] = {"values_int64s": [*known.values()], "default_int64": 0}  # 0: unknown
+            columns.append(self._add("LabelEncoder", [text], domain=ML, keys_strings=[*known], **ids))
         if columns:
             self._add("Cast", [self._add("Concat", columns, axis=1)], "ids", to=TensorProto.INT32)
 
@@ -149,7 +164,7 @@ class Transforms:
         return name
 
 
-def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
+def write_single_graph(fitted: Fitted, meanings: Mapping[str, RawType], graph: Path, file: Path) -> None:
     """Write the graph that joins the transforms and a model's graph. `file` must lie in the folder of `graph`.
 
     Raises UserError if a feature has no form.
@@ -160,7 +175,7 @@ def write_single_graph(fitted: Fitted, graph: Path, file: Path) -> None:
     check_single_graph(fitted)
     original = onnx.load(str(graph), load_external_data=False)
     names = [i.name for i in original.graph.input]
-    built = Transforms(fitted)
+    built = Transforms(fitted, meanings)
     outputs = []
     for i in original.graph.input:
         kind = i.type.tensor_type

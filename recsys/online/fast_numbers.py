@@ -82,7 +82,8 @@ class NumberParser:
         if kinds <= {str, type(None)} and not self.missing:
             with suppress(ValueError):
                 return _text_as_floats(cells)
-        texts = [x if x is None or type(x) is str else repr(x) for x in cells]
+        own = self.decimal  # as RawNumber writes numbers
+        texts = [x if x is None or type(x) is str else repr(x).removesuffix(".0").replace(".", own) for x in cells]
         return _text_as_floats([None if x is None else self._plain(x) for x in texts])
 
     def _plain(self, text: str) -> str | None:

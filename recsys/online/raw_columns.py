@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -25,7 +25,7 @@ from recsys.data.features.raw_types import (
 )
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.data.features.row_sources import Separated
-from recsys.data.features.value_types import Time
+from recsys.data.features.value_types import Number, Time
 from recsys.data.raw.derive import null_texts
 from recsys.online.row_error import RowError
 from recsys.schema.source_schema import SourceConfig
@@ -76,18 +76,21 @@ class RawColumn:
 def raw_type(fitted: Fitted, name: str, dtype: pl.DataType) -> RawType:
     """Return the meaning of a raw column. dtype: its type in the training files"""
     known, data = fitted.types, fitted.data
-    text = UntypedText(pl.String()) if known is None else known.get(name, RawText(pl.String()))
-    if isinstance(dtype, pl.List | pl.Array) and dtype.inner == pl.String:
-        return RawList(dtype, text)
+    text: RawType = UntypedText(pl.String()) if known is None else known.get(name, RawText(pl.String()))
+    if data.source.decimal != "." and isinstance(text, RawText) and Number in data.column_reads.get(name, ()):
+        text = RawNumber(pl.String(), data.source.decimal)  # 1.5 as text may be 15
     own = RawType.of_dtype(dtype)
     is_number = isinstance(text if isinstance(own, RawText) else own, RawWhole | RawNumber)
     if is_number and data.column_reads.get(name) == {Time} and name not in data.moments.values():
         return RawTime(own.dtype)  # numbers since 1970, of which only clocks and calendars are read
-    if not isinstance(own, RawText):
-        return own
     sources = [c.source for c in data.sparse_columns.values() if c.column == name]
     separators = {s.separator for s in sources if isinstance(s, Separated) and s.separator is not None}
-    return RawJoined(own.dtype, separators.pop(), text) if len(separators) == 1 else text
+    separator = separators.pop() if len(separators) == 1 else None
+    if isinstance(own, RawList):
+        return replace(own, element=text if isinstance(own.element, RawText) else own.element, separator=separator)
+    if not isinstance(own, RawText):
+        return own
+    return text if separator is None else RawJoined(own.dtype, separator, text)
 
 
 def column_of(data: ResolvedData, name: str, type_: RawType) -> RawColumn:

@@ -21,7 +21,7 @@ from recsys.data.features.blocks import GROUP, LINE, ORDER, BadRow, Block, one_l
 from recsys.data.features.fitted import RAW_SCHEMA
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
-from recsys.data.features.raw_types import RawText, RawTime
+from recsys.data.features.raw_types import RawText, RawTime, UntypedText
 from recsys.data.features.value_index import ValueIndex
 from recsys.data.features.value_types import Text, Time, Vector, as_value
 from recsys.data.raw.derive import (
@@ -155,6 +155,7 @@ class RawRows:
         as_text = {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
         as_text |= {side.join.key for side, _ in self.sides.values()}
         numbers = {n for n, types in reads.items() if not types & {Text, Vector, Time}} - as_text
+        numbers -= {*(numbers if data.source.null_values else data.source.column_null_values)}  # may be missing
         return {n for n in numbers if self.types.get(n) == pl.String and (data.group is None or n != data.group.by)}
 
     def converted(self, frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, list[BadRow]]:
@@ -171,12 +172,16 @@ class RawRows:
         """
         bad: dict[int, BadRow] = {}
         new, columns = list[pl.Series](), {x.name: x for x in frame.get_columns()}
-        for name, meaning in self.meanings.items():
+        for name, meaning in {**self.joined, **self.meanings}.items():
             if (given := columns.get(name)) is None:
                 continue
             exact = given.dtype == meaning.dtype and isinstance(meaning, RawText)
             if exact or (name in self._numbers and given.dtype.is_numeric()):
                 continue
+            if isinstance(meaning, UntypedText) and given.dtype not in (pl.String, pl.Null):
+                say_once(
+                    f"{where}: column {name} is {given.dtype}, and text in this older run; train again for its type"
+                )
             try:
                 values = meaning.convert(given)
             except TypeError as e:
@@ -235,11 +240,10 @@ class RawRows:
         if missing:
             say_once(f"the data frame lacks columns, whose values are missing: {', '.join(missing)}")
         lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
-        every = pl.repeat(True, raw.height, eager=True)
-        frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
+        frame = raw.select(*(n for n in self.types if n in raw.columns), *brought, *lacking).with_row_index(LINE)
         frame, bad = self.converted(frame.cast({LINE: pl.Int64}), "the data frame")
-        given = {n: (self.joined[n].convert(raw[n]).gather(frame[LINE]), every.gather(frame[LINE])) for n in brought}
-        return self.complete(frame, given), bad
+        every = pl.repeat(True, frame.height, eager=True)
+        return self.complete(frame.drop(brought), {n: (frame[n], every) for n in brought}), bad
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
         """Return whether `name` is needed only as the key of joins whose columns the rows already have."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
 from recsys.base.errors import UserError, did_you_mean
-from recsys.data.features.find_types import held_type
-from recsys.data.features.raw_types import RawWhole
 from recsys.data.features.value_types import as_time
 from recsys.files.text_values import as_text
 from recsys.files.user_files import problem_of
@@ -41,8 +38,7 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
                 hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
                 raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
         files += found
-    names = [(table.columns or {}).get(n, n) for n in needs]
-    frame = pl.concat([_read(f, table, key, names) for f in files], how="diagonal_relaxed")
+    frame = pl.concat([_read(f, table, key) for f in files], how="diagonal_relaxed")
     if table.columns is not None:
         for name, raw_name in table.columns.items():
             if raw_name not in frame.columns:
@@ -53,13 +49,10 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
         if name not in frame.columns:
             hint = did_you_mean(name, frame.columns)
             raise UserError(f"{key}: {files[0]} has no column {name}{hint}; rename one with {key}.columns.{name}=NAME")
-    frame = frame.with_columns(as_text(pl.col(n), frame.schema[n]) for n in needs)
-    numbers = RawWhole(pl.String())  # 7.0 is 7, unless other names are no numbers
-    whole = [n for n in needs if isinstance(held_type(frame[n].unique()), RawWhole)]
-    return frame.with_columns(numbers.canonical(frame[n]) for n in whole).drop_nulls(needs)
+    return frame.with_columns(as_text(pl.col(n), frame.schema[n]) for n in needs).drop_nulls(needs)
 
 
-def _read(file: Path, table: TableConfig, key: str, texts: Sequence[str]) -> pl.DataFrame:
+def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
     try:
         if file.suffix == ".parquet":
             return pl.read_parquet(file, glob=False)
@@ -74,10 +67,12 @@ def _read(file: Path, table: TableConfig, key: str, texts: Sequence[str]) -> pl.
             if len(separator) > 1:  # polars divides at one byte
                 text, separator = text.replace(separator, "\x1f"), "\x1f"
             source = text.encode()
-        return pl.read_csv(
-            source, separator=separator, quote_char=quote, has_header=names is None, new_columns=names,
-            infer_schema_length=None, glob=False, schema_overrides=dict.fromkeys(texts, pl.String),
-        )  # fmt: skip
+        how = {"separator": separator, "quote_char": quote, "has_header": names is None, "new_columns": names}
+        frame = pl.read_csv(source, infer_schema_length=None, glob=False, **how)  # type: ignore[arg-type]
+        if whole := [n for n, dtype in frame.schema.items() if dtype.is_integer()]:  # 0007 is text
+            texts = pl.read_csv(source, infer_schema=False, glob=False, **how).select(whole)  # type: ignore[arg-type]
+            frame = frame.with_columns(x for x in texts if x.str.contains("^[+-]?0[0-9]").any())
+        return frame
     except (pl.exceptions.PolarsError, OSError, UnicodeError, LookupError) as e:
         first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         hint = "set its separator, quote or encoding"

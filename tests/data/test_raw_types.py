@@ -66,7 +66,7 @@ def test_types_that_texts_have(texts: list[str], expected: RawType | None) -> No
 def test_numbers_where_features_read_numbers_alone() -> None:
     assert found("1.5", "7", numbers=True) == RawNumber(STRING)
     assert found("1.5", "x", numbers=True) == RawText(STRING)
-    german = held_type(pl.Series(["1.234,5", "7"]), ",", numbers=True)
+    german = held_type(pl.Series(["1.234,5", "7"]), ",", ".", numbers=True)
     assert german == RawNumber(STRING, ",") and german.read(1234.5) == "1234,5" and german.read("1.234,5") == "1.234,5"
 
 

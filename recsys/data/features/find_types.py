@@ -20,12 +20,12 @@ Types = Mapping[str, RawType]
 ReadValues = Callable[[Collection[str]], Mapping[str, pl.Series]]
 
 
-def held_type(values: pl.Series, decimal: str = ".", *, numbers: bool = False) -> RawType | None:
+def held_type(values: pl.Series, decimal: str = ".", thousands: str = "", *, numbers: bool = False) -> RawType | None:
     """Return the type of distinct values of a column, None if all are missing.
 
     Args:
         values: (n,) values; numbers and booleans if the file's reader has parsed them.
-        decimal: the decimal mark in text.
+        decimal, thousands: the marks in the text of numbers.
         numbers: whether features read the column as numbers alone.
     """
     if values.dtype != pl.String:
@@ -36,11 +36,10 @@ def held_type(values: pl.Series, decimal: str = ".", *, numbers: bool = False) -
     texts = texts.filter(texts != "")
     if texts.is_empty():
         return None
-    if numbers and decimal != ".":  # in which numbers have to be written
-        return RawTime.held(texts) or RawNumber(pl.String(), decimal)
     for some in (texts.head(FEW), texts):
-        found: RawType | None = RawBoolean.held(some) or RawWhole.held(some)
-        found = found or (RawNumber.held(some, decimal) if numbers else None) or RawTime.held(some)
+        marked = decimal != "." and numbers  # 1.000 may be a thousand
+        found: RawType | None = RawBoolean.held(some) or (None if marked else RawWhole.held(some))
+        found = found or (RawNumber.held(some, decimal, thousands) if numbers else None) or RawTime.held(some)
         if found is None:
             return RawText(pl.String())
     return found
@@ -104,12 +103,12 @@ def find_types(
 def sampled_types(data: ResolvedData, columns: Iterable[str], frame: pl.DataFrame) -> dict[str, Any]:
     """Return the types, as JSON, of the raw columns that no feature takes values from, in the first rows of a chunk."""
     reads, coded, schema = data.column_reads, columns_of_values(data), frame.schema
-    types = {}
+    types, marks = {}, (data.source.decimal, data.source.thousands or "")
     for column in columns:
         if column in schema and column not in coded and not schema[column].is_nested():
             values = frame[column].head(SAMPLE).unique()
             numbers = column in reads and Text not in reads[column]
-            if (found := held_type(values, data.source.decimal, numbers=numbers)) is not None:
+            if (found := held_type(values, *marks, numbers=numbers)) is not None:
                 types[column] = found.to_json()
     return types
 

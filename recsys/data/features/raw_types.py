@@ -173,7 +173,7 @@ class RawWhole(RawType):
             return self.canonical(_text(x.cast(pl.Int8) if x.dtype == pl.Boolean else x))
         if x.dtype == pl.String:
             x = x.str.strip_chars(BLANK)
-            whole = x.cast(self.dtype, strict=False)
+            whole = x.str.replace(r"\.0*$", "").cast(self.dtype, strict=False)  # floats lose digits
             return whole if whole.null_count() == x.null_count() else whole.fill_null(self._whole(_number(x)))
         return self._whole(x) if x.dtype.is_float() else _cast(x, self.dtype)
 
@@ -190,8 +190,9 @@ class RawWhole(RawType):
         return pl.select(pl.when(x == x.floor()).then(x).cast(self.dtype, strict=False).alias(x.name)).to_series()
 
     def canonical(self, texts: pl.Series) -> pl.Series:
-        if not self.point and not texts.str.contains_any([".", " ", "\t"]).any():
+        if not self.point and not texts.str.contains_any([".", " ", "\t", "a", "A"]).any():
             return texts
+        texts = texts.replace(["nan", "NaN", "NAN"], None)
         digits = texts.str.strip_chars(BLANK).str.extract(WHOLE, 1).replace("-0", "0")
         return (digits + ".0" if self.point else digits).fill_null(texts).alias(texts.name)
 
@@ -220,26 +221,31 @@ class RawNumber(RawType):
     refuses = "is not a number"
     decimal: str = "."
 
+    def convert(self, values: pl.Series) -> pl.Series:
+        return super().convert(values.cast(pl.Float64) if values.dtype.is_decimal() else values)  # no text with marks
+
     def _converted(self, x: pl.Series) -> pl.Series:
         if x.dtype in (pl.Datetime, pl.Date):
             raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
         x = x.cast(pl.Int8) if x.dtype == pl.Boolean else x
         if self.dtype != pl.String:
             return (_number(x) if x.dtype == pl.String else _cast(x, pl.Float64())).cast(self.dtype, strict=False)
-        return x if x.dtype == pl.String else x.cast(pl.String).str.replace(".", self.decimal, literal=True)
+        if x.dtype == pl.String:
+            return x
+        return x.cast(pl.String).str.replace(r"\.0$", "").str.replace(".", self.decimal, literal=True)
 
     def _quick(self, value: Any) -> Any:
         if self.dtype == pl.String:
             if type(value) is float and value == value:
-                return repr(value).replace(".", self.decimal)
+                return repr(value).removesuffix(".0").replace(".", self.decimal)
             return value if type(value) is str and value.isascii() else NotImplemented
         quick = type(value) is float or (type(value) is int and abs(value) < 2**53)
         return float(value) if quick and self.dtype == pl.Float64 else NotImplemented
 
     @classmethod
-    def held(cls, texts: pl.Series, decimal: str) -> RawNumber | None:
+    def held(cls, texts: pl.Series, decimal: str, thousands: str = "") -> RawNumber | None:
         """Return the type if all values are numbers."""
-        numbers = texts if decimal == "." else texts.str.replace(decimal, ".", literal=True)
+        numbers = texts.str.replace_all(thousands, "", literal=True).str.replace(decimal, ".", literal=True)
         return None if _number(numbers).null_count() else cls(pl.String(), decimal)
 
 
@@ -366,13 +372,16 @@ class RawJoined(RawType):
 
 @dataclass(frozen=True)
 class RawList(RawType):
-    """Lists of values of one type."""
+    """Lists of values of one type. separator: divides the values of text, which is no list without one"""
 
     name = "list"
     refuses = "is not a list"
     element: RawType
+    separator: str | None = None
 
     def _converted(self, x: pl.Series) -> pl.Series:
+        if self.separator is not None and (x.dtype == pl.String or x.dtype.is_numeric()):  # 7 is a list of one
+            x = _text(x).to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name)
         if x.dtype == pl.Null:
             return x.cast(self.dtype)
         if not isinstance(x.dtype, pl.List | pl.Array):

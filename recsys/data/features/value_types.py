@@ -288,7 +288,7 @@ class RowNumber(ValueType):
         """Cast 7 and 7.0 to 7 (columns of whole numbers with missing values are floats), and 7.5 to null."""
         if dtype.is_integer() or dtype == pl.Boolean:
             return x.cast(pl.Int64, strict=False)
-        number = x.cast(pl.Float64, strict=False)
+        number = (x.str.strip_chars(BLANK) if dtype == pl.String else x).cast(pl.Float64, strict=False)
         return pl.when(number == number.floor()).then(number).cast(pl.Int64, strict=False)
 
     def checks(self, column: str, raw: pl.Series, parsed: pl.Series) -> list[Check]:

@@ -338,10 +338,12 @@ def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with a source that reads `file`, which may have another format than the files of the run.
 
     Text is CSV with a header, JSON lines or JSON, unless the files of the run are text of a kind that it may be, too.
+    A file that is named .csv or .tsv is no JSON.
     """
     given, format_ = format_of(file), data.source.format
     lines = [name for name, f in FORMATS.items() if f.untyped and not f.needs_spec]
-    may_be = {"csv": (*lines, "jsonl", "json"), "jsonl": ("json",)}  # by the format that the first bytes say
+    json = () if {".csv", ".tsv"} & {*file.suffixes} else ("jsonl", "json")
+    may_be = {"csv": (*lines, *json), "jsonl": ("json",)}  # by the format that the first bytes say
     if given in (None, format_) or format_ in may_be.get(given, ()):
         return data
     separator = "\t" if file.suffix == ".tsv" else ","

@@ -14,6 +14,7 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.base.packages import check_extra, install_command
 from recsys.files import manifest
+from recsys.files.text_values import text_of
 from recsys.online.servable import Outputs, Row
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -163,7 +164,8 @@ class SingleGraph:
         for name, is_text in self._inputs:
             values = [row.get(name) for row in rows]
             if is_text:
-                feed[name] = np.array([["" if x is None else str(x)] for x in values], object)
+                texts = [text_of(x) if isinstance(x, int | float | None) else str(x) for x in values]  # 7 for 7.0
+                feed[name] = np.array([[x or ""] for x in texts], object)
             else:
                 feed[name] = np.array([[np.nan if x is None or x == "" else float(x)] for x in values], np.float64)
         return feed
