@@ -73,9 +73,7 @@ class Order(ABC):
         """Return the candidates with the k that the list shall have first.
 
         Args:
-            visitor: the user and the request.
             ranked: the candidates in the order of the parts before.
-            k: length of the list.
             rng: generator of the draws, if any.
         """
 

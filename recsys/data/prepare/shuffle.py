@@ -28,13 +28,7 @@ MOST_VALUES = 1 << 24  # maximum number of values of earlier rows that are held 
 def shuffle(
     data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
 ) -> list[ParsedChunk]:
-    """Return arranged chunks under `folder`; arrange them if they do not exist.
-
-    Args:
-        engine: runs the passes.
-        chunks: the parsed chunks to arrange.
-        splitter: assigns rows to splits.
-    """
+    """Return arranged chunks under `folder`; arrange them if they do not exist."""
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)
     folders = [folder / f"pile-{p:05d}" for p in range(piles)]
