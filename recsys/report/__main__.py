@@ -27,9 +27,10 @@ def report(cfg: ReportConfig) -> None:
     from recsys.pages.elements import plain
     from recsys.report.comparison import compare
     from recsys.report.comparison_table import beaten_by_baseline, terminal, verdict
+    from recsys.report.compute import scaling_runs
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
-    from recsys.report.scaling import scaling_runs, sentence
+    from recsys.report.scaling import sentence
 
     if not cfg.runs:
         raise UserError(f"no run given; usage: {USAGE}")

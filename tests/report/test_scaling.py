@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys.report.scaling import ScalingRun, fit, frontier, scaling_runs, sentence
+from recsys.report.scaling import ScalingRun, fit, frontier, sentence
 
 
 def runs(computes: list[float], excesses: list[float]) -> list[ScalingRun]:
@@ -62,6 +62,7 @@ def test_too_few_runs_have_no_fit() -> None:
 def test_a_sweep_of_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Four sizes of a model, and the page; more rows and more width cost more."""
     from recsys.report.__main__ import report
+    from recsys.report.compute import scaling_runs
     from recsys.report.runs import read
     from recsys.schema.command_schemas import ReportConfig
     from recsys.sweep.begin import begin
