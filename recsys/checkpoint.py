@@ -142,10 +142,6 @@ def export_embeddings(
     rows without a value, such as row 0 (rare and unseen values).
 
     Args:
-        run: folder of the run.
-        stored: one of its checkpoints.
-        output: the folder to write to.
-        format: parquet or safetensors.
         globs: patterns of the names of tables; empty for all tables.
     """
     from recsys.sharding.tables import rows_of_a_block

@@ -24,9 +24,7 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
     """Return the workspace as an object of wandb's API.
 
     Args:
-        project: name of the project.
         entity: the team or user that owns it; empty without a login.
-        name: name of the workspace.
         columns: config keys that are axes of the sweep panels.
         metric: key of a run's summary that the sweeps optimise.
     """

@@ -89,7 +89,7 @@ def configs(overrides: Sequence[str] = ()) -> Iterator[tuple[str, RunConfig]]:
             run = RunConfig.of(compose("train", [f"model={file.stem}", *overrides]))
             shared.setdefault(defaults, run)
         else:
-            run = replace(shared[defaults], model=model["model"], plain={**shared[defaults].plain, **model})
+            run = shared[defaults].changed(model)
         yield file.stem, run
 
 

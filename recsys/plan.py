@@ -136,8 +136,6 @@ def _plan(
     """Return the plan, or an Infeasibility if none fits.
 
     Args:
-        run: config of the training run.
-        cluster: the machines.
         features: the features and their cardinalities.
         prepared: prepared data, its features.json, or None.
         seconds: time limit, after which the best plan so far is returned.

@@ -31,7 +31,6 @@ def show(command: str, overrides: Sequence[str] = (), words: Sequence[str] = ())
     """Print the help of a command.
 
     Args:
-        command: the command's name.
         overrides: choices and keys, as on the command line; the help shows the values that they lead to.
         words: show only the keys whose name or meaning contains one of these words.
     """

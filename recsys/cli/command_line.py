@@ -42,8 +42,6 @@ def run(
     """Compose the config of `command`, call `function` on it, and exit with its status.
 
     Args:
-        command: the command's name.
-        function: does the work.
         arguments: overrides and Hydra's options; None for this process's.
         file: a YAML file of the user's that is composed instead of the command's.
     """
@@ -142,7 +140,13 @@ def status(
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
-        _hide_secrets(cfg)
+        from omegaconf.errors import OmegaConfBaseException
+
+        try:  # mask the secrets of the config in messages, and in this process's arguments, which W&B records
+            remember(OmegaConf.to_container(cfg, resolve=True))
+        except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
+            remember(OmegaConf.to_container(cfg))
+        sys.argv[1:] = mask_overrides(sys.argv[1:])
         check_hydra(HydraConfig.get())
         with reported(command, sys.argv[1:]) as outcome:
             try:
@@ -178,17 +182,6 @@ def _help(command: str, overrides: list[str], words: list[str]) -> None:
 
     with explained(overrides, command):
         command_help.show(command, overrides, words)
-
-
-def _hide_secrets(cfg: DictConfig) -> None:
-    """Mask the secrets of a config in this process's messages, and in its arguments, which W&B records."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        remember(OmegaConf.to_container(cfg, resolve=True))
-    except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
-        remember(OmegaConf.to_container(cfg))
-    sys.argv[1:] = mask_overrides(sys.argv[1:])
 
 
 @contextmanager

@@ -136,7 +136,6 @@ def named(mistake: WrongKey, files: Mapping[str, Path], arguments: Sequence[str]
     """Return the error for a mistake in a composed config, with the YAML file that has the key.
 
     Args:
-        mistake: the mistake.
         files: the files that the config was composed from, by their groups; that of a pipeline has the group "".
         arguments: the overrides; the one that sets the key is named instead of a file.
     """
@@ -224,7 +223,6 @@ def object_of(schema: type[T], cfg: object, place: str = "") -> T:
     """Return a config, or a part of one, as an object of its schema.
 
     Args:
-        schema: the class.
         cfg: the config. A key of a command that is missing is MISSING in the object.
         place: the key of `cfg`, if it is a part.
 

@@ -83,7 +83,6 @@ class LabelsEvaluator:
     """Evaluator of label predictions.
 
     Args:
-        labels: the labels.
         exact_rows, bins: as in BinaryMetrics.
         gauc: feature whose values group the rows for GAUC of the first label.
         every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that

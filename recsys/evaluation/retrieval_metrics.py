@@ -142,7 +142,6 @@ class RetrievalMetrics:
     together.
 
     Args:
-        protocols: the candidates that targets are ranked against.
         popularity: (N,) counts of the candidates in the training data. Candidates are 1 ... N - 1; 0 stands for items
             outside the vocabulary and is not a candidate.
 

@@ -70,14 +70,14 @@ def write(cfg: ExportConfig) -> None:
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
     files = tuple(input_files(cfg.rows, "rows"))
     check_versions()
-    from recsys.export.exported import ExportSource, Form, IndexOptions
+    from recsys.export.exported import ExportSource, Form
     from recsys.export.triton.repository import Options
     from recsys.export.write_artefact import write_artefact
 
-    index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
-    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index, cfg.events_until)
+    index = cfg.index, cfg.index_url, cfg.recall_target
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, *index, cfg.events_until)
     source = ExportSource(run, trained, checkpoint, files)
     if (base := cfg.delta_from) is None:
         _show(write_artefact(source, form, output))

@@ -23,15 +23,6 @@ TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
 
 
 @dataclass(frozen=True)
-class IndexOptions:
-    """An index of a retrieval model's item vectors; see `recsys.index.build_index`."""
-
-    kind: str
-    recall_target: float
-    url: str | None = None
-
-
-@dataclass(frozen=True)
 class Form:
     """How an artefact is stored.
 
@@ -40,7 +31,7 @@ class Form:
     tables: type of the rows of tables
     formats: further forms of the graph
     triton: options of a model repository for Triton; None writes none
-    index: options of an index of item vectors; None builds none
+    index, index_url, recall_target: an index of item vectors, see `recsys.index.build_index`; None builds none
     events_until: time of the newest training event, ISO 8601; None if nobody says it
     """
 
@@ -50,7 +41,9 @@ class Form:
     tables: TableType = "fp32"
     formats: tuple[str, ...] = ()
     triton: Options | None = None
-    index: IndexOptions | None = None
+    index: str | None = None
+    index_url: str | None = None
+    recall_target: float = 0.98
     events_until: str | None = None
 
 
@@ -82,11 +75,11 @@ class Exported(ABC):
 
     def check(self) -> None:
         """Raise UserError if the model or its data has no such form, before anything is written."""
-        index, triton = self.form.index, self.form.triton
+        index, url, triton = self.form.index, self.form.index_url, self.form.triton
         if index is not None and not self.source.cfg.kind.has_vectors:
-            raise UserError(f"index={index.kind}: this model has no item vectors; leave it out")
-        if index is not None and index.url is not None:
-            connect(index.url)
+            raise UserError(f"index={index}: this model has no item vectors; leave it out")
+        if index is not None and url is not None:
+            connect(url)
         if triton is not None and triton.dense_backend == "fil" and not self.has_fil:
             raise UserError("dense_backend=fil: serves boosted trees only; use onnxruntime, pytorch or python")
         if "single_graph" in self.form.formats:

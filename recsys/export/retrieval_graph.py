@@ -109,17 +109,17 @@ class ExportedRetrieval(Exported):
         signature = signature_json({"inputs": inputs, "tensors": tensors, "outputs": outputs})
         about: dict[str, Any] = {"kind": "retrieval", "k": k, "filter_history": recommender.filter_history}
         about |= {"items": recommender.nameable, "signature": signature, "metrics": {}, **described}
-        if (options := self.form.index) is None:
+        if (kind := self.form.index) is None:
             return about, examples
         scorer = VectorScorer(Artefact(folder, about), torch.get_num_threads())
         if not scorer.multiplies:
             why = "this model's scores are not inner products of vectors; leave it out"
-            raise UserError(f"index={options.kind}: {why}")
+            raise UserError(f"index={kind}: {why}")
         parts = [scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)]
         queries = np.concatenate(parts).reshape(-1, scorer.items.shape[1])  # each interest is one
         index = build(
-            scorer.items, kind=options.kind, queries=queries, k=max(k, 100),
-            recall_target=options.recall_target, threads=torch.get_num_threads(), url=options.url,
+            scorer.items, kind=kind, queries=queries, k=max(k, 100), url=self.form.index_url,
+            recall_target=self.form.recall_target, threads=torch.get_num_threads(),
         )  # fmt: skip
         index.save(folder / files.INDEX, vectors=False)
         tuned = index.about

@@ -157,7 +157,6 @@ def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False
     """Check that a file is as it was written.
 
     Args:
-        folder: the folder of the manifest.
         name: path of the file within the folder.
         entry: its size in bytes and its digest, as the manifest has them.
         size_only: whether to compare the size alone, which does not read the file.

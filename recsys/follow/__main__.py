@@ -78,20 +78,17 @@ def follow(file: Path, cycles: int | None, readmit: list[str], seconds: float | 
 
 def _mirror(settings: FollowConfig, registry: ModelRegistry) -> None:
     """Copy the registry's roles to MLflow and W&B; what they refuse is said, and changes nothing here."""
+    from recsys.follow import mirrors
+
     if not registry.aliases():
         return
     if settings.mlflow is not None:
-        from recsys.follow import mirrors
-
         try:
             mirrors.mirror_to_mlflow(registry, settings.mlflow)
         except UserError as e:
             say(str(e))
-    if settings.wandb:
-        from recsys.follow import mirrors
-
-        if (line := mirrors.mirror_to_wandb(registry)) is not None:
-            say(line)
+    if settings.wandb and (line := mirrors.mirror_to_wandb(registry)) is not None:
+        say(line)
 
 
 def check_training(settings: FollowConfig, file: Path) -> None:

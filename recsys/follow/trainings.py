@@ -14,7 +14,7 @@ from recsys.base.errors import UserError
 from recsys.config.compose import compose, typed
 from recsys.data.prepare.check_data import check_files
 from recsys.data.prepare.prepared import finish, plan_build
-from recsys.export.exported import ExportSource, Form, IndexOptions
+from recsys.export.exported import ExportSource, Form
 from recsys.export.write_artefact import write_artefact
 from recsys.export.write_delta import export_delta
 from recsys.follow.follow_settings import FollowConfig
@@ -116,8 +116,8 @@ def export(settings: FollowConfig, run: Path, output: Path, events_until: str | 
     """
     cfg, path = open_run(str(run))
     given = compose("export", ["run=run", "output=output", *settings.export])
-    index = None if given.index is None else IndexOptions(given.index, given.recall_target, given.index_url)
-    form = Form(settings.name, "1", given.precision, given.tables, (), None, index, events_until)
+    index = given.index, given.index_url, given.recall_target
+    form = Form(settings.name, "1", given.precision, given.tables, (), None, *index, events_until)
     source = ExportSource(path, cfg, choose_checkpoint(path, "best"))
     with hidden():
         if base is not None:

@@ -16,7 +16,6 @@ def load(folder: Path, *, vectors: np.ndarray | None = None, threads: int = 1, d
     """Read an index from a folder that `Index.save` wrote.
 
     Args:
-        folder: the folder.
         vectors: as for `ItemIndex.load`; an index in a server has its own.
         threads: number of threads of a search in this process.
         digests: as for `ItemIndex.load`.

@@ -146,7 +146,6 @@ def measure(
     """Search, and count the items that are as good as the exact best k.
 
     Args:
-        index: the index.
         queries: (Q, dim).
         least: what `least_products` returns for the queries and k.
         k: number of items to find for each query.

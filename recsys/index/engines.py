@@ -46,8 +46,6 @@ class SearchEngine(ABC):
         """Return an engine with all rows of `vectors`.
 
         Args:
-            vectors: the vectors of the rows.
-            threads: threads of building and of searches.
             seed: seed of samples.
         """
 
@@ -230,7 +228,6 @@ class Graph(SearchEngine):
     added later and are longer than that are compared one by one, beside the graph.
 
     Args:
-        vectors: the vectors of the rows.
         longest: the largest norm of the vectors.
         threads: threads of adding and of searches.
         file: the graph to read; None begins an empty one.

@@ -19,36 +19,24 @@ import numpy as np
 from recsys.base.errors import UserError
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
-from recsys.index import engines
+from recsys.index import engines, protocol
 from recsys.index.engines import SearchEngine
-from recsys.index.protocol import (
-    ADDED,
-    About,
-    Index,
-    VectorRows,
-    about_of,
-    best,
-    check_added,
-    check_items,
-    check_search,
-    read_manifest,
-    write_manifest,
-)
 
 VECTORS, ITEMS = "vectors.npy", "items.npy"
 
 
-class ItemIndex(Index):
+class ItemIndex(protocol.Index):
     """An index in this process. Searches wait for one another, and for at most 4,096 rows of an update.
 
     Args:
         about: how the index was made.
         engine: finds rows of vectors.
-        vectors: the vectors of the rows.
         items: (n,) the number of the item of each row, -1 for a removed row.
     """
 
-    def __init__(self, about: About, engine: SearchEngine, vectors: VectorRows, items: np.ndarray) -> None:
+    def __init__(
+        self, about: protocol.About, engine: SearchEngine, vectors: protocol.VectorRows, items: np.ndarray
+    ) -> None:
         self.about = about
         self._engine, self._vectors, self._items = engine, vectors, items.astype(np.int64)
         self._row_of = np.full(int(items.max(initial=-1)) + 1, -1, np.int64)
@@ -86,7 +74,7 @@ class ItemIndex(Index):
     def search(
         self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        queries = check_search(queries, k, self.dim)
+        queries = protocol.check_search(queries, k, self.dim)
         effort = self.about.effort if effort is None else effort
         engine = engines.Exact(self._vectors) if exact else self._engine
         with self._lock:
@@ -102,12 +90,13 @@ class ItemIndex(Index):
                 wanted = min(4 * wanted, total)
             vectors = self._vectors.take(np.maximum(rows, 0).ravel()).reshape(*rows.shape, self.dim)
             products: np.ndarray = np.einsum("qkd,qd->qk", vectors, queries)
-        return best(items, np.where(items >= 0, products, -np.inf), k)
+        return protocol.best(items, np.where(items >= 0, products, -np.inf), k)
 
     def add(self, items: np.ndarray, vectors: np.ndarray) -> None:
-        check_added(items, vectors, self.dim)
-        for start in range(0, len(items), ADDED):
-            some, their = items[start : start + ADDED], vectors[start : start + ADDED].astype(np.float32)
+        protocol.check_added(items, vectors, self.dim)
+        for start in range(0, len(items), protocol.ADDED):
+            rows = slice(start, start + protocol.ADDED)
+            some, their = items[rows], vectors[rows].astype(np.float32)
             with self._lock:
                 self._forget(some)
                 first = len(self._items)
@@ -135,7 +124,7 @@ class ItemIndex(Index):
                 kept.flush()
             np.save(building / ITEMS, self._items)
             self._engine.save(building)
-            write_manifest(building, self)
+            protocol.write_manifest(building, self)
 
     @classmethod
     def load(
@@ -154,16 +143,16 @@ class ItemIndex(Index):
             DamagedFile: a file is missing or is not as it was written.
         """
         with manifest.from_elsewhere(folder):
-            about = about_of(read_manifest(folder))
+            about = protocol.about_of(protocol.read_manifest(folder))
             manifest.check(folder, size_only=not digests)
             if vectors is None:
                 vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-            stored, items = VectorRows(vectors), np.load(folder / ITEMS, allow_pickle=False)
+            stored, items = protocol.VectorRows(vectors), np.load(folder / ITEMS, allow_pickle=False)
             engine = engines.engine_class(about.kind).load(folder, stored, threads)
-            check_items(items[items >= 0])
+            protocol.check_items(items[items >= 0])
             if not len(engine) == len(items) == len(stored):
                 raise ValueError(f"{len(engine)} rows, {len(items)} items and {len(stored)} vectors")
-            if stored.dim != read_manifest(folder)["dim"]:
+            if stored.dim != protocol.read_manifest(folder)["dim"]:
                 raise ValueError(f"vectors of {stored.dim} numbers")
             return cls(about, engine, stored, items)
 

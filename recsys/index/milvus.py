@@ -29,20 +29,8 @@ from recsys.base.packages import check_extra
 from recsys.base.secrets import mask_text
 from recsys.files import manifest
 from recsys.files.atomic import whole_folder
+from recsys.index import protocol
 from recsys.index.engines import BLOCK, cells_of, efforts_of
-from recsys.index.protocol import (
-    ADDED,
-    About,
-    Index,
-    VectorRows,
-    about_of,
-    best,
-    check_added,
-    check_items,
-    check_search,
-    read_manifest,
-    write_manifest,
-)
 
 KIND = "milvus"
 URL_VARIABLE = "RECSYS_INDEX_URL"  # the server that has the index
@@ -60,20 +48,17 @@ LONGEST = 16_384  # items that Milvus lists for a query
 LISTED = 1 << 20  # items of the answer to one request
 
 
-class MilvusIndex(Index):
+class MilvusIndex(protocol.Index):
     """An index in a Milvus server. Threads may share it, and search while items are added or removed.
 
     Args:
         about: how the index was made.
-        client: a pymilvus client.
-        url: the server.
         digest: identifies the items and vectors; the end of the collection's name.
-        dim: width of the vectors.
 
     collection: the name of the collection
     """
 
-    def __init__(self, about: About, client: Any, url: str, digest: str, dim: int) -> None:
+    def __init__(self, about: protocol.About, client: Any, url: str, digest: str, dim: int) -> None:
         self.about, self.url, self.collection = about, url, PREFIX + digest
         self._client, self._digest, self._dim = client, digest, dim
         self._changes = threading.Lock()
@@ -99,7 +84,7 @@ class MilvusIndex(Index):
     def search(
         self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        queries = check_search(queries, k, self.dim)
+        queries = protocol.check_search(queries, k, self.dim)
         if k > LONGEST and len(self) > LONGEST:
             raise UserError(f"k={k}: Milvus lists at most {LONGEST:,} items of a query; ask for fewer")
         listed = min(k, LONGEST)
@@ -115,10 +100,10 @@ class MilvusIndex(Index):
                 )  # fmt: skip
             for row, hits in enumerate(answer, start):
                 items[row, : len(hits.ids)], products[row, : len(hits.ids)] = hits.ids, hits.distances
-        return best(items, products, k)
+        return protocol.best(items, products, k)
 
     def add(self, items: np.ndarray, vectors: np.ndarray) -> None:
-        check_added(items, vectors, self.dim)
+        protocol.check_added(items, vectors, self.dim)
         with self._changes, _failures(self.url):
             for rows in _requests(items, vectors):
                 self._client.upsert(self.collection, rows, timeout=WRITE_SECONDS)
@@ -127,9 +112,9 @@ class MilvusIndex(Index):
     def remove(self, items: np.ndarray) -> int:
         items, removed = np.unique(items), 0
         with self._changes, _failures(self.url):
-            for start in range(0, len(items), ADDED):
+            for start in range(0, len(items), protocol.ADDED):
                 entities = self._client.query(
-                    self.collection, ids=items[start : start + ADDED].tolist(), output_fields=[ITEM],
+                    self.collection, ids=items[start : start + protocol.ADDED].tolist(), output_fields=[ITEM],
                     consistency_level="Strong", timeout=WRITE_SECONDS,
                 )  # fmt: skip
                 if entities:
@@ -141,7 +126,7 @@ class MilvusIndex(Index):
 
     def save(self, folder: Path, *, vectors: bool = True) -> None:
         with whole_folder(folder) as building:
-            write_manifest(building, self, {SERVER: {"url": self.url, "digest": self._digest}})
+            protocol.write_manifest(building, self, {SERVER: {"url": self.url, "digest": self._digest}})
 
     def drop(self, *, quietly: bool = False) -> None:
         """Remove the collection from the server. quietly: whether to ignore that the server fails"""
@@ -149,7 +134,7 @@ class MilvusIndex(Index):
             self._client.drop_collection(self.collection, timeout=WRITE_SECONDS)
 
     @classmethod
-    def build(cls, url: str, vectors: VectorRows, items: np.ndarray) -> tuple[MilvusIndex, bool]:
+    def build(cls, url: str, vectors: protocol.VectorRows, items: np.ndarray) -> tuple[MilvusIndex, bool]:
         """Write items (n,) and their vectors to a collection of their own.
 
         Returns:
@@ -159,12 +144,12 @@ class MilvusIndex(Index):
             UserError: the server cannot be reached, or its collection of these vectors was changed.
             ConnectionError: the server fails.
         """
-        check_items(items)
+        protocol.check_items(items)
         client, state = connect(url), xxhash.xxh3_128(np.ascontiguousarray(items, np.int64).data)
         for _, block in vectors.blocks(BLOCK):
             state.update(np.ascontiguousarray(block, np.float32).data)
         digest = state.hexdigest()
-        index = cls(About(KIND, 1), client, url, digest, vectors.dim)
+        index = cls(protocol.About(KIND, 1), client, url, digest, vectors.dim)
         with _failures(url):
             if client.has_collection(index.collection, timeout=ANSWER_SECONDS):
                 if _digest_in(client.describe_collection(index.collection, timeout=ANSWER_SECONDS)) == digest:
@@ -179,7 +164,7 @@ class MilvusIndex(Index):
                 raise
         return index, True
 
-    def _write(self, vectors: VectorRows, items: np.ndarray) -> None:
+    def _write(self, vectors: protocol.VectorRows, items: np.ndarray) -> None:
         from pymilvus import DataType
 
         cells = cells_of(min(len(items), max(1, SEGMENT_BYTES // (4 * vectors.dim))))
@@ -213,7 +198,7 @@ class MilvusIndex(Index):
                 not the one that the index was saved with.
             DamagedFile: a file is missing or is not as it was written.
         """
-        saved = read_manifest(folder)
+        saved = protocol.read_manifest(folder)
         manifest.check(folder, size_only=not digests)
         try:
             digest, its_url = str(saved[SERVER]["digest"]), str(saved[SERVER]["url"])
@@ -224,7 +209,7 @@ class MilvusIndex(Index):
             built = check_url(its_url, f"{folder / manifest.FILE}: {SERVER}.url")
             raise UserError(f"{folder}: is an index in a Milvus server; name the server: set {URL_VARIABLE}={built}")
         url = check_url(given, URL_VARIABLE)
-        index = cls(about_of(saved), connect(url), url, digest, int(saved["dim"]))
+        index = cls(protocol.about_of(saved), connect(url), url, digest, int(saved["dim"]))
         with as_user_errors():
             index._check()
             index._open(int(saved["items"]), "it was changed since the index was saved; export the run again")
@@ -292,7 +277,7 @@ def check_url(url: str, key: str) -> str:
 
 def _requests(items: np.ndarray, vectors: np.ndarray) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of requests that insert items."""
-    step = max(1, min(ADDED, INSERT_BYTES // (4 * vectors.shape[1])))
+    step = max(1, min(protocol.ADDED, INSERT_BYTES // (4 * vectors.shape[1])))
     for start in range(0, len(items), step):
         some, their = items[start : start + step].tolist(), vectors[start : start + step].astype(np.float32)
         yield [{ITEM: item, VECTOR: vector} for item, vector in zip(some, their, strict=True)]

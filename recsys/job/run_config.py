@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,50 +15,29 @@ from recsys.base.parsing import parse
 from recsys.config.compose import object_of
 from recsys.data.features.resolved_data import ResolvedData
 from recsys.schema import run_schema
-from recsys.schema.data_schema import DataConfig, EngineConfig
+from recsys.schema.data_schema import DataConfig
 from recsys.schema.fields import plain
 
 if TYPE_CHECKING:
     from recsys.job.kinds import ModelKind
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """A training config (schema/run_schema.py) whose data is resolved. `changed` makes another one.
+class RunConfig(run_schema.TrainConfig):
+    """A training config whose data is resolved. Do not set its values: `changed` makes another one.
 
-    model, loss, numeric, logger: plain mappings, whose `_target_` names a class
     plain: all values as plain containers, which the run's config.yaml and loggers get
     """
 
     data: ResolvedData
-    model: dict[str, Any]
-    loss: dict[str, Any] | None
-    dims: Any
-    numeric: dict[str, Any] | None
-    metrics: run_schema.MetricsConfig
-    protocol: run_schema.ProtocolConfig
-    sharding: run_schema.ShardingConfig
-    optim: run_schema.OptimConfig
-    trainer: run_schema.TrainerConfig
-    loader: run_schema.LoaderConfig
-    checkpoint: run_schema.CheckpointConfig
-    engine: EngineConfig
-    debug: run_schema.DebugConfig
-    sweep: run_schema.SweepConfig
-    calibration: str
-    logger: dict[str, Any]
-    seed: int
-    run_dir: str | None
-    resume: str | None
-    start_from: str | None
-    resume_on_changed_data: bool
-    plain: dict[str, Any] = field(repr=False)
+    plain: dict[str, Any]
 
     @classmethod
     def of(cls, cfg: DictConfig) -> RunConfig:
         """Return the config of a run. Raises UserError if a value is missing."""
         parsed = object_of(run_schema.TrainConfig, cfg)
-        return cls(**vars(parsed) | {"data": data_of(parsed.data)}, plain=plain(parsed))
+        made = cls.__new__(cls)
+        vars(made).update(vars(parsed), data=data_of(parsed.data), plain=plain(parsed))
+        return made
 
     @cached_property
     def kind(self) -> ModelKind:
@@ -102,7 +80,10 @@ class RunConfig:
                 node = node[parent]
             node[name] = value
         parsed = vars(parse(run_schema.TrainConfig, {**changed, "data": self.data}))
-        return replace(self, plain=changed, **{name: parsed[name] for name in {key.split(".")[0] for key in values}})
+        made = RunConfig.__new__(RunConfig)
+        vars(made).update(vars(self), plain=changed, **{key.split(".")[0]: parsed[key.split(".")[0]] for key in values})
+        vars(made).pop("kind", None)  # it is found again: the model may be another one
+        return made
 
 
 def data_of(config: DataConfig) -> ResolvedData:

@@ -43,8 +43,6 @@ def due_times(rate: float, seconds: float, poisson: bool, part: int = 0, parts: 
     """Return when the requests of one of several processes are due, which together send `rate` requests per second.
 
     Args:
-        rate: requests per second of all processes together.
-        seconds: length of the load.
         poisson: whether the requests come at random, as a Poisson process, instead of at equal intervals.
         part: number of this process, from 0.
         parts: number of processes.
@@ -65,7 +63,6 @@ class Clients:
     """Client processes. Use it in a `with` block, which ends them.
 
     Args:
-        processes: number of processes.
         timeout_s: seconds after which an answer is an error.
     """
 
@@ -87,9 +84,7 @@ class Clients:
         """Send requests for some seconds, and wait for their answers.
 
         Args:
-            load: how many connections send, and at which rate.
             requests: the requests, which are repeated.
-            seconds: how long to send.
             tick: called again and again with the seconds that have passed, together `seconds`.
             expected: what the answers must have.
 

@@ -37,14 +37,7 @@ class Endpoint:
     def http_request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return an HTTP/1.1 request as bytes, with the server's address, the length of the body and the token.
-
-        Args:
-            method: such as GET.
-            path: path of the URL, with its query.
-            body: the bytes after the headers.
-            headers: further headers, by name.
-        """
+        """Return an HTTP/1.1 request as bytes, with the server's address, the length of the body and the token."""
         fields = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
         if self.token:
             fields["authorization"] = f"Bearer {self.token}"

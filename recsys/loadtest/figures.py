@@ -69,8 +69,6 @@ def measurement(load: Load, seconds: float, timings: Timings, server: ServerTime
     """Return the figures of a measurement that took `seconds`.
 
     Args:
-        load: the load that was offered.
-        timings: the outcomes of the requests.
         server: the server's own times; None leaves out the shares of network, queue and model.
     """
     latencies = timings.latencies * 1e3

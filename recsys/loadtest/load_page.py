@@ -137,11 +137,7 @@ def _chart(
     """Draw one value over another.
 
     Args:
-        title: title of the chart.
         groups: the measurements of each line.
-        x: the value of the x axis.
-        y: the value of the y axis.
-        x_label: label of the x axis.
         limit: a limit of y to draw; None for none.
         marked: whether the x axis has marks of its few values.
     """
@@ -169,8 +165,6 @@ def write_results(folder: Path, settings: Mapping[str, Any], model: str, measure
     """Write the three files into a folder, which is created.
 
     Args:
-        settings: the settings of the command, by key.
-        model: name of the measured model.
         measurements: one for each load, in the order of the table.
     """
     folder.mkdir(parents=True, exist_ok=True)

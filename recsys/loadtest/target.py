@@ -82,7 +82,17 @@ class HttpTarget(TargetBase):
                 connection.sendall(request)
                 response = HTTPResponse(connection)
                 response.begin()
-                return response.status, _read(response)
+                parts, size, end = list[bytes](), 0, time.monotonic() + SECONDS
+                while part := response.read1(1 << 20):
+                    parts.append(part)
+                    size += len(part)
+                    if time.monotonic() > end:
+                        raise TimeoutError
+                    if size > MOST_BYTES:
+                        raise HTTPException(f"has more than {MOST_BYTES:,} bytes")
+                if response.length:  # it was cut off
+                    raise HTTPException("is cut off")
+                return response.status, b"".join(parts)
         except ssl.SSLCertVerificationError as e:
             raise self.untrusted(e.verify_message) from e
         except ssl.SSLError as e:
@@ -169,18 +179,3 @@ def _dict(value: object) -> dict[str, Any]:
 
 def _texts(value: object) -> list[str]:
     return list(map(str, value)) if isinstance(value, list) else []
-
-
-def _read(response: HTTPResponse) -> bytes:
-    """Return the body of an answer. Raises TimeoutError or HTTPException if it does not end."""
-    parts, size, end = list[bytes](), 0, time.monotonic() + SECONDS
-    while part := response.read1(1 << 20):
-        parts.append(part)
-        size += len(part)
-        if time.monotonic() > end:
-            raise TimeoutError
-        if size > MOST_BYTES:
-            raise HTTPException(f"has more than {MOST_BYTES:,} bytes")
-    if response.length:  # it was cut off
-        raise HTTPException("is cut off")
-    return b"".join(parts)

@@ -90,10 +90,8 @@ class GBM(nn.Module, FittedRankingModel):
         """Fit trees to each label, with the rows that have it.
 
         Args:
-            training: the rows to fit.
             validation: rows that decide when to stop; None fits all trees.
             seed: seed of the rows and columns that each tree sees.
-            threads: number of threads.
         """
         multi = [f.name for f in self.features.sparse if f.multi_valued]
         if multi:

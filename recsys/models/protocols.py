@@ -61,10 +61,8 @@ class FittedRankingModel(RankingModel, Protocol):
         """Fit the model to the training rows.
 
         Args:
-            training: the training rows; labels are NaN in rows that have none.
             validation: rows that decide when to stop, or None.
             seed: seed of all that is random.
-            threads: number of threads.
 
         Raises:
             UserError: the model cannot be fitted to these rows.

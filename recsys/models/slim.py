@@ -8,15 +8,7 @@ from torch import Tensor, nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
-from recsys.models.common.co_occurrence import (
-    best_of_rows,
-    candidates,
-    co_occurrences,
-    distinct,
-    ranges,
-    starts,
-    take_sizes_on_load,
-)
+from recsys.models.common import co_occurrence
 from recsys.models.protocols import ClosedFormModel
 from recsys.ranges import Count, Depth
 
@@ -56,35 +48,35 @@ class SLIM(nn.Module, ClosedFormModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.rows = candidates(features, "SLIM")
+        self.rows = co_occurrence.candidates(features, "SLIM")
         self.l1, self.l2, self.sweeps, self.tolerance = l1, l2, sweeps, tolerance
         self.neighbours = neighbours
         self.register_buffer("item_starts", torch.zeros(self.rows + 1, dtype=torch.int64, device=device))
         self.register_buffer("others", torch.zeros(0, dtype=torch.int64, device=device))
         self.register_buffer("weights", torch.zeros(0, device=device))
-        take_sizes_on_load(self, ("others", "weights"))
+        co_occurrence.take_sizes_on_load(self, ("others", "weights"))
 
     def fit(self, interactions: JaggedIds) -> None:
         """Fit the weights of the items of each list."""
-        lists = distinct(interactions, self.rows)
-        blocks = co_occurrences(lists, self.rows, chunk=_CHUNK)
+        lists = co_occurrence.distinct(interactions, self.rows)
+        blocks = co_occurrence.co_occurrences(lists, self.rows, chunk=_CHUNK)
         gram = torch.cat([block for _, block in blocks]).coalesce()  # sparse (N, N)
         rows, columns = gram.indices()
         counts, keys = gram.values(), rows * self.rows + columns
         root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
         near = ((counts > self.l1) & (rows != columns)).nonzero()[:, 0]  # all other weights are 0
         cosines = counts[near] / (root[rows[near]] * root[columns[near]])
-        near = near[best_of_rows(rows[near], cosines, self.neighbours)[0]].sort().values
+        near = near[co_occurrence.best_of_rows(rows[near], cosines, self.neighbours)[0]].sort().values
         rows, columns = rows[near], columns[near]
         lengths = torch.bincount(rows, minlength=self.rows)
-        first = starts(lengths)
+        first = co_occurrence.starts(lengths)
         items = torch.argsort(lengths)[(lengths == 0).sum() :]
         found = [torch.zeros(3, 0, dtype=torch.float64)]
         while len(items):
             longest = int(lengths[items[-1]])
             chunk = items[-max(1, _NUMBERS // longest**2) :]
-            places, owner = ranges(first[chunk], lengths[chunk])
-            place = torch.arange(len(places)) - starts(lengths[chunk])[owner]
+            places, owner = co_occurrence.ranges(first[chunk], lengths[chunk])
+            place = torch.arange(len(places)) - co_occurrence.starts(lengths[chunk])[owner]
             # of each item's neighbours; id 0, which is in no list, pads
             used = torch.zeros(len(chunk), longest, dtype=torch.int64).index_put_((owner, place), columns[places])
             items = items[: -len(chunk)]
@@ -99,7 +91,7 @@ class SLIM(nn.Module, ClosedFormModel):
         one, other, weight = torch.cat(found, dim=1)
         order = torch.argsort(one * self.rows + other)
         self.others, self.weights = other[order].long(), weight[order].float()
-        self.item_starts = starts(torch.bincount(one.long(), minlength=self.rows))
+        self.item_starts = co_occurrence.starts(torch.bincount(one.long(), minlength=self.rows))
 
     def _descend(self, gram: Tensor, target: Tensor) -> Tensor:
         """Return the weights (b, L) of b items.
@@ -122,9 +114,9 @@ class SLIM(nn.Module, ClosedFormModel):
 
     def score(self, history: JaggedIds) -> Tensor:
         """Return scores (B, N) for B histories; zeros for an empty history."""
-        items = distinct(history, self.rows)
+        items = co_occurrence.distinct(history, self.rows)
         begin = self.item_starts[items.values]
-        places, owner = ranges(begin, self.item_starts[items.values + 1] - begin)
+        places, owner = co_occurrence.ranges(begin, self.item_starts[items.values + 1] - begin)
         scores = self.weights.new_zeros(len(items) * self.rows)
         scores.index_add_(0, items.segment_ids[owner] * self.rows + self.others[places], self.weights[places])
         return scores.view(len(items), self.rows)

@@ -63,9 +63,6 @@ class ColumnKind:
         """Add the features that a column of this kind makes, or the reason why it makes none.
 
         Args:
-            features: the features.
-            c: the column.
-            name: the name of the feature.
             typed: whether columns have types, which SQL has to turn into text.
         """
         features.left_out.append((c.name, self.reason))

@@ -39,8 +39,6 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     """Return how a file is read, by its first lines without line ends.
 
     Args:
-        lines: the lines.
-        encoding: the encoding of the file.
         header: whether the first line names the columns; None to look at it.
 
     Raises:

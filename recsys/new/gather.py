@@ -104,7 +104,6 @@ def gather(found: Found, answers: Answers) -> Gathered:
     """Find the files of the rows: those of the same columns that look most like a log (see `_Files.likeness`).
 
     Args:
-        found: the files.
         answers: the columns that the user names, and whether text has a header.
 
     Raises:

@@ -30,8 +30,6 @@ def known_by_name(
     """Return the columns that are known only after the label by their names, and why.
 
     Args:
-        columns: the columns of the rows.
-        label: the label.
         item: the column of the item, None if unknown.
         tested: the columns that a file of test rows has, which are known before.
     """
@@ -99,8 +97,6 @@ def perhaps_outcomes(columns: Sequence[Column], label: LabelGuess, keys: Sequenc
     before, such as promotion, and families of columns, such as one-hot codes, are left out.
 
     Args:
-        columns: the columns of the rows.
-        label: the label.
         keys: the columns of the user and the item.
     """
     if not keys or not label.is_binary:

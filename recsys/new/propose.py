@@ -134,7 +134,6 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
 
     Args:
         given: paths, folders and globs.
-        answers: what the user says of the data.
 
     Raises:
         UserError: no file can be read, or nothing in them can be learned.

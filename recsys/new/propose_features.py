@@ -12,7 +12,6 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     """Return the features that the columns make.
 
     Args:
-        columns: the columns of the rows, and of side tables.
         leaks: the columns that give the label away, and why.
         typed: columns have types, which SQL has to turn into text.
     """

@@ -31,9 +31,6 @@ def propose_ranking(p: Proposal, label: LabelGuess, gathered: Gathered, root: Pa
 
     Args:
         p: the proposal, whose side tables are known.
-        label: its label.
-        gathered: the files of the rows.
-        root: the folder of the files.
     """
     group = queries_of_grades(p.columns, label.column)
     if group is not None and label.column.numbers is not None:

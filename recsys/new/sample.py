@@ -21,8 +21,6 @@ def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, La
     The place within a part is random, so that no period of the files, such as 24 files a day, can hide values.
 
     Args:
-        files: the files.
-        layout: how they are read.
         layouts: how files are read whose columns differ.
     """
     some, most_files = list(files), MOST_WHOLE if layout.reads_whole else 64

@@ -57,10 +57,7 @@ def source_of(
     """Return the keys of `source:` that differ from the defaults, and the reasons of some.
 
     Args:
-        found: the files and globs that the user named.
-        gathered: the files of the rows.
         marks: how numbers and missing values are written.
-        columns: the columns of the rows.
         rename: `source.rename`.
     """
     layout, root = gathered.layout, Path(found.root)

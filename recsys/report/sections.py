@@ -13,8 +13,7 @@ from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better, main_
 from recsys.evaluation.resampling import Z, hanley_mcneil
 from recsys.pages.charts.axes import axis_of_texts
 from recsys.pages.charts.bars import Part, bar
-from recsys.pages.charts.parallel import parallel
-from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, dots_in_cell, figure, upwards
+from recsys.pages.charts.plots import LEFT, RIGHT, WIDE, Dot, dots, dots_in_cell, figure, parallel, upwards
 from recsys.pages.elements import plain, tail
 from recsys.pages.page_table import Cell, Cells, Column, PageTable, Paint, columns, cut
 from recsys.report.comparison import Line, differing

@@ -96,7 +96,6 @@ class Batcher:
         """Queue a request, and return the work whose future will have its outputs.
 
         Args:
-            payload: what to compute.
             deadline: time of the event loop's clock after which the request fails.
 
         Raises:

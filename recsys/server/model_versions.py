@@ -109,7 +109,6 @@ class Repository:
         """Return the versions that serving.json names.
 
         Args:
-            name: the model.
             version: replaces the version that answers.
             load: whether to serve a model that is unloaded.
 

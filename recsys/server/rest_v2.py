@@ -64,9 +64,6 @@ async def infer_json(
     """Answer an inference request.
 
     Args:
-        core: the worker.
-        call: the request that is answered.
-        name: name of the model.
         version: version of the model; None chooses one of those in memory.
         body: JSON, and binary data if `header_length` says where it begins.
         header_length: header with the length of the JSON in bytes; None if all of the body is JSON.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +59,6 @@ def check_load(parameters: Mapping[str, Any]) -> None:
     check_keys(parameters, LOAD_KEYS, "parameters.")
 
 
-def check_outputs(parameters: Iterable[Mapping[str, Any]]) -> None:
-    """Raise RequestError if an output asks for an extension that this server does not have."""
-    for own in parameters:
-        if "classification" in own:
-            raise bad("outputs: the extension classification is not supported; leave classification (class_count) out")
-        if "shared_memory_region" in own:
-            raise bad(f"outputs: {NO_SHARED_MEMORY}")
-
-
 def check_supported(name: str) -> None:
     """Raise RequestError (501) if a path below /v2, or a method of gRPC, belongs to an extension that is missing."""
     for beginning, extension in MISSING.items():
@@ -106,7 +97,11 @@ async def infer(core: Core, call: Call, request: V2Request) -> tuple[LoadedVersi
     check_parameters(parameters, loaded.kind.parameters)
     if type(outputs) is not list or any(type(o) is not dict or type(o.get("name")) is not str for o in outputs):
         raise bad("outputs must be a list of JSON objects with a name")
-    check_outputs(map(parameters_of, outputs))
+    for own in map(parameters_of, outputs):
+        if "classification" in own:
+            raise bad("outputs: the extension classification is not supported; leave classification (class_count) out")
+        if "shared_memory_region" in own:
+            raise bad(f"outputs: {NO_SHARED_MEMORY}")
     inputs, servable = request.inputs if type(request.inputs) is list else [], loaded.servable
     described = [i for i in inputs if type(i) is dict]
     if len(described) > (most := len(servable.inputs) + len(servable.tensors)):

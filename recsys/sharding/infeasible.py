@@ -154,7 +154,6 @@ def infeasible(
 
     Args:
         planner: the planner, after it has failed.
-        topology: the devices and their memory.
         optim: the optimizer of the tables, whose states need memory, too.
     """
     options: dict[str, list[ShardingOption]] = {}

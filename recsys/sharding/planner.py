@@ -169,7 +169,6 @@ def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimizer, device: torch.
 
     Args:
         plan: the plan, which is changed.
-        device: the device of the tables.
         accumulate: number of batches whose gradients are summed for one step.
     """
     if optim.is_fused(device) and accumulate == 1:

@@ -113,9 +113,7 @@ def load_all(path: Path, sharded: ShardedModel, row_optimizer: RowOptimizer | No
     block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
 
     Args:
-        path: folder of the checkpoint.
         row_optimizer: optimizer of the tables with dense kernels; None if there are none.
-        step: step of the checkpoint.
     """
     stored = StoredCheckpoint(path)
     weights, states = local_tables(sharded, row_optimizer)

@@ -22,7 +22,7 @@ from recsys.stages.order import Order
 from recsys.stages.read_tables import check_times, distinct_rows, read_table
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
-from recsys.stages.staged import StagedRecommender, StageSettings
+from recsys.stages.staged import StagedRecommender
 from recsys.stages.visitor import Events
 from recsys.store.definition import load_views
 from recsys.store.request_features import OnlineFeatures
@@ -91,8 +91,7 @@ def load(config: PipelineConfig, past: pl.DataFrame | None = None) -> StagedReco
     if config.users is not None:
         users = distinct_rows(read_table(config.users, root, "users", (config.user,)), config.user, "users")
     views = _views(config)
-    kept_history = config.features.history
-    if config.events is not None and (past is not None or kept_history is None):
+    if config.events is not None and (past is not None or config.features.history is None):
         frame = read_table(config.events, root, "events", (config.user, config.item)) if past is None else past
         if config.time is not None and config.time not in frame.columns:
             raise UserError(f"events: has no column {config.time}, which the key time names")
@@ -119,12 +118,9 @@ def load(config: PipelineConfig, past: pl.DataFrame | None = None) -> StagedReco
         order.bind(resources, f"order.{name}")
     if parts.score is not None:
         parts.score.bind(resources, "score", config.item, config.user, config.time)
-    settings = StageSettings(
-        config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed, kept_history
-    )
     rows = {} if users is None else {row[config.user]: row for row in users.iter_rows(named=True)}
     return StagedRecommender(
-        settings, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
+        config, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
         features, models.item_type,
     )  # fmt: skip
 

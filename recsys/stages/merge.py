@@ -34,9 +34,7 @@ class Merge(ABC):
 
         Args:
             scores: (n,) the scores of the list's items.
-            weight: weight of the list.
             number: number of the list, from 0.
-            sources: number of lists.
         """
 
 

@@ -73,17 +73,18 @@ class Order(ABC):
         """Return the candidates with the k that the list shall have first.
 
         Args:
-            visitor: the user and the request.
             ranked: the candidates in the order of the parts before.
-            k: length of the list.
             rng: generator of the draws, if any.
         """
 
 
-class _Similarity:
-    """The similarity of items: cosines of a source's vectors, or of the shares of categories."""
+class _BySimilarity(Order):
+    """Chooses by scores and the similarity of items: cosines of a source's vectors, or of the shares of categories."""
 
-    def __init__(self, vectors: str | None, column: str | None, separator: str | None) -> None:
+    def __init__(
+        self, relevance: float, vectors: str | None, column: str | None, separator: str | None, candidates: int | None
+    ) -> None:
+        self._relevance, self._most = relevance, candidates
         self._source, self._column, self._separator = vectors, column, separator
 
     def bind(self, resources: Resources, key: str) -> None:
@@ -96,7 +97,7 @@ class _Similarity:
         if self._column is not None:
             self._categories = catalogue.categories(self._column, self._separator, f"{key}.column")
 
-    def vectors(self, items: np.ndarray) -> np.ndarray:
+    def _unit_vectors(self, items: np.ndarray) -> np.ndarray:
         """Return vectors of length 1, (n,) -> (n, d), or of zeros; their products are similarities."""
         if self._vectors is not None:
             return self._vectors[items].astype(np.float64)
@@ -104,7 +105,7 @@ class _Similarity:
         return unit(self._categories.shares(items))
 
 
-class MMR(Order):
+class MMR(_BySimilarity):
     """Maximal marginal relevance (Carbonell & Goldstein, SIGIR 1998).
 
     Chooses one item after another, the one with the largest relevance r_i - (1 - relevance) max over chosen j of
@@ -122,16 +123,12 @@ class MMR(Order):
         self, relevance: Part = 0.7, vectors: str | None = None, column: str | None = None,
         separator: str | None = None, candidates: Place | None = 200,
     ) -> None:  # fmt: skip
-        self._relevance, self._most = relevance, candidates
-        self._similarity = _Similarity(vectors, column, separator)
-
-    def bind(self, resources: Resources, key: str) -> None:
-        self._similarity.bind(resources, key)
+        super().__init__(relevance, vectors, column, separator, candidates)
 
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
         items = ranked.items[: self._most]
         relevance = self._relevance * scaled(ranked.scores[: len(items)])
-        vectors = self._similarity.vectors(items)
+        vectors = self._unit_vectors(items)
         nearest = np.zeros(len(items))  # of the first choice, only the relevance counts
         open_, chosen = np.ones(len(items), bool), list[int]()
         for _ in range(min(k, len(items))):
@@ -144,7 +141,7 @@ class MMR(Order):
         return ranked.first(np.array(chosen, np.int64))
 
 
-class DPP(Order):
+class DPP(_BySimilarity):
     """The most likely list of a determinantal point process, found greedily (Chen, Zhang & Zhou, NeurIPS 2018).
 
     The kernel is diag(q) S diag(q) with the similarities S and q_i = exp(a r_i), a = relevance / (2 (1 - relevance)),
@@ -160,15 +157,11 @@ class DPP(Order):
         self, relevance: Share = 0.7, vectors: str | None = None,
         column: str | None = None, separator: str | None = None, candidates: Place | None = 200,
     ) -> None:  # fmt: skip
-        self._relevance, self._most = relevance, candidates
-        self._similarity = _Similarity(vectors, column, separator)
-
-    def bind(self, resources: Resources, key: str) -> None:
-        self._similarity.bind(resources, key)
+        super().__init__(relevance, vectors, column, separator, candidates)
 
     def apply(self, visitor: Visitor, ranked: Ranked, k: int, rng: np.random.Generator) -> Ranked:
         items = ranked.items[: self._most]
-        vectors = self._similarity.vectors(items)
+        vectors = self._unit_vectors(items)
         quality = np.exp(self._relevance / (2 * (1 - self._relevance)) * scaled(ranked.scores[: len(items)]))
         return ranked.first(greedy_map(quality, vectors, k))
 

@@ -14,6 +14,7 @@ import polars as pl
 from recsys.base.errors import UserError
 from recsys.online.query_parameters import unknown_candidates
 from recsys.online.servable import Query, Row
+from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, Retrieved
@@ -24,28 +25,6 @@ from recsys.stages.visitor import Events, Visitor, as_key
 from recsys.store.request_features import OnlineFeatures
 
 MORE = 4  # how many times as many candidates are wanted if filters leave too few
-
-
-@dataclass(frozen=True)
-class StageSettings:
-    """The settings of a pipeline.
-
-    user, item, time: columns that name the user, the item and the time in rows
-    k: length of the lists
-    candidates: most items that are left when sources are merged
-    history: most events of a user that models read
-    seed: of exploration
-    stored_history: the stored feature that lists the user's last items, or None
-    """
-
-    user: str
-    item: str
-    time: str | None
-    k: int
-    candidates: int
-    history: int
-    seed: int = 0
-    stored_history: str | None = None
 
 
 @dataclass
@@ -92,7 +71,7 @@ class StagedRecommender:
     """Retrieves, filters, scores and orders items. Threads may share it.
 
     Args:
-        settings: names and sizes.
+        settings: names and sizes; the parts have been built of its other keys.
         catalogue: the items.
         sources, filters, order: the parts by name, in their order.
         merge: makes one list of the candidates of several sources.
@@ -103,7 +82,7 @@ class StagedRecommender:
     """
 
     def __init__(
-        self, settings: StageSettings, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
+        self, settings: PipelineConfig, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
         filters: Mapping[str, Filter], score: Score | None, order: Mapping[str, Order],
         users: Mapping[str, Row] | None = None, events: Events | None = None,
         features: OnlineFeatures | None = None, item_type: pl.DataType | None = None,
@@ -131,8 +110,8 @@ class StagedRecommender:
         user: Row = self._users.get(key or "", {})
         if self._features is not None:
             [user] = self._features.join([{**user, s.user: key}], shared=True)
-        if not query.rows and self.events is None and s.stored_history is not None:
-            names = [str(i) for i in user.get(s.stored_history) or []]
+        if not query.rows and self.events is None and s.features.history is not None:
+            names = [str(i) for i in user.get(s.features.history) or []]
             events = [{s.user: key, s.item: name} for name in names[-s.history :]]
             seen = self.catalogue.numbers(names)
         elif query.rows or self.events is None or key is None:

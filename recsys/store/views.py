@@ -19,6 +19,7 @@ from recsys.base.console import say
 from recsys.base.errors import UserError, did_you_mean
 from recsys.files.text_values import as_text
 from recsys.files.user_files import copies_of, problem_of
+from recsys.store import fitting
 from recsys.store.aggregates import (
     EVENTS,
     KEY,
@@ -29,16 +30,6 @@ from recsys.store.aggregates import (
     is_number,
     ticks,
     ticks_per_second,
-)
-from recsys.store.fitting import (
-    MOST_INTEGER,
-    MOST_SUMMED,
-    MOST_TIME,
-    has_floats,
-    later_than_now,
-    reject,
-    too_large,
-    without_nan,
 )
 
 TIME, PLACE = "__time__", "__place__"
@@ -128,7 +119,7 @@ class View:
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are not globs
         if unfit := self.unfit(types):
             frame = frame.filter(~pl.any_horizontal(*unfit.values()).fill_null(False))
-        frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
+        frame = frame.with_columns(fitting.without_nan(types)).filter(~self._incomplete)
         return frame.with_columns(as_text(pl.col(self.key), types[self.key]))
 
     @property
@@ -137,16 +128,16 @@ class View:
 
     def unfit(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
         """Return, for each time, and column with floats or summed integers, whether its value makes a bad event."""
-        limits = {**dict.fromkeys(self.summed, MOST_SUMMED), self.time: MOST_TIME}
+        limits = {**dict.fromkeys(self.summed, fitting.MOST_SUMMED), self.time: fitting.MOST_TIME}
         flags = {
-            name: too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
+            name: fitting.too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
             for name, dtype in types.items()
-            if has_floats(dtype)
+            if fitting.has_floats(dtype)
         }
         whole = [n for n in self.summed if n in types and types[n].is_integer()]
         dated = [self.time] if isinstance(types.get(self.time), pl.Date | pl.Datetime) else []
-        flags |= {n: later_than_now(pl.col(n), types[n]) for n in dated}
-        return flags | {n: too_large(pl.col(n), types[n], MOST_INTEGER) for n in whole}
+        flags |= {n: fitting.later_than_now(pl.col(n), types[n]) for n in dated}
+        return flags | {n: fitting.too_large(pl.col(n), types[n], fitting.MOST_INTEGER) for n in whole}
 
     def why_unfit(self, name: str, value: object, dtype: pl.DataType) -> str:
         """Return the reason for which `unfit` names a value of a column."""
@@ -164,7 +155,7 @@ class View:
             types = {c: t for c, t in columns_of(path, self.name).items() if c in wanted}
             if {self.key, self.time} <= types.keys():
                 needed = {c: types[c] for c in (self.key, self.time)}
-                named = pl.scan_parquet(path, glob=False).select(*needed).with_columns(without_nan(needed))
+                named = pl.scan_parquet(path, glob=False).select(*needed).with_columns(fitting.without_nan(needed))
                 with readable(f"{self.name}: {path}"):
                     total, number = named.select(pl.len(), n=self._incomplete.sum()).collect(engine="streaming").row(0)
                 if number:
@@ -181,7 +172,7 @@ class View:
                 name = next(n for n, flag in flags.items() if flag)
                 why = self.why_unfit(name, row[name], types[name])
                 where = f"{self.name}: {path}, row {row.pop('__row__')}"
-                reject(rejected, self.name, where, why, json.dumps(row, default=str))
+                fitting.reject(rejected, self.name, where, why, json.dumps(row, default=str))
 
     def until(self, frame: pl.LazyFrame, until: Any) -> pl.LazyFrame:
         """Leave out the rows of `scan` that are later than a time; None keeps all. Raises UserError for no time."""

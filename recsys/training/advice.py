@@ -124,8 +124,6 @@ def still_improving(metric: str, before: float, last: float, epochs: int) -> str
     Args:
         metric: the monitored metric, with its split.
         before: the best value of the earlier validations.
-        last: the value of the last validation.
-        epochs: epochs of the training.
     """
     if not abs(last - before) >= RISING * abs(before):
         return None
@@ -157,7 +155,6 @@ def short_training(cfg: RunConfig, interactions: float, epochs: float) -> str | 
     Args:
         cfg: config of a retrieval model that is trained step by step.
         interactions: mean number of training interactions per item.
-        epochs: number of epochs of the whole training.
     """
     deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
     is_adam = OPTIMIZERS[sparse.name].counts_steps

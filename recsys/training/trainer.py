@@ -121,7 +121,6 @@ def build_trainer(
 
     Args:
         start: the state to go on from; None for a new run.
-        loggers: whether to log.
         windows: number of windows of training rows, each of which is an epoch; 0 without windows.
     """
     accelerator = cfg.accelerator

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.schema.pipeline_schema import PipelineConfig
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
@@ -16,7 +17,7 @@ from recsys.stages.open_models import Models, Resources
 from recsys.stages.order import Order
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
-from recsys.stages.staged import StagedRecommender, StageSettings
+from recsys.stages.staged import StagedRecommender
 from recsys.stages.visitor import Events, Visitor
 
 
@@ -58,12 +59,12 @@ def recommender(
     order: Mapping[str, Order] | None = None, score: Score | None = None, merge: Merge | None = None,
     events: Events | None = None, **settings: Any,
 ) -> StagedRecommender:  # fmt: skip
-    given = {"user": "user", "item": "item", "time": None, "k": 3, "candidates": 10, "history": 10}
+    given = {"k": 3, "candidates": 10, "history": 10}
     found = resources(items, events=events)
     for parts in (sources, filters or {}, order or {}):
         for name, part in parts.items():
             part.bind(found, name)
     return StagedRecommender(
-        StageSettings(**{**given, **settings}), items, sources, merge or ReciprocalRank(), filters or {}, score,
+        PipelineConfig(**{**given, **settings}), items, sources, merge or ReciprocalRank(), filters or {}, score,
         order or {}, events=events,
     )  # fmt: skip

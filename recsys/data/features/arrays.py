@@ -35,7 +35,6 @@ class Arrays:
 
         Args:
             frame: data frame that `Fitted.apply` returned.
-            features: its feature spec.
             vectors: the vectors of dense features, `Fitted.matrices`.
         """
         arrays = cls.empty(frame.height, features)

@@ -44,7 +44,6 @@ class BatchTensors:
 
         Args:
             frame: data frame that `Fitted.apply` returned.
-            features: its feature spec.
             vectors: the vectors of dense features, `Fitted.matrices`.
         """
         return cls.from_arrays(Arrays.from_frame(frame, features, vectors), features)

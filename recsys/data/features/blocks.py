@@ -81,7 +81,6 @@ def set_apart(block: Block, rows: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame
     """Add the rows that cannot be read to the block's bad rows, and return the other ones.
 
     Args:
-        block: the block that the rows are from.
         rows: rows with LINE and their text, in the column "text".
         reason: why a row cannot be read; null if it can.
     """

@@ -83,9 +83,7 @@ class Encoder(ABC):
         """Return the ids of values.
 
         Args:
-            x: values of parsed rows.
             look_up: the lookup of text; None for encoders of numbers.
-            bounds: the bounds of quantiles.
         """
         assert look_up is not None
         return look_up(x)

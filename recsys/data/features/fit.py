@@ -125,8 +125,6 @@ def fit(data: ResolvedData, training: Training, types: Types | None = None) -> F
     no fitting.
 
     Args:
-        data: the data config.
-        training: the training split.
         types: the meaning of the raw columns of text; by default, each text is a value of its own.
 
     Raises:

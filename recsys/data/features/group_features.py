@@ -31,7 +31,6 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Arrange whole groups of parsed rows.
 
     Args:
-        data: the data config.
         rows: in any order, with GROUP, ORDER and PLACE, and with SPLIT unless the split is leave_one_out (sequences
             need it).
 
@@ -86,7 +85,6 @@ def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     are those at the time of the last row.
 
     Args:
-        data: the data config.
         rows: parsed rows of the groups' past.
 
     Returns:

@@ -79,8 +79,6 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
     """Return the labels, and the mean weight of a row.
 
     Args:
-        data: the data config.
-        rows: the number of training rows.
         seen: the statistics of `label_statistics`.
 
     Raises:

@@ -18,7 +18,6 @@ def parse_rows(data: ResolvedData, block: Block, *, labelled: bool = True) -> tu
     """Parse the rows of a block.
 
     Args:
-        data: the data config.
         block: raw rows with joined and derived columns.
         labelled: parse the columns of the label and the split.
 
@@ -37,7 +36,6 @@ class RowParser:
     """Parses blocks like `parse_rows`, with the work that depends only on columns and types done once.
 
     Args:
-        data: the data config.
         like: a frame with the columns and types of all blocks.
         labelled: parse the columns of the label and the split.
     """

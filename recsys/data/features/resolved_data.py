@@ -297,7 +297,6 @@ def feature_spec(
     """Return the features that models see.
 
     Args:
-        data: the data config.
         rows: returns the number of rows of a sparse feature's table.
         width: returns the width of a dense feature's vectors from its name.
         items: include the item table's features.

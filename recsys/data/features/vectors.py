@@ -107,7 +107,6 @@ class Vectors:
         """Normalise the vectors of the values.
 
         Args:
-            values: the values.
             matrix: (n, width) their vectors, in the same order.
             ways: the ways to normalise them, applied in this order.
             training: (n,) mask of the vectors that pca and whiten are fitted on; all if None.

@@ -93,10 +93,8 @@ class ChunkLayout:
     """Makes chunks of frames, and batches of chunks.
 
     Args:
-        features: the feature spec.
         columns: the columns of the frames.
         vectors: the matrix of each feature in `columns.vectors`.
-        batch_size: rows of a batch.
     """
 
     def __init__(

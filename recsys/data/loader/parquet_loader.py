@@ -90,14 +90,11 @@ class ParquetLoader:
 
     Args:
         files: Parquet files of prepared data.
-        features: the feature spec.
-        batch_size: rows of a batch.
         training: give every rank the same number of rows and steps, and drop the last rows that do not fill a batch
             (a different set each epoch if shuffled) unless they are a MOST_DROPPED of the epoch or more. If False,
             every row comes once, and ranks with fewer rows are filled up with rows of weight 0, so that all ranks take
             the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
-        seed: seed of the order.
         buffer_rows: number of rows of a chunk, within which rows are shuffled. The default is the number of rows that
             hold about CHUNK_VALUES values, and at least LEAST_CHUNK_ROWS, unless they have more than MOST_CHUNK_BYTES.
             If a file is sorted by user and has several chunks, each step sees a part of the users only, from which
@@ -106,8 +103,6 @@ class ParquetLoader:
             steps, have nearly equal numbers of ids.
         unknown: share of the ids of a feature that are replaced by the unknown id, drawn anew in each epoch.
         keep_bytes: bytes of decoded row groups that are kept for later epochs, and up to a chunk more.
-        rank: rank of this process.
-        world_size: the number of processes.
         vectors: the vectors of dense features, `Fitted.matrices`.
         limit: use only this many batches of each epoch (the first ones); None uses all.
         epochs: number of epochs of a training, after which nothing is read ahead; None if it is not known.
@@ -330,10 +325,7 @@ class _ChunksAhead:
     """The chunks of an epoch, of which AHEAD are read and laid out in the background before they are taken.
 
     Args:
-        epoch: the epoch.
         first, stop: number of the first chunk, and of the one after the last.
-        read: reads a chunk by its number.
-        lay_out: lays out what was read of a chunk.
     """
 
     def __init__(

@@ -52,7 +52,6 @@ class RowGroups:
     """Reads rows of row groups.
 
     Args:
-        columns: the columns to read.
         keep_bytes: bytes of decoded row groups above which a call keeps no more of them in memory.
         check: checks files that cannot be read.
     """

@@ -19,9 +19,6 @@ READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNOREC
 def check_source(data: ResolvedData) -> None:
     """Check `source`, its joins and the text options of `items`.
 
-    Args:
-        data: the data config.
-
     Raises:
         UserError: the config has a mistake.
     """

@@ -59,7 +59,6 @@ def read_items(
     Without data.items.file, the items are the values of the files of vectors and of semantic ids.
 
     Args:
-        data: the data config.
         fitted: the transforms of the rows.
         codes: the folder of the items' semantic ids, or None.
         old: the item table of the run that a training goes on from, whose transforms grow; None fits new ones.

@@ -36,9 +36,6 @@ def k_core(data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], folder
     """Return the chunks without the rows whose users or items (`data.k_core`) are rare; their rows are numbered anew.
 
     Args:
-        data: the data config.
-        engine: runs the passes.
-        chunks: parsed rows.
         folder: the folder to write in; a chunk that a killed run has written there is not written again.
 
     Raises:

@@ -36,11 +36,7 @@ def shuffle(
 ) -> list[ParsedChunk]:
     """Return arranged chunks under `folder`; arrange them if they do not exist.
 
-    Args:
-        engine: runs the passes.
-        chunks: the parsed chunks to arrange.
-        splitter: assigns rows to splits.
-        by: the meaning of the groups' keys, of which one may be written in several forms.
+    by: the meaning of the groups' keys, of which one may be written in several forms
     """
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)

@@ -48,9 +48,7 @@ class SparkJob(InheritableThread):
     """A Spark job in a thread, so that the driver can use its results while it runs.
 
     Args:
-        context: the SparkContext.
         group: name of the job, by which it can be cancelled.
-        rows: an RDD.
         run: called in each task with the rows of its partition.
 
     error: the exception that ended the job; None while it runs and if it succeeds
@@ -189,8 +187,6 @@ class Spark(Engine):
 
         Args:
             function: the function to call; it is sent to each worker once.
-            items: its first arguments, one task each.
-            advance: reports progress.
             reads: not used; the cluster decides how many tasks run at a time.
         """
         if not items:

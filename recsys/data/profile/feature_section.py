@@ -111,7 +111,6 @@ def cell_table(frame: pl.DataFrame, what: str, rows: str, base: float, *, labell
     """Return a table of cells.
 
     Args:
-        frame: the cells.
         what: the header of the cells' labels.
         rows: the header of the cells' rows.
         base: the rate of positives in all training rows.

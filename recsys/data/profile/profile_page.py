@@ -22,7 +22,6 @@ def page(profile: DataProfile, info: Mapping[str, Any], bad: Path) -> str:
     """Return the page.
 
     Args:
-        profile: the data profile.
         info: the content of prepared.json.
         bad: the file of bad rows, which may be missing.
     """

@@ -151,10 +151,7 @@ def table(
     """Return the sizes of an embedding table and its lookups in training.
 
     Args:
-        name: name of the table.
         features: names of the features that share it.
-        rows: number of its rows.
-        encoder: how values become rows.
         counts: value and TALLY, a row for each value.
         used: for hash, the number of rows that a training value falls into; otherwise None.
     """

@@ -64,7 +64,6 @@ def complete_rows(
     """Join the side tables and add the derived columns (see `steps`), then keep the rows for which `where` is true.
 
     Args:
-        frame: the raw rows.
         sides: each side table, and how it is joined.
         derive: the SQL expression of each derived column, by name.
     """

@@ -108,7 +108,6 @@ def without_breaks(source: TextConfig, text: bytes, *, at_end: bool) -> tuple[by
     A value is quoted if the quotes stand at its ends, so that a stray quote within a value swallows nothing.
 
     Args:
-        source: the dialect.
         text: the text from the beginning of a row on.
         at_end: the file ends with this text.
 

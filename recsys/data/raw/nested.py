@@ -72,8 +72,6 @@ def check_explode(source: SourceConfig, file: Path, frame: pl.DataFrame, optiona
     """Check that the columns to explode exist and hold lists. Raises UserError if not.
 
     Args:
-        source: the format and its options.
-        file: the raw file.
         frame: its columns and types, before they are exploded.
         optional: columns that the file may lack.
     """
@@ -125,7 +123,6 @@ def explode_blocks(
     An empty list has no rows. Rows whose lists differ in length are bad rows.
 
     Args:
-        blocks: blocks of raw rows.
         file_range: the part of the file that the blocks are from, whose start makes the names of lists unique.
         projection: the columns to read; LIST, a name for each raw row, is added if it is among them.
     """

@@ -58,11 +58,8 @@ class RawFormat(ABC):
         """Read the raw rows of a range of a file, in bounded memory, with their lines and the bad rows.
 
         Args:
-            source: the options of the format.
-            file: the raw file.
             names: the columns of a file that does not name them itself.
             file_range: one of `ranges`; lines (Parquet: rows) count from 1 at its beginning.
-            projection: the columns to read.
         """
 
     def ranges(self, source: SourceConfig, file: Path) -> list[FileRange]:

@@ -125,8 +125,6 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing.
 
     Args:
-        data: the data config.
-        file: the raw file.
         sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
             features need, by the index of their join. By default they lie under data.root.
     """
@@ -185,9 +183,6 @@ def read_blocks(
     """Read the raw rows of a range of `file`, joined with the side tables and with derived columns.
 
     Args:
-        data: the data config.
-        file: the raw file.
-        file_range: the part of the file to read.
         unlabelled: the rows are to be predicted. The file may lack the label column (without a header it then has one
             column less), and data.where does not apply.
         complete: adds joined and derived columns and filters rows. By default as the config says, with the side tables
@@ -308,8 +303,6 @@ def side_table(
     """Read a side table without its bad rows.
 
     Args:
-        data: the data config.
-        join: the side table.
         key: its config key, for messages.
         report: called with a line about bad rows, if there are any.
 

@@ -72,10 +72,8 @@ def judge(where: str, data: ResolvedData, rows: int, bad: int, reasons: Reasons,
 
     Args:
         where: what is read, such as data=NAME.
-        data: the data config.
         rows: the number of rows, bad ones included.
         bad: the number of bad rows.
-        reasons: their reasons.
         listed: where they are listed, if anywhere.
 
     Raises:

@@ -57,7 +57,6 @@ def parse_sql(sql: str, key: str) -> tuple[pl.Expr, list[str]]:
     """Return the expression and the columns that it reads.
 
     Args:
-        sql: the expression.
         key: the config key that holds it, for messages.
 
     Raises:

@@ -53,7 +53,6 @@ def read_csv(
     """Yield blocks of whole lines in order, parsed by a few threads.
 
     Args:
-        source: the dialect of the file.
         names: names of all columns of the file, in order.
         file_range: bytes of text; the lines that begin there are read.
         projection: its `numbers` are parsed as numbers; all columns are read.

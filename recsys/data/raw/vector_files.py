@@ -27,9 +27,6 @@ FIRST_ROWS = 100  # read before the data is prepared, to see how long vectors ar
 def vector_files(data: ResolvedData) -> dict[str, Path]:
     """Return the path of each file by the name that the config gives it.
 
-    Args:
-        data: the data config.
-
     Raises:
         UserError: a file is missing.
     """
@@ -106,7 +103,6 @@ def read_vectors(data: ResolvedData, training: Mapping[str, pl.Series]) -> dict[
     """Read the vectors of each dense feature that has some, and say how many values have none.
 
     Args:
-        data: the data config.
         training: the distinct values of the training rows, as text, by raw column; columns may lack. The ways `pca` and
             `whiten` are fitted on the vectors of these values, or on all vectors if the column lacks.
 

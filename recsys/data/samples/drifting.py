@@ -94,8 +94,6 @@ def write_days(
 
     Args:
         folder: the folder; days that are there are written again.
-        days: number of days.
-        rows_per_day: rows of each day.
         drift: none, sudden, gradual or seasonal.
         seed: of the teacher and the rows.
         first: number of the first day; day 0 is FIRST_DAY.

@@ -84,12 +84,7 @@ class SemanticIds:
 
 
 def semantic_ids_folder(data: ResolvedData, home: Path) -> Path | None:
-    """Return the folder of the fitted semantic ids, which are fitted first if they are not there; None without any.
-
-    Args:
-        data: the data config.
-        home: the folder of prepared data.
-    """
+    """Return the folder of the fitted semantic ids, which are fitted first if they are not there; None without any."""
     config = data.semantic_ids
     if config is None:
         return None

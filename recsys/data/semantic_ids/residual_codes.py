@@ -92,8 +92,6 @@ def fit_residual_kmeans(x: np.ndarray, levels: int, size: int, seed: int) -> Res
 
     Args:
         x: (n, w) vectors, at least one.
-        levels: number of levels.
-        size: number of centroids of a level.
         seed: seed of the first centroids, and of the vectors that are drawn from more than MOST_FITTED.
     """
     rng = np.random.default_rng(seed)

@@ -58,7 +58,6 @@ class Artefact:
         """Read a folder's manifest and check its files.
 
         Args:
-            folder: the folder.
             digests: whether to read every file and compare its digest; otherwise only sizes are compared.
 
         Raises:

@@ -32,6 +32,10 @@ from recsys.export.triton import recommend, transforms
 from recsys.online.row_transforms import RowTransforms
 from recsys.online.servable import TensorSpec
 
+MOST_ROWS = 65_536  # of a batch
+BATCHING = [  # batches that Triton forms if it can, and how long a request waits for others
+    "dynamic_batching {", "  preferred_batch_size: [ 64, 512, 4096 ]", "  max_queue_delay_microseconds: 7000", "}",
+]  # fmt: skip
 BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
 Step = tuple[str, dict[str, str], dict[str, str]]  # of an ensemble: a model, and the names of its inputs and outputs
@@ -85,19 +89,11 @@ class TritonPythonModel:
 class Options:
     """Options of the repository.
 
-    max_batch_size: largest number of rows of a batch
-    preferred: sizes of batches that Triton forms if it can
-    delay_us: microseconds that a request waits for others
-    instances: processes of the transforms and instances of the graph
     dense_backend: backend of the graph: onnxruntime, pytorch or python; fil for boosted trees
     python_path: folder from which Triton's Python imports recsys; empty if it is installed there; bundle: the
         repository carries its code
     """
 
-    max_batch_size: int = 65_536
-    preferred: tuple[int, ...] = (64, 512, 4096)
-    delay_us: int = 7_000
-    instances: int = 1
     dense_backend: str = "onnxruntime"
     python_path: str = ""
 
@@ -124,9 +120,9 @@ def _write_retrieval(artefact: Artefact, folder: Path, options: Options) -> list
     columns = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] optional: true }}' for name, kind in types]
     lists = [("items", "STRING"), ("scores", "FP32")]
     outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
-    lines = _head(artefact.name, "python", replace(options, max_batch_size=0))
+    lines = _head(artefact.name, "python", 0)
     lines += ["input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
-    lines += [*_instances(options, "KIND_AUTO"), *_parameter("python_path", options.python_path)]
+    lines += [_instance("KIND_AUTO"), *_parameter("python_path", options.python_path)]
     _write_model(own, [*lines, *_warm_up(artefact, 0)])
     _write_python(own, "recommend", packages)
     _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
@@ -139,22 +135,22 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> list[s
     first, second = f"{name}_transforms", f"{name}_model"
     signature, backend = artefact.signature, options.dense_backend
     outputs = signature["outputs"]
-    lines = [*_head(first, "python", options), *_tensors("input", signature["inputs"], optional=True)]
-    lines += [*_tensors("output", signature["tensors"]), *_batching(options), *_instances(options)]
+    lines = [*_head(first, "python"), *_tensors("input", signature["inputs"], optional=True)]
+    lines += [*_tensors("output", signature["tensors"]), *BATCHING, _instance()]
     _write_model(folder / first, [*lines, *_parameter("python_path", options.python_path), *_warm_up(artefact)])
     _write_python(folder / first, "transforms", packages_of(artefact, python_graph=False))
     _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
     steps = [(first, _same(signature["inputs"]), _same(signature["tensors"]))]
     if backend == "fil":
-        steps += _write_trees(artefact, folder, options)
+        steps += _write_trees(artefact, folder)
     else:
         numbered = backend == "pytorch"
-        lines = [*_head(second, backend, options), *_tensors("input", signature["tensors"], numbered=numbered)]
+        lines = [*_head(second, backend), *_tensors("input", signature["tensors"], numbered=numbered)]
         # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
         reshape = "" if backend == "python" else " reshape { shape: [ ] }"
         lines += _tensors("output", outputs, reshape=reshape, numbered=numbered)
         # TorchScript is frozen with the tables on the CPU
-        lines += [*_batching(options), *_instances(options, "KIND_CPU" if numbered else "KIND_AUTO")]
+        lines += [*BATCHING, _instance("KIND_CPU" if numbered else "KIND_AUTO")]
         lines += _parameter("python_path", options.python_path) if backend == "python" else []
         _write_model(folder / second, lines)
         for part in ("model.pt",) if numbered else (GRAPH, "tables"):
@@ -162,14 +158,14 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> list[s
         if backend == "python":
             _write_python(folder / second, "graph", packages_of(artefact, python_graph=True))
         steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
-    _write_model(folder / name, _ensemble(name, artefact, options, steps))
+    _write_model(folder / name, _ensemble(name, artefact, steps))
     return packages_of(artefact, python_graph=backend == "python")
 
 
 WRITERS = {"ranking": _write_ranking, "retrieval": _write_retrieval}  # by the kind of the artefact
 
 
-def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Step]:
+def _write_trees(artefact: Artefact, folder: Path) -> list[Step]:
     """Write the steps of boosted trees, and return them: columns, the trees of each label, and predictions.
 
     https://github.com/triton-inference-server/fil_backend/blob/main/docs/model_config.md
@@ -181,15 +177,15 @@ def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Ste
     graphs = [("columns", signature["tensors"], [matrix]), ("outputs", scores, signature["outputs"])]
     for step, inputs, outputs in graphs:
         model_name = f"{name}_{step}"
-        lines = [*_head(model_name, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
-        _write_model(folder / model_name, [*lines, *_batching(options), *_instances(options)])
+        lines = [*_head(model_name, "onnxruntime"), *_tensors("input", inputs), *_tensors("output", outputs)]
+        _write_model(folder / model_name, [*lines, *BATCHING, _instance()])
         _link(artefact.folder / FIL / f"{step}.onnx", folder / model_name / "1" / GRAPH)
     steps = [(f"{name}_columns", _same(signature["tensors"]), _same([matrix]))]
     for i, spec in enumerate(scores):
         model_name = f"{name}_trees_{i}"
         input_spec, output_spec = replace(matrix, name="input__0"), replace(spec, name="output__0")
-        lines = [*_head(model_name, "fil", options), *_tensors("input", [input_spec])]
-        lines += [*_tensors("output", [output_spec]), *_batching(options), *_instances(options)]
+        lines = [*_head(model_name, "fil"), *_tensors("input", [input_spec])]
+        lines += [*_tensors("output", [output_spec]), *BATCHING, _instance()]
         lines += _parameter("model_type", "treelite_checkpoint") + _parameter("output_class", "false")
         lines += _parameter("predict_proba", "true" if spec.shape[1] > 1 else "false")
         _write_model(folder / model_name, lines)
@@ -223,8 +219,8 @@ def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
             shutil.copy(file, place)
 
 
-def _ensemble(name: str, artefact: Artefact, options: Options, steps: Sequence[Step]) -> list[str]:
-    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {options.max_batch_size}"]
+def _ensemble(name: str, artefact: Artefact, steps: Sequence[Step]) -> list[str]:
+    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {MOST_ROWS}"]
     lines += _tensors("input", artefact.signature["inputs"], optional=True)
     lines += _tensors("output", artefact.signature["outputs"])
     lines += ["ensemble_scheduling {", "  step ["]
@@ -242,9 +238,9 @@ def _same(specs: Iterable[TensorSpec], numbered: bool = False) -> dict[str, str]
     return {s.name: f"{s.name}__{i}" if numbered else s.name for i, s in enumerate(specs)}
 
 
-def _head(name: str, backend: str, options: Options) -> list[str]:
+def _head(name: str, backend: str, most_rows: int = MOST_ROWS) -> list[str]:
     versions = "version_policy: { latest: { num_versions: 2 } }"
-    return [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {options.max_batch_size}", versions]
+    return [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {most_rows}", versions]
 
 
 def _tensors(
@@ -259,14 +255,9 @@ def _tensors(
     return [f"{kind} [", ",\n".join(shown), "]"]
 
 
-def _batching(options: Options) -> list[str]:
-    preferred = f"  preferred_batch_size: [ {', '.join(map(str, options.preferred))} ]"
-    return ["dynamic_batching {", preferred, f"  max_queue_delay_microseconds: {options.delay_us}", "}"]
-
-
-def _instances(options: Options, kind: str = "KIND_CPU") -> list[str]:
-    """Return the instances. kind: KIND_AUTO for a graph: on each GPU that Triton has, otherwise on the CPU"""
-    return [f"instance_group [ {{ count: {options.instances} kind: {kind} }} ]"]
+def _instance(kind: str = "KIND_CPU") -> str:
+    """Return the one instance. kind: KIND_AUTO for a graph: on each GPU that Triton has, otherwise on the CPU"""
+    return f"instance_group [ {{ count: 1 kind: {kind} }} ]"
 
 
 def _parameter(key: str, value: str) -> list[str]:

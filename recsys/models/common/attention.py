@@ -9,17 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recsys.models.common import lists
 from recsys.models.common.layers import Dropout
-from recsys.models.common.lists import (
-    GROUPS,
-    filled_or_empty,
-    from_block,
-    from_end,
-    from_start,
-    groups_by_length,
-    padded_length,
-    to_block,
-)
 
 
 class PlacesFromEnd(nn.Embedding):
@@ -35,7 +26,7 @@ class PlacesFromEnd(nn.Embedding):
         total: P
         first: the place of each last value
         """
-        return super().forward((first + from_end(lengths, total)).clamp(max=self.num_embeddings - 1))
+        return super().forward((first + lists.from_end(lengths, total)).clamp(max=self.num_embeddings - 1))
 
 
 class PlacesFromStart(nn.Embedding):
@@ -47,7 +38,7 @@ class PlacesFromStart(nn.Embedding):
 
     def forward(self, lengths: Tensor, total: int) -> Tensor:  # type: ignore[override]
         """Return the vectors of lists of these lengths: (B,) -> (P, dim). total: P"""
-        return super().forward(from_start(lengths, total).clamp(max=self.num_embeddings - 1))
+        return super().forward(lists.from_start(lengths, total).clamp(max=self.num_embeddings - 1))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
@@ -79,18 +70,18 @@ def mix_padded(mix: Callable[..., Tensor], lengths: Tensor, *values: Tensor) -> 
         The values that `mix` returned for the places of the lists, (P, d').
     """
     first = values[0]
-    is_captured = padded_length() is not None or torch.compiler.is_compiling()
-    if is_captured or first.device.type != "cpu" or len(lengths) < 2 * GROUPS or not len(first):
-        blocks, at = zip(*(to_block(x, lengths) for x in values), strict=True)
-        return from_block(mix(*blocks, lengths), at[0])
-    groups, places, at_value = groups_by_length(lengths)
+    is_captured = lists.padded_length() is not None or torch.compiler.is_compiling()
+    if is_captured or first.device.type != "cpu" or len(lengths) < 2 * lists.GROUPS or not len(first):
+        blocks, at = zip(*(lists.to_block(x, lengths) for x in values), strict=True)
+        return lists.from_block(mix(*blocks, lengths), at[0])
+    groups, places, at_value = lists.groups_by_length(lengths)
     shapes = [(len(of), max(int(of[-1]), 1)) for of in groups]
     sizes = [rows * longest for rows, longest in shapes]
     parts = zip(*(x.index_select(0, places).split(sizes) for x in values), strict=True)
     mixed = [
         mix(*(x.view(*shape, -1) for x in part), of) for part, of, shape in zip(parts, groups, shapes, strict=True)
     ]
-    return from_block(torch.cat(mixed), at_value)
+    return lists.from_block(torch.cat(mixed), at_value)
 
 
 class Attention(nn.Module):
@@ -131,7 +122,7 @@ class Attention(nn.Module):
         q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in (queries, *keys_values.chunk(2, dim=2)))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
-            mask = filled_or_empty(lengths, q.shape[2])[:, None, None, :]
+            mask = lists.filled_or_empty(lengths, q.shape[2])[:, None, None, :]
         drop = self.weight_dropout if self.training else 0.0
         return _merge_heads(attend(q, k, v, mask, dropout_p=drop, is_causal=self.causal))
 
@@ -150,17 +141,17 @@ class QueryAttention(nn.Module):
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (B, dim) to values (P, dim) of lists of these lengths (B,) -> (B, dim)."""
-        block, _ = to_block(self.key_value(values), lengths)
+        block, _ = lists.to_block(self.key_value(values), lengths)
         k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.chunk(2, dim=2))
         q = self.query(queries).unflatten(1, (self.heads, 1, -1))
-        filled = filled_or_empty(lengths, block.shape[1])
+        filled = lists.filled_or_empty(lengths, block.shape[1])
         mixed = attend(q, k, v, filled[:, None, None])
         return torch.where((lengths > 0)[:, None], self.out(_merge_heads(mixed)), 0.0)
 
 
 def _merge_heads(x: Tensor) -> Tensor:
     """Concatenate the heads of each value: (B, H, L, d) -> (B * L, H * d)."""
-    if padded_length() is not None:  # no view: other attention kernels have other strides
+    if lists.padded_length() is not None:  # no view: other attention kernels have other strides
         return torch.cat(x.unbind(1), dim=2).flatten(0, 1)
     return x.transpose(1, 2).reshape(-1, x.shape[1] * x.shape[3])
 
@@ -219,19 +210,19 @@ class RelativeAttention(nn.Module):
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
-        block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        block, at = lists.to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
         q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.split(dim, dim=2))
         longest = block.shape[1]
         if self.causal:
             place = torch.arange(longest, device=lengths.device)
             seen = (place[:, None] >= place)[None, None]
         else:
-            seen = filled_or_empty(lengths, longest)[:, None, None, :]
+            seen = lists.filled_or_empty(lengths, longest)[:, None, None, :]
         r = self.distance(sinusoids(torch.arange(longest - 1, -longest - 1, -1, device=lengths.device), dim))
         bias = _by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)
         mixed = attend(q + self.u, k, v, bias)
-        return self.out(from_block(_merge_heads(mixed), at))
+        return self.out(lists.from_block(_merge_heads(mixed), at))
 
 
 def sinusoids(distances: Tensor, dim: int) -> Tensor:

@@ -129,7 +129,6 @@ class Booster(Protocol):
             trees: in the library's own class, as `load` returns them.
             columns: the columns that the trees were fitted to.
             matrix: the rows, (R, C).
-            threads: number of threads.
         """
         ...
 

@@ -1,13 +1,13 @@
-"""Charts between two axes: lines, dots with intervals, histograms."""
+"""Charts between two axes: lines, dots with intervals, histograms; and parallel coordinates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from recsys.pages.charts.axes import Axis, axis, draw_x, draw_y, line, spans
-from recsys.pages.elements import el, join, path, tail
+from recsys.pages.charts.axes import Axis, as_number, axis, axis_of_texts, draw_x, draw_y, label, line, spans
+from recsys.pages.elements import el, join, path, pixels, plain, tail
 from recsys.pages.page_table import Paint
 
 WIDE, HIGH = 560, 262  # size of a chart in pixels
@@ -183,3 +183,27 @@ def histogram(
     hits = [el("rect", x=a, width=b - a, height=y.start, class_="hit", data_t=tip) for a, b, tip in bins]
     base = line(x.start, y.start, x.stop, y.start, "base")
     return svg([*shapes, base, draw_x(x, y.start, width=WIDE), *hits], WIDE, high)
+
+
+def parallel(title: str, columns: Mapping[str, Sequence[str]], tips: Sequence[str], best: int) -> Markup:
+    """Draw a line for each trial across an axis for each column, which has a value of each trial, as text.
+
+    The last column, the metric, shades the lines; the line of the trial `best` is thick.
+    """
+    wide, high, top, foot = 1160, 300, 34, 22
+    step = (wide - 150) / max(len(columns) - 1, 1)
+    x = [60 + i * step for i in range(len(columns))]
+    scales = [axis_of_texts(values, high - foot, top) for values in columns.values()]
+    metric = [as_number(v) for v in list(columns.values())[-1]]
+    numbers = [v for v in metric if v is not None] or [0.0]
+    low, extent = min(numbers), (max(numbers) - min(numbers)) or 1.0
+    shapes = []
+    for trial, tip in enumerate(tips):
+        places = (f"{pixels(a)},{pixels(y.at(values[trial]))}" for a, (y, values) in zip(x, scales, strict=True))
+        shade = 0.25 + 0.55 * (0.0 if (v := metric[trial]) is None else (v - low) / extent)
+        look = {"style": "stroke:var(--c2);stroke-width:3"} if trial == best else {"stroke_opacity": shade}
+        shapes.append(el("polyline", points=" ".join(places), data_t=tip, **look))
+    for name, a, (y, _) in zip(columns, x, scales, strict=True):
+        texts = (label(plain(text, 16), a + 6, at + 4, "start") for at, text in y.labels(5))
+        shapes += [line(a, top, a, high - foot, "base"), label(plain(name, 26), a, top - 16, kind="name"), *texts]
+    return figure(title, svg(shapes, wide, high), kind="across")

@@ -16,12 +16,17 @@ PAGEABLE on those of DLRM with and without the pipeline. docs/explanation/step_t
 published times and with all that was measured there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from recsys.schema.command_schemas import ClusterConfig
 from recsys.sharding.estimate.dense_work import DenseWork, KernelWork
+
+if TYPE_CHECKING:
+    from recsys.sharding.estimate.report import DeviceReport
 
 MATMUL, STREAM, GATHER, LINK = 0.5, 0.8, 0.65, 0.75  # shares of peaks: products, elementwise kernels, rows, links
 KERNEL_US = 2.0  # least time of a kernel
@@ -38,17 +43,6 @@ OPERATION_US = 20.0
 COMPILED_US = 60.0  # of the host for a kernel of code that is compiled for varying lengths, beside its launch
 GRAPH_MS = 0.5  # of the host for a replay: of the forward pass, or of the backward pass
 HIDES_COPY, HIDES_IDS = ("base", "sparse_dist", "prefetch"), ("sparse_dist", "prefetch")
-
-
-class DeviceTraffic(Protocol):
-    """Bytes of a device in a step (DeviceReport)."""
-
-    gathered_bytes: float
-    updated_bytes: float
-    host_bytes: float
-    sent_bytes: float
-    sent_id_bytes: float
-    sent_between_bytes: float
 
 
 @dataclass
@@ -94,7 +88,7 @@ class StepClock:
 
 
 def step_clock(
-    devices: Sequence[DeviceTraffic],
+    devices: Sequence[DeviceReport],
     work: DenseWork,
     cluster: ClusterConfig,
     *,
