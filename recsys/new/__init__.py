@@ -5,13 +5,12 @@
 
 import sys
 from types import ModuleType
-from typing import Any
 
 
 class _NewPackage(ModuleType):
     """Lets `recsys.new(frame)` look at a frame, although `recsys.new` is also the package of the command."""
 
-    def __call__(self, *rows: object, **answers: Any) -> Any:
+    def __call__(self, *rows: object, **answers: object) -> object:
         from recsys.api import new
 
         return new(*rows, **answers)  # type: ignore[arg-type]

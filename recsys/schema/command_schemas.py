@@ -124,12 +124,8 @@ class PredictConfig:
     )
     k: Count | None = field(None, "retrieval models: length of the lists; null: the largest of the run's protocol.k")
     filter_history: bool | None = field(None, "retrieval models: leave out the history; null: the run's protocol")
-    user: Any = field(
-        None, "retrieval models: print the items for one user; input is then the run's own raw files by default"
-    )
-    allow_unknown: bool = field(
-        False, "go on where nearly all values of a column are ones that the training rows do not hold"
-    )
+    user: Any = field(None, "retrieval models: print the items for one user; input: by default the run's raw files")
+    allow_unknown: bool = field(False, "go on where the training rows hold hardly any value of a column")
 
 
 @dataclass(config=CHECKED)

@@ -69,7 +69,7 @@ def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
             source = text.encode()
         how = {"separator": separator, "quote_char": quote, "has_header": names is None, "new_columns": names}
         frame = pl.read_csv(source, infer_schema_length=None, glob=False, **how)  # type: ignore[arg-type]
-        if whole := [n for n, dtype in frame.schema.items() if dtype.is_integer()]:  # 0007 is text
+        if whole := [n for n, dtype in frame.schema.items() if dtype.is_numeric()]:  # 0007 is text
             texts = pl.read_csv(source, infer_schema=False, glob=False, **how).select(whole)  # type: ignore[arg-type]
             frame = frame.with_columns(x for x in texts if x.str.contains("^[+-]?0[0-9]").any())
         return frame

@@ -117,7 +117,7 @@ def test_every_door(model_of: Models, format_: str, table: Table) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", FORMATS)
 @example(FOUND)
-@settings(max_examples=4, **FAST)
+@settings(max_examples=3, **FAST)
 @given(tables())
 def test_every_door_after_every_format(model_of: Models, format_: str, table: Table) -> None:
     compare(model_of(format_), table)

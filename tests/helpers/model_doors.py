@@ -189,9 +189,14 @@ def in_frame(takes: Callable[[Writing], bool]) -> Door:
     return Door(ask)
 
 
+def beyond_floats(v: Any) -> bool:
+    """A whole number that polars gives to pandas as a float, beside missing ones."""
+    return type(v) is int and abs(v) > 2**53
+
+
 def in_pandas(convert: Callable[[pd.DataFrame], pd.DataFrame], takes: Callable[[Writing], bool]) -> Door:
     def ask(model: Model, table: Table) -> Asked:
-        frame, held, chosen = table.columns(takes)
+        frame, held, chosen = table.columns(takes, beyond_floats)
         of_pandas = convert(frame.to_pandas())
         parsed, bad = model.predictor.rows.parse_frame(recsys.api._polars(of_pandas))
         outcomes = by_line(model, parsed, bad, frame.height, 0)
@@ -438,9 +443,11 @@ def in_store(model: Model, table: Table) -> Asked:
     return Asked(one_by_one(model.pipeline.arrays, rows), held, [chosen[c.type] for c in table.cases])
 
 
-def beyond_floats(v: Any) -> bool:
-    """Text such as 9007199254740993.0, which a CSV table of a pipeline reads as a float."""
-    return isinstance(v, str) and v.strip().endswith(".0") and len(v.strip()) > 17
+def another_number(v: Any) -> bool:
+    """Text that a CSV table of a pipeline reads as a float: too many digits, or text that only looks like a number."""
+    if not isinstance(v, str):
+        return False
+    return (v.strip().endswith(".0") and len(v.strip()) > 17) or v in ("7.0", "1e3", "-0", "nan", "NaN")
 
 
 def in_pipeline_table(format_: str) -> Door:
@@ -448,7 +455,7 @@ def in_pipeline_table(format_: str) -> Door:
 
     def ask(model: Model, table: Table) -> Asked:
         if format_ == "csv":
-            frame, held, chosen = table.columns(flat_text, beyond_floats)
+            frame, held, chosen = table.columns(flat_text, another_number)
         else:
             frame, held, chosen = table.columns(every)
         file = model.home / f"items.{format_}"

@@ -6,22 +6,18 @@ what the training files would have held, so that joins, SQL and features see the
 
 from __future__ import annotations
 
-import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import datetime
 from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
 from recsys.data.features.blocks import BLANK
-from recsys.data.features.row_sources import lists
+from recsys.data.features.plain_values import numbers_of, plain, regrouped, series_value, texts_of
 from recsys.data.features.value_types import ISO, as_time, is_missing, parts_of
-from recsys.files.text_values import as_text
 
 WHOLE = r"^(-?(?:0|[1-9][0-9]*))(?:\.0*)?$"  # a whole number without leading zeros
 WRITTEN = [
@@ -30,7 +26,6 @@ WRITTEN = [
     for fraction in (("", "%.3f", "%.6f") if clock else ("",))
     for zone in (("", "Z", "+00:00") if clock else ("",))
 ]
-FLOAT64_MAX = sys.float_info.max
 STYLES: dict[str, Callable[[str], str]] = {"lower": str.lower, "title": str.title, "upper": str.upper}
 ZONE = r"[Tt ]\s*[0-9:.,]+\s*(?:[Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)\s*$"  # after the clock
 
@@ -66,13 +61,13 @@ class RawType(ABC):
 
         Raises TypeError for a type of which no value can be read.
         """
-        return self._converted(_plain(values))
+        return self._converted(plain(values))
 
     @abstractmethod
     def _converted(self, x: pl.Series) -> pl.Series:
         """Convert text, numbers without NaN, booleans and times."""
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Any:
         """Return a value of Python or JSON as the training files hold it, None if missing; equal to `convert`.
 
         Raises ValueError if it is refused.
@@ -82,13 +77,13 @@ class RawType(ABC):
         quick = self._quick(value)
         return self._slow(value) if quick is NotImplemented else quick
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         """Convert the usual values without polars; NotImplemented for the others."""
         return NotImplemented
 
-    def _slow(self, value: Any) -> Any:
+    def _slow(self, value: object) -> object:
         try:
-            given = pl.Series([_series_value(value)])
+            given = pl.Series([series_value(value)])
             converted = self.convert(given)
         except UnicodeError as e:
             raise ValueError("is not UTF-8 text") from e
@@ -111,7 +106,7 @@ class RawType(ABC):
         """Return which values were refused: those that were given and are null."""
         if converted.null_count() == given.null_count():
             return pl.Series([False]).new_from_index(0, len(given))
-        return converted.is_null() & ~is_missing(_plain(given))
+        return converted.is_null() & ~is_missing(plain(given))
 
     def canonical(self, texts: pl.Series) -> pl.Series:
         """Return text of the training files in the one form that each value has. No type but text has several."""
@@ -139,9 +134,9 @@ class RawText(RawType):
             raise TypeError(f"holds {x.dtype}, not one value a row")
         if x.dtype in (pl.Datetime, pl.Date):
             return RawTime(self.dtype, aware=getattr(x.dtype, "time_zone", None) is not None).convert(x)
-        return _text(x)
+        return texts_of(x)
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         if type(value) is str and value.isascii():
             return value
         return str(value) if type(value) is int else NotImplemented
@@ -151,7 +146,7 @@ class RawText(RawType):
 class UntypedText(RawText):
     """Text of runs that were prepared before columns had types: their servers read 7.0 as "7.0"."""
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         return repr(value) if type(value) is float and value == value else super()._quick(value)
 
 
@@ -170,16 +165,16 @@ class RawWhole(RawType):
         if x.dtype in (pl.Datetime, pl.Date):
             raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
         if self.dtype == pl.String:
-            return self.canonical(_text(x.cast(pl.Int8) if x.dtype == pl.Boolean else x))
+            return self.canonical(texts_of(x.cast(pl.Int8) if x.dtype == pl.Boolean else x))
         if x.dtype == pl.String:
             x = x.str.strip_chars(BLANK)
             whole = x.str.replace(r"\.0*$", "").cast(self.dtype, strict=False)  # floats lose digits
-            return whole if whole.null_count() == x.null_count() else whole.fill_null(self._whole(_number(x)))
-        return self._whole(x) if x.dtype.is_float() else _cast(x, self.dtype)
+            return whole if whole.null_count() == x.null_count() else whole.fill_null(self._whole(numbers_of(x)))
+        return self._whole(x) if x.dtype.is_float() else x.cast(self.dtype, strict=False)
 
     def why(self, given: pl.Series) -> str:
-        numbers = _plain(given)
-        numbers = _number(numbers) if numbers.dtype == pl.String else numbers.cast(pl.Float64)
+        numbers = plain(given)
+        numbers = numbers_of(numbers) if numbers.dtype == pl.String else numbers.cast(pl.Float64)
         if numbers.is_null().any():
             return "is not a number"
         bounds = np.iinfo(str(self.dtype).lower())
@@ -196,7 +191,7 @@ class RawWhole(RawType):
         digits = texts.str.strip_chars(BLANK).str.extract(WHOLE, 1).replace("-0", "0")
         return (digits + ".0" if self.point else digits).fill_null(texts).alias(texts.name)
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         if self.dtype != pl.String:
             fits = type(value) is int and self.dtype == pl.Int64 and abs(value) < 2**63
             return value if fits else NotImplemented
@@ -229,24 +224,27 @@ class RawNumber(RawType):
             raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
         x = x.cast(pl.Int8) if x.dtype == pl.Boolean else x
         if self.dtype != pl.String:
-            return (_number(x) if x.dtype == pl.String else _cast(x, pl.Float64())).cast(self.dtype, strict=False)
+            return (numbers_of(x) if x.dtype == pl.String else x.cast(pl.Float64(), strict=False)).cast(
+                self.dtype, strict=False
+            )
         if x.dtype == pl.String:
             return x
         return x.cast(pl.String).str.replace(r"\.0$", "").str.replace(".", self.decimal, literal=True)
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         if self.dtype == pl.String:
             if type(value) is float and value == value:
                 return repr(value).removesuffix(".0").replace(".", self.decimal)
             return value if type(value) is str and value.isascii() else NotImplemented
-        quick = type(value) is float or (type(value) is int and abs(value) < 2**53)
-        return float(value) if quick and self.dtype == pl.Float64 else NotImplemented
+        if self.dtype != pl.Float64 or not isinstance(value, int | float) or isinstance(value, bool):
+            return NotImplemented
+        return float(value) if abs(value) < 2**53 else NotImplemented
 
     @classmethod
     def held(cls, texts: pl.Series, decimal: str, thousands: str = "") -> RawNumber | None:
         """Return the type if all values are numbers."""
         numbers = texts.str.replace_all(thousands, "", literal=True).str.replace(decimal, ".", literal=True)
-        return None if _number(numbers).null_count() else cls(pl.String(), decimal)
+        return None if numbers_of(numbers).null_count() else cls(pl.String(), decimal)
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ class RawBoolean(RawType):
     def _converted(self, x: pl.Series) -> pl.Series:
         if x.dtype in (pl.Datetime, pl.Date):
             raise TypeError(f"holds {x.dtype}, and booleans in the training rows")
-        text = _text(x)
+        text = texts_of(x)
         bare = text.str.strip_chars(BLANK).str.to_lowercase()
         if self.dtype != pl.String:
             named = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
@@ -272,7 +270,7 @@ class RawBoolean(RawType):
     def canonical(self, texts: pl.Series) -> pl.Series:
         return self._converted(texts)
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         if type(value) is not bool:
             return NotImplemented
         return STYLES[self.style](str(value)) if self.dtype == pl.String else value
@@ -302,7 +300,7 @@ class RawTime(RawType):
         if x.dtype == pl.Boolean:
             raise TypeError(f"holds {x.dtype}, and times in the training rows")
         if self.dtype == pl.String and x.dtype not in (pl.Datetime, pl.Date):
-            return _text(x)
+            return texts_of(x)
         if self.dtype.is_numeric() and x.dtype.is_numeric():
             return x.cast(self.dtype, strict=False)
         if isinstance(x.dtype, pl.Datetime) and x.dtype.time_zone is not None:
@@ -313,7 +311,7 @@ class RawTime(RawType):
             moments = moments.zip_with(likely, moments.clear(len(x)))
         if self.dtype.is_numeric():
             since = moments.dt.epoch("us").cast(self.dtype)
-            return _number(x).cast(self.dtype, strict=False).fill_null(since) if x.dtype == pl.String else since
+            return numbers_of(x).cast(self.dtype, strict=False).fill_null(since) if x.dtype == pl.String else since
         if self.dtype == pl.String:
             texts = moments.dt.strftime(self.written).alias("x")
             fits = texts.to_frame().select(as_time("x", pl.String())).to_series() == moments
@@ -331,7 +329,7 @@ class RawTime(RawType):
             return False
         return bool((given.str.contains(ZONE) != self.aware).any())
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         return value if self.dtype == pl.String and type(value) is str and value.isascii() else NotImplemented
 
     @classmethod
@@ -358,14 +356,14 @@ class RawJoined(RawType):
     def _converted(self, x: pl.Series) -> pl.Series:
         if isinstance(x.dtype, pl.List | pl.Array):
             elements = self.element.convert(x.explode(empty_as_null=False, keep_nulls=False))
-            return _regrouped(elements, x).list.join(self.separator, ignore_nulls=True)
+            return regrouped(elements, x).list.join(self.separator, ignore_nulls=True)
         if x.dtype != pl.String:
             return self.element.convert(x)
         if not isinstance(self.element, RawWhole | RawBoolean):
             return x
         return self._converted(x.to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name))
 
-    def _quick(self, value: Any) -> Any:
+    def _quick(self, value: object) -> object:
         plain = type(value) is str and value.isascii() and not isinstance(self.element, RawWhole | RawBoolean)
         return value if plain else NotImplemented
 
@@ -381,16 +379,16 @@ class RawList(RawType):
 
     def _converted(self, x: pl.Series) -> pl.Series:
         if self.separator is not None and (x.dtype == pl.String or x.dtype.is_numeric()):  # 7 is a list of one
-            x = _text(x).to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name)
+            x = texts_of(x).to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name)
         if x.dtype == pl.Null:
             return x.cast(self.dtype)
         if not isinstance(x.dtype, pl.List | pl.Array):
             raise TypeError(f"holds {x.dtype}, and lists in the training rows")
         given = x.explode(empty_as_null=False, keep_nulls=False)
         converted = self.element.convert(given)
-        whole = _regrouped(converted, x)
+        whole = regrouped(converted, x)
         if (refused := self.element.refused(given, converted)).any():
-            bad = _regrouped(refused, x).list.any()
+            bad = regrouped(refused, x).list.any()
             whole = pl.select(pl.when(~bad.fill_null(False)).then(whole).alias(x.name)).to_series()
         return whole.cast(self.dtype, strict=False)
 
@@ -399,60 +397,3 @@ class RawList(RawType):
 
 
 TYPES: dict[str, type[RawType]] = {t.name: t for t in (RawText, RawWhole, RawNumber, RawBoolean, RawTime)}
-
-
-def _plain(x: pl.Series) -> pl.Series:
-    """Return the series as text, numbers without NaN, booleans, times or lists. Raises TypeError for other types."""
-    dtype = x.dtype
-    if dtype in (pl.Categorical, pl.Enum, pl.Binary):
-        return x.cast(pl.String, strict=False)
-    if dtype.is_decimal():  # 7.00 is 7
-        return x.cast(pl.String).str.replace(r"(\.[0-9]*?)0+$", "$1").str.strip_chars_end(".")
-    if dtype.is_float():
-        return x.fill_nan(None)
-    if dtype in (pl.Duration, pl.Time, pl.Struct, pl.Object):
-        raise TypeError(f"holds {dtype}")
-    return x
-
-
-def _series_value(value: Any) -> Any:
-    """Return a value, or a list without mixed types, of which polars makes a series."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        values = [None if isinstance(v, list | tuple) else _series_value(v) for v in value]
-        kinds = {type(v) for v in values if v is not None}
-        return values if len(kinds) < 2 else [None if v is None else str(v) for v in values]
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, str):
-        value.encode()  # raises for surrogates
-    elif isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC)
-    elif isinstance(value, Decimal) and not value.is_finite():
-        return math.nan if value.is_nan() else float(value)
-    elif type(value) is int and abs(value) > FLOAT64_MAX:
-        raise OverflowError
-    elif not (value is None or isinstance(value, date | int | float | Decimal)):
-        raise TypeError
-    return value
-
-
-def _text(x: pl.Series) -> pl.Series:
-    """Return values as text, whole floats without a point."""
-    return x.to_frame("x").select(as_text(pl.col("x"), x.dtype)).to_series().alias(x.name)
-
-
-def _number(texts: pl.Series) -> pl.Series:
-    return texts.str.strip_chars(BLANK).cast(pl.Float64, strict=False).fill_nan(None)
-
-
-def _cast(x: pl.Series, dtype: pl.DataType) -> pl.Series:
-    return x.cast(dtype, strict=False)
-
-
-def _regrouped(elements: pl.Series, like: pl.Series) -> pl.Series:
-    """Return the elements of lists as lists of the same lengths; null where `like` is."""
-    rows = like.arr.to_list() if isinstance(like.dtype, pl.Array) else like
-    grouped = lists(elements, rows.list.len().fill_null(0).to_numpy())
-    return pl.select(pl.when(rows.is_not_null()).then(grouped).alias(like.name)).to_series()
