@@ -94,7 +94,9 @@ def _frame_overrides(rows: object, overrides: list[str]) -> list[str]:
         raise UserError("data: rows= is what recsys.new found, with a config of its own; leave data= out")
     found = rows if isinstance(rows, FrameData) else new(rows)
     if found.questions and not found.sure:
-        raise UserError(f"rows: {' '.join(found.questions[0].lines())}; pass recsys.new(rows, ...) with the answer")
+        q = found.questions[0]
+        hint = f"recsys.new(rows, ...) with {' or '.join([*q.answers, 'yes=True'])}"
+        raise UserError(f"rows: {q.text}; the guess is {q.guess}; pass {hint}")
     return [*overrides, *found.overrides()]
 
 
@@ -262,7 +264,7 @@ def _series(name: str, values: pd.Series) -> pl.Series:
         return pl.Series(name, [], pl.Null)
     try:
         return pl.Series(name, pl.from_pandas(values, nan_to_null=True))
-    except (TypeError, ValueError, pl.exceptions.PolarsError):  # pyarrow's errors are of these types, too
+    except (TypeError, ValueError, NotImplementedError, pl.exceptions.PolarsError):  # also pyarrow's errors
         try:
             return pl.Series(name, [text_of(v) for v in values.astype(object).where(values.notna(), None)], pl.String)
         except ValueError as e:

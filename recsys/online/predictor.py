@@ -140,7 +140,9 @@ def predict_files(
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
-        read_sources.check_columns(read_sources.prediction_source(data, file), file, predictor.rows.raw.sides)
+        read_sources.check_columns(
+            read_sources.prediction_source(data, file), file, predictor.rows.raw.sides, predictor.rows.types
+        )
     names = {LINE: "line", ELEMENT: "element"}
     rows = 0
     fitted = predictor.fitted

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from recsys.base.errors import UserError, did_you_mean
+from recsys.files.text_values import text_of
 from recsys.online.row_error import RowError
 from recsys.online.servable import Query
 
@@ -36,9 +37,9 @@ def _items(given: object, key: str) -> list[str] | None:
     if given == "":
         raise UserError(f"{key}: names no item; write items separated by commas, or leave it out")
     items = given.split(",") if isinstance(given, str) else given
-    if type(items) is not list or any(type(i) not in (str, int) for i in items):
+    if type(items) is not list or any(type(i) not in (str, int, float) or i != i for i in items):
         raise UserError(f"{key}: must be a list of items")
-    return [str(i) for i in items]
+    return [text_of(i) or "" for i in items]
 
 
 def unknown_candidates(candidates: Sequence[Any]) -> UserError:

@@ -89,6 +89,10 @@ class RawRows:
         self.derive = needs.derive
         own = raw.columns.select(sorted(needs.raw)).schema
         self.meanings = {name: raw_type(fitted, name, dtype) for name, dtype in own.items()}
+        sql = self._read_by_sql(needs)
+        self.meanings |= {
+            n: replace(t, read_by_sql=True) for n, t in self.meanings.items() if n in sql and isinstance(t, RawTime)
+        }
         self.types = pl.Schema({name: t.dtype for name, t in self.meanings.items()})
         self.sides: dict[int, tuple[SideTable, list[str]]] = {}
         for i, names in sorted(needs.sides.items()):
@@ -145,15 +149,19 @@ class RawRows:
             for name in names:
                 if given is not None and name in given:
                     values, present = given[name]
+                    values = clean(side.join, values.alias(name).to_frame())[name]
                     frame = frame.with_columns(pl.when(present).then(values).otherwise(pl.col(name)).alias(name))
         return frame
+
+    def _read_by_sql(self, needs: FeatureInputs) -> set[str]:
+        where = self.fitted.data.where
+        expressions = [*needs.derive.values(), *([where] if where else [])]
+        return {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
 
     def _only_numbers(self, needs: FeatureInputs) -> set[str]:
         """Return the columns of text that features alone read, as numbers: numbers need not become text for them."""
         data, reads = self.fitted.data, self.fitted.data.column_reads
-        expressions = [*needs.derive.values(), *([data.where] if data.where else [])]
-        as_text = {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
-        as_text |= {side.join.key for side, _ in self.sides.values()}
+        as_text = self._read_by_sql(needs) | {side.join.key for side, _ in self.sides.values()}
         numbers = {n for n, types in reads.items() if not types & {Text, Vector, Time}} - as_text
         numbers -= {*(numbers if data.source.null_values else data.source.column_null_values)}  # may be missing
         return {n for n in numbers if self.types.get(n) == pl.String and (data.group is None or n != data.group.by)}
@@ -304,7 +312,15 @@ class RowFrames:
         """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
-        parsed, first = self.parsed([*history, *given], alone and not history), len(history)
+        first = len(history)
+        try:
+            parsed = self.parsed([*history, *given], alone and not history)
+        except RowError as e:
+            if not history or e.row is None:
+                raise
+            earlier_row, row = e.row < first, e.row if e.row < first else e.row - first
+            where = None if alone and not earlier_row else row
+            raise RowError(e.column, e.value, e.why, where, "history" if earlier_row else "rows") from e
         if self.rows.chosen_by:
             seen = parsed.filter(pl.col(ORDER) < pl.col(ORDER).max().over(GROUP))[LINE].to_list()
             earlier = {f"history[{i}]": row for i, row in enumerate(history)}

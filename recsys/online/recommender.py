@@ -178,7 +178,7 @@ class Recommender:
         data, refused = read_sources.history_config(self.fitted.data), list[BadRow]()
         sources_of = [(file, read_sources.prediction_source(data, file)) for file in files]
         for file, source in sources_of:
-            read_sources.check_columns(source, file, raw.raw.sides)
+            read_sources.check_columns(source, file, raw.raw.sides, raw.types)
         with bar("reading", unit="rows") as shown:
             for file, source in sources_of:
 

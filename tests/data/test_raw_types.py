@@ -1,12 +1,14 @@
 """The meaning of raw columns: columns of any type and single values become what the training files would have held."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pandas as pd
 import polars as pl
 import pytest
 from data_configs import data_from
@@ -257,3 +259,25 @@ def test_numbers_since_1970_that_only_clocks_read(dtype: pl.DataType) -> None:
     for value in (seconds, float(seconds), str(seconds), *INSTANT):
         kept = pl.Series("t", [RawTime(dtype).read(value)], dtype)
         assert kept.to_frame().select(as_time("t", dtype)).item() == NOON, value
+
+
+def test_text_of_times_that_sql_reads() -> None:
+    """A time that is no text is written as the training files do, or refused where they write several offsets."""
+    utc = found("2024-01-31T12:30:00Z", "2024-02-01T00:00:00Z")
+    offsets = found("2024-01-31 13:30:00+01:00")
+    assert isinstance(utc, RawTime) and isinstance(offsets, RawTime) and not offsets.written
+    given = pl.Series([datetime(2024, 1, 31, 13, 30, tzinfo=BERLIN)])
+    seconds = int(NOON.replace(tzinfo=UTC).timestamp())
+    sql = replace(utc, read_by_sql=True)
+    assert sql.convert(given).to_list() == [sql.read(seconds)] == ["2024-01-31T12:30:00Z"]
+    assert offsets.convert(given).to_list() == ["2024-01-31 12:30:00.000000Z"]  # only the instant is read
+    with pytest.raises(TypeError, match=r"^holds .*, and SQL reads its text; give the text as in the training files$"):
+        replace(offsets, read_by_sql=True).convert(given)
+    assert replace(offsets, read_by_sql=True).read("2024-01-31 13:30:00+01:00") == "2024-01-31 13:30:00+01:00"
+
+
+def test_missing_values_of_pandas_and_unusual_columns() -> None:
+    for kind in KINDS:
+        assert kind.read(pd.NA) is None and kind.read(pd.NaT) is None
+        with pytest.raises(TypeError, match=r"^holds "):
+            kind.convert(pl.Series([[1, 2]]))

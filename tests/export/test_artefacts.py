@@ -36,6 +36,7 @@ from recsys.files.manifest import DamagedFile
 from recsys.index.build_index import KINDS
 from recsys.job import run_config
 from recsys.online.predictor import Predictor
+from recsys.online.query_parameters import make_query
 from recsys.online.recommender import Recommender
 from recsys.online.row_error import RowError
 from recsys.online.servable import Query
@@ -449,6 +450,12 @@ def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
         model.recommend([Query([{"user": 3}])])
     unknown = Query([{"item": "7"}, {"item": 2.0}, {"item": None}])
     assert model.known_items(unknown) == (1, 2) and model.known_items(Query([])) == (0, 0)
+    every = model.recommend([Query([], 7)])[0][0]
+    without = [model.recommend([make_query([], {"k": 6, "exclude": [form]})])[0][0] for form in (2, 2.0, "2", "2.0")]
+    assert without == [[i for i in every if i != 2]] * 4
+    assert model.recommend([make_query([], {"k": 2, "candidates": [2.0, "5.0", "x"]})])[0][0] == [
+        i for i in every if i in (2, 5)
+    ]
 
 
 def test_numbers_that_are_no_rows_of_a_table_get_one_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

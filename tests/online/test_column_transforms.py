@@ -198,7 +198,7 @@ def test_usual_rows_take_no_polars(name: str) -> None:
 
 
 def test_a_bad_row_of_the_history_is_an_error() -> None:
-    with pytest.raises(RowError, match=r"rows\[0\]: column x: 'oops' is not a number"):
+    with pytest.raises(RowError, match=r"history\[0\]: column x: 'oops' is not a number"):
         named("csv").arrays({"i": 3}, history=[{"x": "oops", "i": 3}])
 
 

@@ -55,7 +55,7 @@ def merged(a: RawType | None, b: RawType | None) -> RawType | None:
         case RawBoolean(), RawBoolean():
             return replace(a, style="lower")
         case RawTime(), RawTime():
-            written = a.written if a.written == b.written else RawTime.written
+            written = a.written if a.written == b.written else ""
             return replace(a, aware=a.aware or b.aware, written=written)
         case (RawWhole() | RawNumber(), RawNumber()) | (RawNumber(), RawWhole()):
             return a if isinstance(a, RawNumber) else b

@@ -26,9 +26,9 @@ def plain(x: pl.Series) -> pl.Series:
         return x.cast(pl.String).str.replace(r"(\.[0-9]*?)0+$", "$1").str.strip_chars_end(".")
     if dtype.is_float():
         return x.fill_nan(None)
-    if dtype in (pl.Duration, pl.Time, pl.Struct, pl.Object):
-        raise TypeError(f"holds {dtype}")
-    return x
+    if dtype in (pl.String, pl.Boolean, pl.Date, pl.Datetime, pl.List, pl.Array, pl.Null) or dtype.is_numeric():
+        return x
+    raise TypeError(f"holds {dtype}")
 
 
 def series_value(value: object) -> object:

@@ -26,6 +26,7 @@ WRITTEN = [
     for fraction in (("", "%.3f", "%.6f") if clock else ("",))
     for zone in (("", "Z", "+00:00") if clock else ("",))
 ]
+PRECISE = "%Y-%m-%d %H:%M:%S%.6f"
 STYLES: dict[str, Callable[[str], str]] = {"lower": str.lower, "title": str.title, "upper": str.upper}
 ZONE = r"[Tt ]\s*[0-9:.,]+\s*(?:[Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)\s*$"  # after the clock
 
@@ -39,6 +40,7 @@ class RawType(ABC):
 
     name: ClassVar[str]
     refuses: ClassVar[str]  # what is wrong with a value that it refuses
+    others: ClassVar[tuple[type[pl.DataType], ...]] = (pl.List, pl.Array)  # types of columns that hold no such values
     dtype: pl.DataType
 
     @classmethod
@@ -61,7 +63,10 @@ class RawType(ABC):
 
         Raises TypeError for a type of which no value can be read.
         """
-        return self._converted(plain(values))
+        x = plain(values)
+        if x.dtype in self.others:
+            raise TypeError(f"holds {x.dtype}, and values of type {self.name} in the training rows")
+        return self._converted(x)
 
     @abstractmethod
     def _converted(self, x: pl.Series) -> pl.Series:
@@ -82,6 +87,8 @@ class RawType(ABC):
         return NotImplemented
 
     def _slow(self, value: object) -> object:
+        if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+            return None
         try:
             given = pl.Series([series_value(value)])
             converted = self.convert(given)
@@ -91,8 +98,8 @@ class RawType(ABC):
             raise ValueError(f"is out of the range of {self.dtype}") from e
         except (TypeError, pl.exceptions.PolarsError) as e:
             kind = type(value).__name__
-            plain = isinstance(self, RawList) or isinstance(value, str | int | float)
-            why = self.refuses if plain else f"has type {kind}, which a column of type {self.name} cannot hold"
+            why = f"has type {kind}, which a column of type {self.name} cannot hold"
+            why = self.refuses if isinstance(self, RawList) or isinstance(value, str | int | float) else why
             raise ValueError("is a list, not one value" if kind in ("list", "tuple") else why) from e
         if self.refused(given, converted).any():
             raise ValueError(self.why(given))
@@ -114,7 +121,7 @@ class RawType(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads, for a column of text."""
-        return {"type": self.name} | {k: v for k, v in asdict(self).items() if k != "dtype"}
+        return {"type": self.name} | {k: v for k, v in asdict(self).items() if k not in ("dtype", "read_by_sql")}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> RawType:
@@ -130,16 +137,13 @@ class RawText(RawType):
     refuses = "cannot be text"
 
     def _converted(self, x: pl.Series) -> pl.Series:
-        if isinstance(x.dtype, pl.List | pl.Array):
-            raise TypeError(f"holds {x.dtype}, not one value a row")
         if x.dtype in (pl.Datetime, pl.Date):
             return RawTime(self.dtype, aware=getattr(x.dtype, "time_zone", None) is not None).convert(x)
         return texts_of(x)
 
     def _quick(self, value: object) -> object:
-        if type(value) is str and value.isascii():
-            return value
-        return str(value) if type(value) is int else NotImplemented
+        plain = type(value) is int or (type(value) is str and value.isascii())
+        return str(value) if plain else NotImplemented
 
 
 @dataclass(frozen=True)
@@ -159,11 +163,10 @@ class RawWhole(RawType):
 
     name = "whole number"
     refuses = "is not a whole number"
+    others = (*RawType.others, pl.Datetime, pl.Date)
     point: bool = False
 
     def _converted(self, x: pl.Series) -> pl.Series:
-        if x.dtype in (pl.Datetime, pl.Date):
-            raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
         if self.dtype == pl.String:
             return self.canonical(texts_of(x.cast(pl.Int8) if x.dtype == pl.Boolean else x))
         if x.dtype == pl.String:
@@ -198,7 +201,7 @@ class RawWhole(RawType):
         plain = type(value) is str and value.isascii() and value.isdigit() and (value[0] != "0" or value == "0")
         if type(value) is int or plain:
             return f"{value}.0" if self.point else str(value)
-        return value if value == "" else NotImplemented
+        return value if type(value) is str and not value else NotImplemented
 
     @classmethod
     def held(cls, texts: pl.Series) -> RawWhole | None:
@@ -214,14 +217,13 @@ class RawNumber(RawType):
 
     name = "number"
     refuses = "is not a number"
+    others = (*RawType.others, pl.Datetime, pl.Date)
     decimal: str = "."
 
     def convert(self, values: pl.Series) -> pl.Series:
         return super().convert(values.cast(pl.Float64) if values.dtype.is_decimal() else values)  # no text with marks
 
     def _converted(self, x: pl.Series) -> pl.Series:
-        if x.dtype in (pl.Datetime, pl.Date):
-            raise TypeError(f"holds {x.dtype}, and numbers in the training rows")
         x = x.cast(pl.Int8) if x.dtype == pl.Boolean else x
         if self.dtype != pl.String:
             return (numbers_of(x) if x.dtype == pl.String else x.cast(pl.Float64(), strict=False)).cast(
@@ -236,9 +238,8 @@ class RawNumber(RawType):
             if type(value) is float and value == value:
                 return repr(value).removesuffix(".0").replace(".", self.decimal)
             return value if type(value) is str and value.isascii() else NotImplemented
-        if self.dtype != pl.Float64 or not isinstance(value, int | float) or isinstance(value, bool):
-            return NotImplemented
-        return float(value) if abs(value) < 2**53 else NotImplemented
+        quick = isinstance(value, int | float) and self.dtype == pl.Float64 and abs(value) < 2**53
+        return float(value) if quick else NotImplemented  # type: ignore[arg-type]
 
     @classmethod
     def held(cls, texts: pl.Series, decimal: str, thousands: str = "") -> RawNumber | None:
@@ -253,18 +254,16 @@ class RawBoolean(RawType):
 
     name = "boolean"
     refuses = "is neither true nor false"
+    others = (*RawType.others, pl.Datetime, pl.Date)
     style: str = "lower"
 
     def _converted(self, x: pl.Series) -> pl.Series:
-        if x.dtype in (pl.Datetime, pl.Date):
-            raise TypeError(f"holds {x.dtype}, and booleans in the training rows")
         text = texts_of(x)
         bare = text.str.strip_chars(BLANK).str.to_lowercase()
+        words = dict.fromkeys(("true", "1", "1.0"), "true") | dict.fromkeys(("false", "0", "0.0"), "false")
         if self.dtype != pl.String:
-            named = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-            return bare.replace_strict(named, default=None, return_dtype=pl.Boolean)
-        names = {n: STYLES[self.style]("true") for n in ("true", "1", "1.0")}
-        names |= {n: STYLES[self.style]("false") for n in ("false", "0", "0.0")}
+            return bare.replace_strict(words, default=None, return_dtype=pl.String) == "true"
+        names = {name: STYLES[self.style](word) for name, word in words.items()}
         return bare.replace_strict(names, default=None, return_dtype=pl.String).fill_null(text).alias(x.name)
 
     def canonical(self, texts: pl.Series) -> pl.Series:
@@ -288,18 +287,23 @@ class RawBoolean(RawType):
 class RawTime(RawType):
     """Times: instants, if they have a zone (aware), else local times. A zone that meets none is read as UTC.
 
-    written: how the training files write them, for columns of text
+    written: how the training files write them, for columns of text; empty if not in one way, or with other offsets
+    read_by_sql: SQL reads the text
     """
 
     name = "time"
     refuses = "is not a time"
+    others = (*RawType.others, pl.Boolean)
     aware: bool = False
-    written: str = "%Y-%m-%d %H:%M:%S%.6f"
+    written: str = ""
+    read_by_sql: bool = False
 
     def _converted(self, x: pl.Series) -> pl.Series:
-        if x.dtype == pl.Boolean:
-            raise TypeError(f"holds {x.dtype}, and times in the training rows")
-        if self.dtype == pl.String and x.dtype not in (pl.Datetime, pl.Date):
+        if x.dtype == pl.String and self.dtype == pl.String:
+            return x
+        if self.read_by_sql and not self.written:
+            raise TypeError(f"holds {x.dtype}, and SQL reads its text; give the text as in the training files")
+        if self.dtype == pl.String and x.dtype not in (pl.Datetime, pl.Date) and not self.read_by_sql:
             return texts_of(x)
         if self.dtype.is_numeric() and x.dtype.is_numeric():
             return x.cast(self.dtype, strict=False)
@@ -313,9 +317,9 @@ class RawTime(RawType):
             since = moments.dt.epoch("us").cast(self.dtype)
             return numbers_of(x).cast(self.dtype, strict=False).fill_null(since) if x.dtype == pl.String else since
         if self.dtype == pl.String:
-            texts = moments.dt.strftime(self.written).alias("x")
+            texts = moments.dt.strftime(self.written or PRECISE + "Z" * self.aware).alias("x")
             fits = texts.to_frame().select(as_time("x", pl.String())).to_series() == moments
-            precise = moments.dt.strftime("%Y-%m-%d %H:%M:%S%.6f" + "Z" * self.aware)  # files may hold days, or seconds
+            precise = moments.dt.strftime(PRECISE + "Z" * self.aware)  # files may hold days, or seconds
             return texts.zip_with(fits.fill_null(True), precise).alias(x.name)
         if isinstance(self.dtype, pl.Datetime) and self.dtype.time_zone is not None:
             moments = moments.dt.replace_time_zone("UTC").dt.convert_time_zone(self.dtype.time_zone)
@@ -323,8 +327,8 @@ class RawTime(RawType):
 
     def mixes_zones(self, given: pl.Series) -> bool:
         """Return whether times with a zone meet times without one."""
-        if isinstance(given.dtype, pl.Datetime):
-            return (given.dtype.time_zone is not None) != self.aware
+        if given.dtype in (pl.Datetime, pl.Date):
+            return (getattr(given.dtype, "time_zone", None) is not None) != self.aware
         if given.dtype != pl.String or given.null_count() == len(given):
             return False
         return bool((given.str.contains(ZONE) != self.aware).any())
@@ -340,16 +344,14 @@ class RawTime(RawType):
         moments = texts.to_frame("x").select(as_time("x", pl.String())).to_series()
         aware = bool(texts.str.contains(ZONE).any())
         formats = (f for f in WRITTEN if (moments.dt.strftime(f) == texts).fill_null(False).all())
-        default = "%Y-%m-%d %H:%M:%S%.6f" + "Z" * aware
-        return None if moments.null_count() else cls(pl.String(), aware, next(formats, default))
+        return None if moments.null_count() else cls(pl.String(), aware, next(formats, ""))
 
 
 @dataclass(frozen=True)
 class RawJoined(RawType):
     """Lists of values of one type that are written as text, which a separator divides."""
 
-    name = "joined"
-    refuses = "cannot be text"
+    name, refuses, others = "joined", "cannot be text", ()
     separator: str
     element: RawType
 
@@ -372,8 +374,7 @@ class RawJoined(RawType):
 class RawList(RawType):
     """Lists of values of one type. separator: divides the values of text, which is no list without one"""
 
-    name = "list"
-    refuses = "is not a list"
+    name, refuses, others = "list", "is not a list", ()
     element: RawType
     separator: str | None = None
 
@@ -382,7 +383,7 @@ class RawList(RawType):
             x = texts_of(x).to_frame("x").select(parts_of(pl.col("x"), self.separator)).to_series().alias(x.name)
         if x.dtype == pl.Null:
             return x.cast(self.dtype)
-        if not isinstance(x.dtype, pl.List | pl.Array):
+        if not x.dtype.is_nested():
             raise TypeError(f"holds {x.dtype}, and lists in the training rows")
         given = x.explode(empty_as_null=False, keep_nulls=False)
         converted = self.element.convert(given)

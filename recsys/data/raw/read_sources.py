@@ -121,12 +121,18 @@ def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.
     return frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in new.items() if n not in frame.columns)
 
 
-def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFrame] | None = None) -> None:
+def check_columns(
+    data: ResolvedData,
+    file: Path,
+    sides: Mapping[int, pl.DataFrame] | None = None,
+    types: Mapping[str, pl.DataType] | None = None,
+) -> None:
     """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing.
 
     Args:
         sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
             features need, by the index of their join. By default they lie under data.root.
+        types: the types to which columns of such rows are converted.
     """
     if data.source.explode is not None:
         optional = [] if sides is None else _unlabelled_columns(data)
@@ -137,6 +143,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
             near = did_you_mean(raw_name, frame.columns)
             raise UserError(f"data.source.rename.{name}: {file.name} has no column {raw_name}{near}")
     frame = rename_columns(data.source, file, frame)
+    frame = frame.with_columns(pl.Series(n, [], t) for n, t in (types or {}).items() if n in frame.columns)
     for name in data.source.column_null_values:
         _check_column("data.source.column_null_values", name, file, frame.columns)
     derive = data.derive if sides is None else FeatureInputs.from_config(data).derive

@@ -16,6 +16,7 @@ from recsys.export.artefact.compare_examples import apart, same_items
 from recsys.export.artefact.folder import Artefact
 from recsys.export.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.export.artefact.scorers import VectorScorer, scorer_of
+from recsys.files.text_values import text_of
 from recsys.online.fast_queries import FastQueries
 from recsys.online.queries import Queries, in_batches
 from recsys.online.query_parameters import unknown_candidates
@@ -220,13 +221,16 @@ class ServedRetrieval:
 
     def known_items(self, query: Query) -> tuple[int, int]:
         """Return the number of items of a history that the model knows, and of all."""
-        items = [item for row in query.rows if (item := self._item_column.value(row, None)) not in (None, "")]
-        known = self.fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String))
+        items = [text for row in query.rows if (text := text_of(self._item_column.value(row, None)))]
+        known = self.fitted.candidate_ids(pl.Series(items, dtype=pl.String))
         return int((known > 0).sum()), len(items)
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Return the places of those items that the model can rank among the scores."""
-        texts = [str(self._item_column.read(i)) for i in items]
+        texts: list[str | None] = []
+        for item in items:
+            with suppress(ValueError):  # what is no item is unknown
+                texts.append(text_of(self._item_column.read(item)))
         known = self.fitted.candidate_ids(pl.Series(texts, dtype=pl.String)).to_numpy()
         places: np.ndarray = known[(known > 0) & (known <= self._items)] - 1
         return places
