@@ -21,9 +21,10 @@ from recsys.data.features.blocks import GROUP, LINE, ORDER, BadRow, Block, one_l
 from recsys.data.features.fitted import RAW_SCHEMA
 from recsys.data.features.group_features import add_group_features
 from recsys.data.features.parse import RowParser
+from recsys.data.features.plain_values import texts_of
 from recsys.data.features.raw_types import RawText, RawTime, UntypedText
 from recsys.data.features.value_index import ValueIndex
-from recsys.data.features.value_types import Text, Time, Vector, as_value
+from recsys.data.features.value_types import Text, Time, Vector
 from recsys.data.raw.derive import (
     FeatureInputs,
     add_derived_column,
@@ -102,7 +103,7 @@ class RawRows:
             side = side or SideTable.from_table(join, side_table, self.types.get(join.key))
             self.sides[i] = side, names
         self.joined = {n: raw_type(fitted, n, s.table.schema[n]) for s, names in self.sides.values() for n in names}
-        self._numbers = self._only_numbers(needs)
+        self._numbers = self._only_numbers(sql)
         self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
         here = {ours: name for name, ours in data.source.rename.items()}
@@ -158,10 +159,10 @@ class RawRows:
         expressions = [*needs.derive.values(), *([where] if where else [])]
         return {column for sql in expressions for column in parse_sql(sql, "data.derive")[1]}
 
-    def _only_numbers(self, needs: FeatureInputs) -> set[str]:
+    def _only_numbers(self, sql: set[str]) -> set[str]:
         """Return the columns of text that features alone read, as numbers: numbers need not become text for them."""
         data, reads = self.fitted.data, self.fitted.data.column_reads
-        as_text = self._read_by_sql(needs) | {side.join.key for side, _ in self.sides.values()}
+        as_text = sql | {side.join.key for side, _ in self.sides.values()}
         numbers = {n for n, types in reads.items() if not types & {Text, Vector, Time}} - as_text
         numbers -= {*(numbers if data.source.null_values else data.source.column_null_values)}  # may be missing
         return {n for n in numbers if self.types.get(n) == pl.String and (data.group is None or n != data.group.by)}
@@ -211,8 +212,7 @@ class RawRows:
         if (meaning := self.meanings.get(column)) is not None:
             with suppress(ValueError):
                 value = meaning.read(value)
-        key = pl.Series("x", [value]).to_frame()
-        return str(key.select(as_value(key.schema, "x")).item())
+        return str(texts_of(pl.Series([value])).item())
 
     def complete_file(self, frame: pl.DataFrame, file: Path, bad: list[BadRow]) -> pl.DataFrame:
         """Convert and complete rows of a file, whose format need not be that of the run's files.

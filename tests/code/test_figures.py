@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "recsys"
 CEILINGS = {  # figure -> (ceiling, goal)
-    "lines": (80_511, 74_000),
+    "lines": (80_509, 74_000),
     "files": (518, 420),
     "files above 400 lines": (0, 0),
     "raises of user errors": (1_047, 800),

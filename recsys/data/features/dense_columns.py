@@ -252,8 +252,8 @@ def dense_columns(entry: FeatureEntry[DenseConfig], vectors_key: str | None = No
         if own.difference is not None:
             raise UserError(f"{key}.difference: the difference of times is a number of seconds; remove cyclic")
         zone = entry.full.time_zone
-        if zone is not None and zone not in available_timezones():
-            raise UserError(f"{key}.time_zone={zone}: unknown{did_you_mean(zone, sorted(available_timezones()))}")
+        if zone is not None and zone not in (zones := available_timezones()):
+            raise UserError(f"{key}.time_zone={zone}: unknown{did_you_mean(zone, sorted(zones))}")
         return {
             f"{name}_{step.part}_{step.wave}": DenseColumn(key, name, source, Time(zone), look_back, steps=(step,))
             for part in own.cyclic

@@ -29,9 +29,8 @@ def held_type(values: pl.Series, decimal: str = ".", thousands: str = "", *, num
         numbers: whether features read the column as numbers alone.
     """
     if values.dtype != pl.String:
-        return (
-            RawNumber(pl.String(), decimal) if values.dtype.is_numeric() and values.null_count() < len(values) else None
-        )
+        has_numbers = values.dtype.is_numeric() and values.null_count() < len(values)
+        return RawNumber(pl.String(), decimal) if has_numbers else None
     texts = values.drop_nulls()
     texts = texts.filter(texts != "")
     if texts.is_empty():

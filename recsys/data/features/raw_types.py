@@ -226,9 +226,8 @@ class RawNumber(RawType):
     def _converted(self, x: pl.Series) -> pl.Series:
         x = x.cast(pl.Int8) if x.dtype == pl.Boolean else x
         if self.dtype != pl.String:
-            return (numbers_of(x) if x.dtype == pl.String else x.cast(pl.Float64(), strict=False)).cast(
-                self.dtype, strict=False
-            )
+            numbers = numbers_of(x) if x.dtype == pl.String else x.cast(pl.Float64, strict=False)
+            return numbers.cast(self.dtype, strict=False)
         if x.dtype == pl.String:
             return x
         return x.cast(pl.String).str.replace(r"\.0$", "").str.replace(".", self.decimal, literal=True)

@@ -222,8 +222,8 @@ class ServedRetrieval:
     def known_items(self, query: Query) -> tuple[int, int]:
         """Return the number of items of a history that the model knows, and of all."""
         items = [text for row in query.rows if (text := text_of(self._item_column.value(row, None)))]
-        known = self.fitted.candidate_ids(pl.Series(items, dtype=pl.String))
-        return int((known > 0).sum()), len(items)
+        ids = self.fitted.candidate_index.results  # as queries look them up
+        return sum(ids[text] > 0 for text in items), len(items)
 
     def _places(self, items: Sequence[Any]) -> np.ndarray:
         """Return the places of those items that the model can rank among the scores."""
